@@ -176,8 +176,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         from importlib.metadata import version  # slow
 
         print(f"specbench {version('specbench')}")

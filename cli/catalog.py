@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.app import wrapped
-from specbench.cli.params import Json, Plugins, imported, known_kinds, known_there
+from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, imported
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
@@ -101,11 +101,13 @@ def _row(name: str, source: Preset) -> dict[str, str]:
 
 def show(
     kind: Annotated[
-        str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=known_kinds)
+        str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=complete_kinds)
     ],
     name: Annotated[
         str,
-        typer.Argument(help="A preset's name, or a path to a TOML file.", metavar="NAME", autocompletion=known_there),
+        typer.Argument(
+            help="A preset's name, or a path to a TOML file.", metavar="NAME", autocompletion=complete_names
+        ),
     ] = "",
     plugin: Plugins = None,
 ) -> None:

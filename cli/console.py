@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specbench.reporting.tables import Table  # imports numpy
 
 WIDTH = 160  # columns, if the output is not a terminal
-PADDING = 3  # characters beside each column of a table
+PADDING = 3  # characters of padding for each column of a table
 LINES, AFTER_COMMAS = re.compile("\n"), re.compile("(?<=,) ")
 SEPARATORS = re.compile(r"[^|]*\||[^|]+")  # parts of a signature
 UNLIMITED = 10_000  # columns, to measure a table

@@ -11,7 +11,7 @@ import typer
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
 from specbench.cli.console import print_path, print_table, say, terminal
-from specbench.cli.params import known, plot_formats, words
+from specbench.cli.params import plot_formats, preset_names, words
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
@@ -35,7 +35,7 @@ def curve(
             "--method",
             "-m",
             help="A method, or a TOML file; repeat for several.",
-            autocompletion=known("method"),
+            autocompletion=preset_names("method"),
             rich_help_panel=params.WHAT,
         ),
     ],
@@ -46,7 +46,7 @@ def curve(
             "--task",
             "-t",
             help="A task, or a TOML file; repeat for several. [the pair's]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
             rich_help_panel=params.WHAT,
         ),
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.params import Method, Plugins, SharedOptions, known
+from specbench.cli.params import Method, Plugins, SharedOptions, preset_names
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.escaping import terminal
 
@@ -18,7 +18,7 @@ def enumerate_(
     method: Method,
     pair: Annotated[
         str,
-        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=known("pair")),
+        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=preset_names("pair")),
     ] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,

@@ -9,7 +9,7 @@ import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import print_table, printable, terminal
-from specbench.cli.params import Json, Plugins, imported, known, words
+from specbench.cli.params import Json, Plugins, imported, preset_names, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
@@ -30,19 +30,21 @@ def fetch(
             "--pair",
             "-p",
             help="A pair of models, or a TOML file; repeat for several.",
-            autocompletion=known("pair"),
+            autocompletion=preset_names("pair"),
         ),
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=known("task")),
+        typer.Option(
+            "--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=preset_names("task")
+        ),
     ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
             "--suite",
             help="The grid of a paper's table or figure, instead of -p and -t.",
-            autocompletion=known("suite"),
+            autocompletion=preset_names("suite"),
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed without downloading.")] = False,

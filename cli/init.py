@@ -50,14 +50,14 @@ def start(kind: str, name: str, force: bool = False) -> tuple[list[Path], str]:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, TEMPLATES)}")
     template = TEMPLATES[kind]
     ending, *_ = template.files
-    given = Path(name or template.default).expanduser()
-    stem = given.name.removesuffix(ending)
+    main_file = Path(name or template.default).expanduser()
+    stem = main_file.name.removesuffix(ending)
     if not PLAIN.fullmatch(stem) or ":" in stem:
         allowed = f"use letters, digits and . + - _, as in {template.default}"
-        raise ConfigError(f"'{given.name}' is not a name; help: {allowed}")
+        raise ConfigError(f"'{main_file.name}' is not a name; help: {allowed}")
     folder = Path(str(resources.files("specbench.configs"))) / "templates"
     texts = {
-        given.with_name(stem + each): (folder / file).read_text(encoding="utf-8").replace(PLACEHOLDER, stem)
+        main_file.with_name(stem + each): (folder / file).read_text(encoding="utf-8").replace(PLACEHOLDER, stem)
         for each, file in template.files.items()
     }
     if (existing := [path for path in texts if path.exists()]) and not force:
@@ -69,14 +69,14 @@ def start(kind: str, name: str, force: bool = False) -> tuple[list[Path], str]:
     return paths, template.command.format(file=shlex.quote(str(paths[0])), name=stem)
 
 
-def known_kinds(incomplete: str) -> list[str]:
+def complete_kinds(incomplete: str) -> list[str]:
     """Complete the kinds of files."""
     return [kind for kind in TEMPLATES if kind.startswith(incomplete)]
 
 
 def init(
     kind: Annotated[
-        str, typer.Argument(help="pair, task, method, suite or plugin.", metavar="KIND", autocompletion=known_kinds)
+        str, typer.Argument(help="pair, task, method, suite or plugin.", metavar="KIND", autocompletion=complete_kinds)
     ],
     name: Annotated[
         str, typer.Argument(help="A name, or the path of the file to write. [my-KIND]", metavar="[NAME]")

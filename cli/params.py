@@ -88,7 +88,7 @@ def judge_table(source: str, model: str) -> Table:
     return {"name": "prompted", "path": source}
 
 
-def known(kind: str) -> Callable[[str], list[str]]:
+def preset_names(kind: str) -> Callable[[str], list[str]]:
     """Return a completion of preset names of a kind, also for the last name of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
@@ -98,15 +98,15 @@ def known(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def known_kinds(incomplete: str) -> list[str]:
+def complete_kinds(incomplete: str) -> list[str]:
     """Complete the kinds of presets."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete preset names of the kind given by the argument `kind`."""
     kind = ctx.params.get("kind")
-    return known(kind)(incomplete) if kind in KINDS else []
+    return preset_names(kind)(incomplete) if kind in KINDS else []
 
 
 # Panels of `--help`, in their order.
@@ -122,14 +122,14 @@ Methods = Annotated[
         "-m",
         help="A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
         " keep the output distribution. [sd; for an ensemble se]",
-        autocompletion=known("method"),
+        autocompletion=preset_names("method"),
         rich_help_panel=WHAT,
     ),
 ]
 Method = Annotated[
     str,
     typer.Option(
-        "--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"), rich_help_panel=WHAT
+        "--method", "-m", help="A method, or a TOML file.", autocompletion=preset_names("method"), rich_help_panel=WHAT
     ),
 ]
 Pair = Annotated[
@@ -138,7 +138,7 @@ Pair = Annotated[
         "--pair",
         "-p",
         help="A pair of models, a TOML file, or draft=PATH,target=PATH.",
-        autocompletion=known("pair"),
+        autocompletion=preset_names("pair"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -148,7 +148,7 @@ PairOrTiny = Annotated[
         "--pair",
         "-p",
         help="A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]",
-        autocompletion=known("pair"),
+        autocompletion=preset_names("pair"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -158,7 +158,7 @@ Tasks = Annotated[
         "--task",
         "-t",
         help="A task, or a TOML file; repeat for several. [the pair's, else all]",
-        autocompletion=known("task"),
+        autocompletion=preset_names("task"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -167,7 +167,7 @@ Suite = Annotated[
     typer.Option(
         "--suite",
         help="A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.",
-        autocompletion=known("suite"),
+        autocompletion=preset_names("suite"),
         rich_help_panel=SUITES,
     ),
 ]
@@ -358,21 +358,21 @@ class SharedOptions:
         typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=SUITES),
     ] = ""
 
-    def options(self, **own: Any) -> Options:
-        """Parse the options, importing plugins first. `own` are values of options that the command defines itself."""
-        given = replace(self, **own)
-        plugins = imported(given.plugin)  # first, since the names of a plugin's presets may be scopes
+    def options(self, **values: Any) -> Options:
+        """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
+        chosen = replace(self, **values)
+        plugins = imported(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
         plain = ("limit", "sample", "max_new_tokens", "ignore_eos", "temperature", "top_k", "top_p", "seed", "shard")
         return Options(
-            **{name: getattr(given, name) for name in (*plain, "device", "dtype", "engine")},
-            on_overflow=given.on_overflow or "",
-            chat=given.chat or "",
-            repeats=Options.repeats if given.repeats is None else given.repeats,
-            gamma=tuple(map(lengths, filter(None, given.gamma or []))),
-            data=tuple(scoped(text, "task", "--data") for text in given.data or [] if text),
-            overrides=(*map(parse_override, given.set_ or []), *place_overrides(given.place or [])),
-            over=tuple(parse_override(text, "--over") for text in given.over or []),
-            heads=tuple(map(parse_head, given.head or [])),
+            **{name: getattr(chosen, name) for name in (*plain, "device", "dtype", "engine")},
+            on_overflow=chosen.on_overflow or "",
+            chat=chosen.chat or "",
+            repeats=Options.repeats if chosen.repeats is None else chosen.repeats,
+            gamma=tuple(map(lengths, filter(None, chosen.gamma or []))),
+            data=tuple(scoped(text, "task", "--data") for text in chosen.data or [] if text),
+            overrides=(*map(parse_override, chosen.set_ or []), *place_overrides(chosen.place or [])),
+            over=tuple(parse_override(text, "--over") for text in chosen.over or []),
+            heads=tuple(map(parse_head, chosen.head or [])),
             plugins=plugins,
         )
 
@@ -384,14 +384,14 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters
+        signature = inspect.signature(command).parameters
         hints = get_type_hints(SharedOptions, include_extras=True)
         added = [
             inspect.Parameter(
                 each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
             )
             for each in fields(SharedOptions)
-            if each.name not in (*own, *leave_out)
+            if each.name not in (*signature, *leave_out)
         ]
 
         @wraps(command)
@@ -400,7 +400,7 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []
-        for each in own.values():
+        for each in signature.values():
             parameters += added if each.name == "shared" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
         wrapper.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -54,7 +54,7 @@ def plan(
         typer.Option(
             "--for",
             help="Estimate for another machine, without weights and network: h100, h200, a100, rtx4090 or a TOML file.",
-            autocompletion=params.known("machine"),
+            autocompletion=params.preset_names("machine"),
         ),
     ] = None,
     gpus: Annotated[

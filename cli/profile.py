@@ -7,7 +7,7 @@ import typer
 
 from specbench.cli import params
 from specbench.cli.console import print_path, print_table, say, terminal
-from specbench.cli.params import known
+from specbench.cli.params import preset_names
 from specbench.cli.progress import Terminal, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
@@ -37,7 +37,7 @@ def profile(
             "--method",
             "-m",
             help="The method whose chain of models is measured.",
-            autocompletion=known("method"),
+            autocompletion=preset_names("method"),
             rich_help_panel=params.WHAT,
         ),
     ] = "polybasic",
@@ -47,7 +47,7 @@ def profile(
             "--task",
             "-t",
             help="The task that the prompts are from. [the pair's first task]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
             rich_help_panel=params.WHAT,
         ),
     ] = None,

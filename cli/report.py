@@ -15,7 +15,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
 from specbench.cli.console import print_path, print_table, printable, say, terminal
-from specbench.cli.params import known, plot_formats, words
+from specbench.cli.params import plot_formats, preset_names, words
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
@@ -62,7 +62,7 @@ def report(
         typer.Option(
             "--suite",
             help="Report a suite: the paper's tables, with its numbers next to the measured ones.",
-            autocompletion=known("suite"),
+            autocompletion=preset_names("suite"),
         ),
     ] = None,
     form: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.table,

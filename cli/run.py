@@ -137,10 +137,10 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
     return launch(campaign, Terminal())
 
 
-def _arguments(given: list[str]) -> list[str]:
+def _arguments(argv: list[str]) -> list[str]:
     """Return the arguments of this command without those of the launcher and `--shards`."""
     arguments, skip = [], False
-    for each in given:
+    for each in argv:
         name, equals, _ = each.partition("=")
         if skip:
             skip = False

@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.analysis.acceptance import acceptance_rate, accepted_length
 from specbench.analysis.token_origin import MEANING, TracedRound
 from specbench.cli import params
-from specbench.cli.params import known
+from specbench.cli.params import preset_names
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
@@ -41,7 +41,7 @@ def trace(
     method: params.Method = "se",
     pair: params.Pair = "tiny",
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
+        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=preset_names("task"))
     ] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
     shared: params.SharedOptions,
@@ -94,7 +94,7 @@ def _show(traced: "Trace") -> None:
     for words in closing(record):
         console.print(words)
     console.print()
-    console.print(visible(record.text, kept="\n\t"))
+    console.print(visible(record.text, allowed="\n\t"))
 
 
 def _print_colored(console: Console, shown: list[TraceLine], legend: dict[str, str]) -> None:
@@ -164,6 +164,6 @@ def closing(record: Record) -> list[str]:
     ]
 
 
-def visible(text: str, kept: str = "") -> str:
-    """Return the text on one line with control characters escaped, except those in `kept`."""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+def visible(text: str, allowed: str = "") -> str:
+    """Return the text on one line with control characters escaped, except those in `allowed`."""
+    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)

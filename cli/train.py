@@ -10,7 +10,7 @@ import typer
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
 from specbench.cli.console import printable
-from specbench.cli.params import HeadKind, known, words
+from specbench.cli.params import HeadKind, preset_names, words
 from specbench.cli.progress import Terminal, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access
@@ -32,7 +32,9 @@ def train(
     pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=known("task")),
+        typer.Option(
+            "--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=preset_names("task")
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -138,8 +140,8 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
     """Fine-tune a model, and print its losses and how to use it. Raises ConfigError for options of heads."""
     from specbench.experiment.training import finetune_model  # imports torch
 
-    if given := [option for option, is_given in unused.items() if is_given]:
-        raise ConfigError(f"{', '.join(given)} have no effect on finetune; leave them out")
+    if conflicting := [option for option, has_value in unused.items() if has_value]:
+        raise ConfigError(f"{', '.join(conflicting)} have no effect on finetune; leave them out")
     try:
         model = finetune_model(request, Terminal())
     except KeyboardInterrupt:
@@ -153,10 +155,10 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
     )
 
 
-def _arguments(given: Mapping[str, Sequence[str] | str | None]) -> list[str]:
+def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
     """Return options as arguments, without those that have no value."""
     arguments = []
-    for option, value in given.items():
+    for option, value in options.items():
         for each in [value] if isinstance(value, str) else value or []:
             arguments += [option, each]
     return arguments
@@ -292,8 +294,8 @@ def _advice(trained: "TrainingResult", trial: "HeadTrial") -> str:
         epochs = f"--set recipe.epochs={2 * round(_number(report, 'epochs') or 1)}"
         longer = "a larger --minutes" if report["ended"] == "minutes" else epochs
         return f"The validation loss was still falling when training ended; train for longer: {longer}"
-    if trained.texts_left:
-        return f"The time limit left out {trained.texts_left} texts; a larger --minutes collects more."
+    if trained.texts_omitted:
+        return f"The time limit left out {trained.texts_omitted} texts; a larger --minutes collects more."
     more = "--limit 0 or --data" if trained.is_limited else "--data"
     if report.get("falling") is None:
         return f"More texts may help: {more}"

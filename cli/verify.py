@@ -12,7 +12,7 @@ from rich.table import Table
 from specbench.cli import params
 from specbench.cli.app import wrapped
 from specbench.cli.console import printable, terminal
-from specbench.cli.params import known, words
+from specbench.cli.params import preset_names, words
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ExitCode
@@ -36,7 +36,7 @@ def verify(
             "--task",
             "-t",
             help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
         ),
     ] = None,
     shared: params.SharedOptions,

@@ -14,7 +14,7 @@ from specbench.files import read_json, read_toml
 SUFFIX = ".jinja"
 
 
-def known_architecture(path: str) -> Table:
+def bundled_architecture(path: str) -> Table:
     """Return the configuration of a hub id. Raises MissingAsset if its architecture is not known."""
     table = _by_id().get(path)
     if table is None:
@@ -32,7 +32,7 @@ def architecture_of(spec: ModelSpec, base: Path) -> Table:
     local = folder(spec.path, base)
     if local and not (local / "config.json").is_file():
         raise MissingAsset(f"{local} holds no model (no config.json)")
-    table = read_json(local / "config.json", Table) if local else known_architecture(spec.path)
+    table = read_json(local / "config.json", Table) if local else bundled_architecture(spec.path)
     return {**table, **spec.config}
 
 

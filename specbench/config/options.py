@@ -140,8 +140,8 @@ class Options:
         _require_single("data", self.data)
         _require_single("gamma", tuple((scope, ",".join(map(str, lengths))) for scope, lengths in self.gamma))
         for option, key in ALSO_SET.items():
-            given = dict(self.overrides).get(f"task.{key}")
-            if (value := getattr(self, option)) and given not in (None, value):
+            override_value = dict(self.overrides).get(f"task.{key}")
+            if (value := getattr(self, option)) and override_value not in (None, value):
                 raise ConfigError(f"--{option.replace('_', '-')} and --set task.{key} conflict: give one of them")
 
     def changes(self) -> dict[str, Any]:
@@ -156,9 +156,9 @@ class Options:
         parsed = [override(key, value, [*extra, Path(name).stem]) for key, value in self.overrides]
         return sorted((o for o in parsed if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
-    def all_overrides(self, kind: str, own: Sequence[str] = ()) -> list[Override]:
-        """Return all overrides of a kind of table. `own` are names of presets that are not bundled."""
-        stems = [Path(name).stem for name in own]
+    def all_overrides(self, kind: str, extra: Sequence[str] = ()) -> list[Override]:
+        """Return all overrides of a kind of table. `extra` are names of presets that are not bundled."""
+        stems = [Path(name).stem for name in extra]
         return [each for key, value in self.overrides if (each := override(key, value, stems)).kind == kind]
 
     def data_for(self, task: str) -> str:

@@ -52,20 +52,20 @@ class Override:
         return ".".join([self.kind, *([self.scope] if self.scope else []), *self.path])
 
 
-def override(key: str, value: object, own: Iterable[str] = ()) -> Override:
-    """Parse a dotted key. `own` are names of presets that are not bundled. Raises ConfigError for a wrong first word."""
+def override(key: str, value: object, extra: Iterable[str] = ()) -> Override:
+    """Parse a dotted key. `extra` are names of presets that are not bundled. Raises ConfigError for a wrong first word."""
     kind, *path = key.split(".")
     if kind not in KINDS or not path:
         raise ConfigError(f"--set {key}: must start with method., pair. or task.")
-    scope, rest = _scope(kind, path, own)
+    scope, rest = _scope(kind, path, extra)
     return Override(kind, scope, tuple(rest), value)
 
 
-def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Sequence[str]]:
+def _scope(kind: str, path: Sequence[str], extra: Iterable[str]) -> tuple[str, Sequence[str]]:
     """Split a path into the preset's name at its beginning, which may contain dots, and the rest."""
-    known = {*names(kind), *own}
+    preset_names = {*names(kind), *extra}
     for count in range(len(path) - 1, 0, -1):
-        if (name := ".".join(path[:count])) in known:
+        if (name := ".".join(path[:count])) in preset_names:
             return name, path[count:]
     return "", path
 

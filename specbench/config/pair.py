@@ -112,7 +112,7 @@ class Pair:
 
     description: str = ""
     paper: str = ""
-    stands_for: str = ""  # the paper's pair, whose printed values reports show beside this pair's
+    stands_for: str = ""  # the paper's pair, whose printed values reports show next to this pair's
     card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
     heads: dict[str, HeadSpec] = field(default_factory=dict)
@@ -150,11 +150,11 @@ class Pair:
             if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if isinstance(self.acceptance, dict) and not self.acceptance_by_model:
-            known = [key for key in self.acceptance if key in self.models]
+            models = [key for key in self.acceptance if key in self.models]
             other = next((key for key in self.acceptance if key not in self.models), "")
-            if known:
+            if models:
                 raise ValueError(
-                    f"acceptance: '{known[0]}' is a model and '{other}' is no model{hint(other, self.models, 'models')};"
+                    f"acceptance: '{models[0]}' is a model and '{other}' is no model{hint(other, self.models, 'models')};"
                     " rates are by model or by task"
                 )
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
@@ -222,11 +222,11 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
 
     Raises ConfigError for an unknown name, and for two names of one head.
     """
-    given: dict[str, str] = {}
+    names_by_label: dict[str, str] = {}
     for name, path in heads:
         label = head_named(name, table.get("heads", {}))
-        if given.setdefault(label, name) != name:
-            raise ConfigError(f"--head {given[label]} and --head {name} conflict: both name head '{label}'")
+        if names_by_label.setdefault(label, name) != name:
+            raise ConfigError(f"--head {names_by_label[label]} and --head {name} conflict: both name head '{label}'")
         kind, base = kind_and_base(name)
         heads_table = table.setdefault("heads", {})
         if label in heads_table or base in table.get("models", {}):

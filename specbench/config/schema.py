@@ -27,11 +27,11 @@ LENGTHS: Node = {"anyOf": [LENGTH, {"type": "array", "items": LENGTH, "minItems"
 class Rules:
     """How a TOML file differs from the constructor's parameters.
 
-    `beside` is a dataclass of keys that the file holds in addition. `optional` are keys that the file may leave out because
+    `extra` is a dataclass of keys that the file holds in addition. `optional` are keys that the file may leave out because
     they are resolved later. `types` replaces the type of a key. `hidden` are fields that no file sets.
     """
 
-    beside: type | None = None
+    extra: type | None = None
     optional: frozenset[str] = frozenset()
     types: dict[str, Any] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
@@ -118,8 +118,8 @@ class _Builder:
         if dataclasses.is_dataclass(kind):  # a plugin's class without fields need not be one
             keys |= self.fields(kind, skip=self.rules.hidden)
             required += [key for key in _required(kind) if key in keys and key not in self.rules.optional]
-        if top and self.rules.beside:
-            keys |= self.fields(self.rules.beside)
+        if top and self.rules.extra:
+            keys |= self.fields(self.rules.extra)
         return _object(_description(kind), keys, required)
 
     def fields(self, kind: type, skip: typing.Collection[str] = ()) -> dict[str, Node]:

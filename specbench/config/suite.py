@@ -251,12 +251,12 @@ def read_suite(name: str, **changes: Any) -> Suite:
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> GridLine:
     lists_of_names = {"methods", "pairs", "tasks"}
     words = {key: table[key] for key in lists_of_names if key in table}
-    given = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
+    options = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
     for key in sorted(lists_of_names):
         if not words.get(key):
             raise ConfigError(f"{where}: a value for '{key}' is missing")
     lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in lists_of_names}
-    return GridLine(**lists, options=_options(given, changes, where))
+    return GridLine(**lists, options=_options(options, changes, where))
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:

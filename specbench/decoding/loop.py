@@ -100,12 +100,12 @@ def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: Gener
             if not out.first_token_seconds:
                 untimed = sum(session.usage.excluded_seconds for session in models.sessions.values())
                 out.first_token_seconds = clock - untimed if current.at is None else current.at
-            kept = 0
-            while not finish and kept < len(current.tokens):
-                out.tokens.append(current.tokens[kept])
-                kept += 1
+            count = 0
+            while not finish and count < len(current.tokens):
+                out.tokens.append(current.tokens[count])
+                count += 1
                 finish = _finish(out.tokens, limits, stop.length - len(models.ids))
-            out.rounds.append(current.cut(kept))
+            out.rounds.append(current.cut(count))
     for session in models.sessions.values():
         session.finish()
     usage = [session.usage for session in models.sessions.values()]

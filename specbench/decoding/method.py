@@ -231,8 +231,8 @@ def _heads_in(part: object) -> tuple[str, ...]:
     """Return the values of all fields named `head` in a dataclass and its parts, without duplicates."""
     if not is_dataclass(part):
         return ()
-    found: list[str] = []
+    heads: list[str] = []
     for each in fields(part):
         value = getattr(part, each.name)
-        found += [value] if each.name == "head" else _heads_in(value)
-    return tuple(dict.fromkeys(found))
+        heads += [value] if each.name == "head" else _heads_in(value)
+    return tuple(dict.fromkeys(heads))

@@ -168,7 +168,7 @@ class EnumeratingSampler(Sampler):
         self.branch = branch
         self.weight = 1.0
         self.forks: list[list[int]] = []
-        self._taken: list[int] = []
+        self._choices: list[int] = []
 
     def choose(self, probs: Tensor, uniform: Tensor | None = None) -> Tensor:
         rows = probs.reshape(-1, probs.shape[-1]).tolist()
@@ -178,13 +178,13 @@ class EnumeratingSampler(Sampler):
         possible = [i for i, mass in enumerate(row) if mass > 0.0]
         if not abs(sum(row) - 1.0) < ROUNDING:
             raise FloatingPointError(f"a distribution sums to {sum(row):g}, not to 1")
-        at = len(self._taken)
+        at = len(self._choices)
         if at < len(self.branch):
             pick = self.branch[at]
         else:
             pick = possible[0]
-            self.forks += [[*self._taken, other] for other in possible[1:]]
-        self._taken.append(pick)
+            self.forks += [[*self._choices, other] for other in possible[1:]]
+        self._choices.append(pick)
         self.weight *= row[pick]
         return pick
 

@@ -23,9 +23,7 @@ class Usage:
     seconds: float = 0.0
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
     read: int = 0  # cached positions that the decoding forwards attended to, summed
-    excluded_seconds: float = (
-        0.0  # seconds excluded from all timings: synthetic logits, stop strings in transformers' loop
-    )
+    excluded_seconds: float = 0.0  # in no other time: synthetic logits, stop strings in transformers' loop
     overlapped_seconds: float = 0.0  # part of `seconds` during which a slower model was running
     prefill_overlapped_seconds: float = 0.0  # part of `prefill_seconds`, likewise
 

@@ -124,7 +124,7 @@ def pack(
 
 @contextmanager
 def writing(archive: Path) -> Iterator[Path]:
-    """Yield a file beside an archive, which replaces it at the end of the block, through symbolic links.
+    """Yield a file next to an archive, which replaces it at the end of the block, through symbolic links.
 
     Raises ConfigError if the archive is there and is not a regular file.
     """

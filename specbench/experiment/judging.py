@@ -68,7 +68,7 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     rows = {each.key: earlier[each.key] for each in comparisons if each.key in earlier}
     missing = [each for each in comparisons if each.key not in rows]
 
-    def kept() -> Judged:
+    def current() -> Judged:
         judged: Judged = {
             "judge": request.judge,
             "label": judge.label,
@@ -81,19 +81,19 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
             judged["earlier"] = others
         return judged
 
-    if not missing and stored and stored[1:] == others and stored[0]["rows"] == kept()["rows"]:
-        return kept()
+    if not missing and stored and stored[1:] == others and stored[0]["rows"] == current()["rows"]:
+        return current()
     try:
         with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
             for i, (each, judgment) in enumerate(_judged(judge, missing), 1):
                 rows[each.key] = _row(each, judgment)
                 if i % FLUSHED == 0:
-                    write_with_checksum(run / JUDGED, kept())
+                    write_with_checksum(run / JUDGED, current())
                 advance()
     finally:
         if rows or not stored:  # a judge that never answers hides no other
-            write_with_checksum(run / JUDGED, kept())
-    return kept()
+            write_with_checksum(run / JUDGED, current())
+    return current()
 
 
 def methods_of(run: Path) -> list[str]:

@@ -27,7 +27,7 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            lines.append(_left_out(head))
+            lines.append(_skip_note(head))
         elif not is_trained(step, out):
             each = features.get(step.rows_key)
             lines.append(f"{head.words} is not trained; run --suite trains it first")
@@ -38,7 +38,7 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
     return [*lines, *([_room(features, out)] if features else [])]
 
 
-def _left_out(head: PreparedHead) -> str:
+def _skip_note(head: PreparedHead) -> str:
     return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
 
 
@@ -87,7 +87,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            observer.message(_left_out(head))
+            observer.message(_skip_note(head))
             continue
         if is_trained(step, out):
             continue

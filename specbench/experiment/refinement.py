@@ -21,7 +21,7 @@ from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import Choice
 from specbench.runs.run_folder import CONFIG
 
-Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
+Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions
 PILOT_PROMPTS = 8
 REACH = 2  # lengths on each side of the predicted one
@@ -74,7 +74,7 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
 
 def _narrowed(line: GridLine, plan: PairPlan | None) -> tuple[tuple[str, Any], ...]:
     """Return the sweeps of a line with the values that remain. A line that was not measured keeps all of them."""
-    candidates_by_key = _kept([run.folder for run in plan.runs] if plan else [])
+    candidates_by_key = _remaining([run.folder for run in plan.runs] if plan else [])
     sweeps = []
     for key, values in line.options.over:
         method, name = key.split(".", 1)[0], key.rpartition(".")[2]
@@ -83,8 +83,8 @@ def _narrowed(line: GridLine, plan: PairPlan | None) -> tuple[tuple[str, Any], .
     return tuple(sweeps)
 
 
-def _kept(folders: Sequence[Path]) -> Kept:
-    numbers: Kept = defaultdict(set)
+def _remaining(folders: Sequence[Path]) -> Remaining:
+    numbers: Remaining = defaultdict(set)
     for folder in folders:
         curves = frontier_of(folder) if (folder / CONFIG).exists() else None  # a run that failed excludes nothing
         for label, settings in (candidates(curves) if curves else {}).items():

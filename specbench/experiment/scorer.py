@@ -21,7 +21,7 @@ SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     """Return whether all generations of a folder are scored by this version of the task."""
-    scores = _kept(folder)
+    scores = _stored(folder)
     if scores is None or scores["version"] != task.version:
         return False
     if any(grader_of(task) not in metric["signature"] for metric in scores["metrics"]):
@@ -46,11 +46,11 @@ def grader_of(task: Task) -> str:
 
 def is_executed(folder: Path) -> bool:
     """Return whether the scores of a folder come from executing generated code."""
-    scores = _kept(folder)
+    scores = _stored(folder)
     return scores is not None and bool(scores.get("sandbox"))
 
 
-def _kept(folder: Path) -> Scores | None:
+def _stored(folder: Path) -> Scores | None:
     """Return the stored scores; None if they are missing or damaged, since generations can be scored again."""
     path = folder / SCORES
     try:

@@ -71,8 +71,8 @@ class TrainRequest:
 class TrainingResult:
     """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
 
-    `skip` is the number of rows of each task that training left out, and `texts_left` the number of texts that the time limit
-    left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
+    `skip` is the number of rows of each task that training left out, and `texts_omitted` the number of texts that the time
+    limit left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
     """
 
     kind: HeadKind
@@ -81,7 +81,7 @@ class TrainingResult:
     folder: Path
     report: Table
     skip: int = 0
-    texts_left: int = 0
+    texts_omitted: int = 0
     is_limited: bool = False
     trial: HeadTrial | None = None
 
@@ -139,7 +139,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
     assert isinstance(available, int)
     return TrainingResult(
         kind=request.kind, base=base, sources=job.sources, folder=folder, report=report, skip=request.skip,
-        texts_left=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
+        texts_omitted=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
     )  # fmt: skip
 
 

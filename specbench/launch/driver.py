@@ -96,13 +96,16 @@ class _Share:
 def _shares(campaign: Campaign) -> list[_Share]:
     """Resolve the suite, or each of its shards."""
     request, arguments = campaign.request, campaign.arguments
-    found = [(request, arguments)]
+    shares = [(request, arguments)]
     if campaign.shards:
-        found = [
+        shares = [
             (replace(request, suite=with_shard(request.suite, each)), (*arguments, "--shard", each))
             for each in shards_of(campaign.shards)
         ]
-    return [_Share(each, resolve_grid(each.suite, each.out, each.sandbox), own) for each, own in found]
+    return [
+        _Share(each, resolve_grid(each.suite, each.out, each.sandbox), share_arguments)
+        for each, share_arguments in shares
+    ]
 
 
 class _Driver:
@@ -124,13 +127,13 @@ class _Driver:
                 key = run.folder.name
                 self.runs[key] = run
                 arguments = (*share.arguments, "--only", key)
-                known = self.before.get(key)
+                earlier = self.before.get(key)
                 entry = LedgerEntry(
                     key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
-                    node=known.node if known else "", seconds=known.seconds if known else 0.0,
+                    node=earlier.node if earlier else "", seconds=earlier.seconds if earlier else 0.0,
                 )  # fmt: skip
-                if known and self.same and known.active and self.launcher.outlives:
-                    entry = known
+                if earlier and self.same and earlier.active and self.launcher.outlives:
+                    entry = earlier
                 elif self._is_complete(key) and is_scored(run.folder, run.task, part.sandbox):
                     entry = replace(entry, state="done")
                 self.ledger.put(entry)

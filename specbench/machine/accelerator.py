@@ -47,8 +47,8 @@ class Accelerator:
 
 def read_accelerator(name: str) -> Accelerator:
     """Return the machine of a name or of a path to a TOML file. Raises ConfigError for an unknown name or a mistake."""
-    found = preset("machine", name)
-    return construct(Accelerator, found.table, str(found.path))
+    source = preset("machine", name)
+    return construct(Accelerator, source.table, str(source.path))
 
 
 def smallest_with(bytes_: float) -> Accelerator | None:

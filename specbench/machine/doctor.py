@@ -50,10 +50,10 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     yield from needed
     if any(check.state == "fail" for check in needed):
         return
-    found = fingerprint()
-    device = "cuda" if "gpu" in found else "cpu"
-    yield from (_cpu(found), _load(found), _memory(found))
-    yield from _gpu(found.get("gpu"))
+    facts = fingerprint()
+    device = "cuda" if "gpu" in facts else "cpu"
+    yield from (_cpu(facts), _load(facts), _memory(facts))
+    yield from _gpu(facts.get("gpu"))
     from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
 
     yield MachineCheck(
@@ -68,10 +68,10 @@ def checks(results: Path) -> Iterator[MachineCheck]:
 
 
 def _python() -> MachineCheck:
-    wanted = ".".join(map(str, PYTHON))
+    least = ".".join(map(str, PYTHON))
     state: State = "ok" if sys.version_info >= PYTHON else "fail"
     return MachineCheck(
-        "python", state, platform.python_version(), "" if state == "ok" else f"use Python {wanted} or newer"
+        "python", state, platform.python_version(), "" if state == "ok" else f"use Python {least} or newer"
     )
 
 
@@ -96,37 +96,37 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(found: Fingerprint) -> MachineCheck:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["cores"]
-    text = f"{found['cpu']}, {usable} of {found['cores']} cores, {found['threads']} threads"
-    if found["threads"] > usable:
+def _cpu(facts: Fingerprint) -> MachineCheck:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
+    text = f"{facts['cpu']}, {usable} of {facts['cores']} cores, {facts['threads']} threads"
+    if facts["threads"] > usable:
         return MachineCheck("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
     return MachineCheck("cpu", "ok", text)
 
 
-def _load(found: Fingerprint) -> MachineCheck:
-    text = f"{found['load_1min']:.2f} in the last minute"
-    if found["load_1min"] > BUSY * found["cores"]:
+def _load(facts: Fingerprint) -> MachineCheck:
+    text = f"{facts['load_1min']:.2f} in the last minute"
+    if facts["load_1min"] > BUSY * facts["cores"]:
         return MachineCheck("load", "warn", text, "speeds will vary while other programs run")
     return MachineCheck("load", "ok", text)
 
 
-def _memory(found: Fingerprint) -> MachineCheck:
+def _memory(facts: Fingerprint) -> MachineCheck:
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
-    text = f"{found['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
+    text = f"{facts['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
     if free is not None and free < MEMORY_BYTES:
         return MachineCheck("memory", "warn", text, "little memory is available; end other programs")
     return MachineCheck("memory", "ok", text)
 
 
-def _gpu(found: dict[str, str | None] | None) -> Iterator[MachineCheck]:
+def _gpu(gpu: dict[str, str | None] | None) -> Iterator[MachineCheck]:
     """Yield checks of the CUDA device and of other processes on it."""
-    if found is None:
+    if gpu is None:
         yield MachineCheck("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
-    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in found.items())
+    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in gpu.items())
     yield MachineCheck("gpu", "ok", ", ".join(texts))
     others = gpu_processes()
     if others is None:
@@ -168,16 +168,16 @@ def clock(seconds: list[float]) -> MachineCheck:
     return MachineCheck("clock", "ok", text)
 
 
-def _disk(name: str, folder: Path, wanted: int) -> MachineCheck:
+def _disk(name: str, folder: Path, least: int) -> MachineCheck:
     """Return the check of the free disk space at a folder, which may not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / GIB:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):
         return MachineCheck(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
-    if free < wanted:
+    if free < least:
         return MachineCheck(
-            name, "warn", text, f"less than {wanted / GIB:.0f} GiB: use another disk with --out or HF_HOME"
+            name, "warn", text, f"less than {least / GIB:.0f} GiB: use another disk with --out or HF_HOME"
         )
     return MachineCheck(name, "ok", text)
 
@@ -190,9 +190,9 @@ def _hub() -> Iterator[MachineCheck]:
     help_ = (
         "bundled pairs and local folders work; download others with `specbench fetch` on a machine with network access"
     )
-    asked = not offline_mode()
+    may_connect = not offline_mode()
     look_for_hub()
-    if not asked:
+    if not may_connect:
         yield MachineCheck("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
     elif offline_mode():
         yield MachineCheck("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)

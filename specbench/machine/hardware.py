@@ -122,13 +122,13 @@ def configure(device: "torch.device") -> None:
 
 def conditions(environment: Fingerprint) -> Conditions:
     """Return the parts of a fingerprint that affect a measurement: TIMING and CODE; empty strings if unknown."""
-    known: Mapping[str, Any] = environment
-    gpu, packages, git = known.get("gpu", {}), known["packages"], known.get("git", {})
-    machine = {key: known.get(key, "") for key in MACHINE}
+    facts: Mapping[str, Any] = environment
+    gpu, packages, git = facts.get("gpu", {}), facts["packages"], facts.get("git", {})
+    machine = {key: facts.get(key, "") for key in MACHINE}
     card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
-    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": known.get("code", "")}
+    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": facts.get("code", "")}
     libraries = {name: packages.get(name, "") for name in LIBRARIES}
-    return machine | card | libraries | code | ({"untimed": True} if known.get("untimed") else {})
+    return machine | card | libraries | code | ({"untimed": True} if facts.get("untimed") else {})
 
 
 def incomparable(one: Conditions, other: Conditions) -> list[str]:
@@ -180,10 +180,10 @@ def _instructions() -> str:
     machines give different processors the same name.
     """
     info = Path("/proc/cpuinfo")
-    wanted = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    keys = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
     lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
-    found = [line for line in lines if line.partition(":")[0].strip() in wanted]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:8] if found else ""
+    features = [line for line in lines if line.partition(":")[0].strip() in keys]
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:8] if features else ""
 
 
 def _gpu() -> dict[str, str | None]:
@@ -193,8 +193,8 @@ def _gpu() -> dict[str, str | None]:
     fields = "driver_version,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu"
     this = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"  # CUDA_VISIBLE_DEVICES may number devices otherwise
     values = _run("nvidia-smi", this, f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
-    found = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
-    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found, **_arithmetic()}
+    state = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
+    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **state, **_arithmetic()}
 
 
 def _arithmetic() -> dict[str, str]:
@@ -268,21 +268,23 @@ def _others() -> float | None:
         return None
     ticks = STAT.read_text().split("\n", 1)[0].split()[1:]
     busy = sum(int(ticks[i]) for i in BUSY_COLUMNS if i < len(ticks)) / os.sysconf("SC_CLK_TCK")
-    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return busy - sum(each.ru_utime + each.ru_stime for each in own) - sum(map(_seconds_of, _descendants(os.getpid())))
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return (
+        busy - sum(each.ru_utime + each.ru_stime for each in usages) - sum(map(_seconds_of, _descendants(os.getpid())))
+    )
 
 
 def _descendants(pid: int) -> list[int]:
     """Return the running processes that a process has started, directly or not."""
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(word) for word in path.read_text().split()]
         except OSError:  # it has just ended
             continue
         for child in children:
-            found += [child, *_descendants(child)]
-    return found
+            pids += [child, *_descendants(child)]
+    return pids
 
 
 def _seconds_of(pid: int) -> float:

@@ -39,8 +39,8 @@ class EagerSession(CachedSession):
         logits: Tensor = head(states.to(head.weight.dtype))[:, : self._vocabulary]
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _forget(self, known: int) -> None:
-        self._cache.crop(known - len(self._ids))
+    def _forget(self, length: int) -> None:
+        self._cache.crop(length - len(self._ids))
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         fed = tokens.unsqueeze(0)  # (1, n)

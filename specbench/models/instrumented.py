@@ -57,16 +57,16 @@ class InstrumentedSession:
 
             def timed(*args: Any, **kwargs: Any) -> Any:
                 before(self.model, args, kwargs)
-                own.close()
+                hooks.close()
                 output = call(*args, **kwargs)
-                _hook(own, self.model, before, after)
+                _hook(hooks, self.model, before, after)
                 after(self.model, args, kwargs, output)
                 return output
 
             return timed
 
-        with ExitStack() as stack, ExitStack() as own:
-            _hook(own, self.model, before, after)
+        with ExitStack() as stack, ExitStack() as hooks:
+            _hook(hooks, self.model, before, after)
             if self.model.config.is_encoder_decoder:
                 _hook(stack, self.model.get_encoder(), before, after_encoder)
             self.model.get_compiled_call = compiled
@@ -76,10 +76,10 @@ class InstrumentedSession:
     def finish(self) -> None:
         """Record the forwards so far."""
         total = 0
-        for fed, known, begin, end in self._marks:
+        for fed, cached, begin, end in self._marks:
             seconds = self._between(begin, end)
             if total:
-                self.usage.decoding(fed, seconds, total if known is None else known)
+                self.usage.decoding(fed, seconds, total if cached is None else cached)
             else:
                 self.usage.prefill(fed, seconds)
             total += fed

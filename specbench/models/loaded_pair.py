@@ -118,8 +118,8 @@ class LoadedPair:
 
     def window_of(self, roles: Iterable[str]) -> Window:
         """Return the smallest context window of the deciding models and of these."""
-        known = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
-        return min(known, key=lambda each: each.length or 0, default=Window(None, self.target))
+        windows = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
+        return min(windows, key=lambda each: each.length or 0, default=Window(None, self.target))
 
     def require_defined(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens."""
@@ -294,8 +294,8 @@ def eos_of(model: PreTrainedModel, reach: Reach) -> frozenset[int]:
     Raises ConfigError for an id that the model cannot write.
     """
     config = model.generation_config or model.config
-    found = config.eos_token_id
-    ids = frozenset([] if found is None else [found] if isinstance(found, int) else found)
+    eos = config.eos_token_id
+    ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
     for each in sorted(ids):
         if not 0 <= each < reach.entries:
             raise ConfigError(

@@ -28,7 +28,7 @@ from specbench.models.resolve import ResolvedModel, device_of_model
 
 
 def load(
-    found: Mapping[str, ResolvedModel],
+    resolved: Mapping[str, ResolvedModel],
     base: Path,
     device: torch.device,
     heads: Mapping[str, ResolvedHead] | None = None,
@@ -39,13 +39,13 @@ def load(
     something cannot be fetched from the hub.
     """
     hardware.configure(device)
-    devices = {role: device_of_model(role, each.spec, device) for role, each in found.items()}
+    devices = {role: device_of_model(role, each.spec, device) for role, each in resolved.items()}
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
     packing = 0.0
     first_roles: dict[str, str] = {}  # source and engine -> the first role with them
-    for role, each in found.items():
+    for role, each in resolved.items():
         same = first_roles.setdefault(f"{each.identity} {each.engine} {each.spec.placement}", role)
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
@@ -62,22 +62,24 @@ def load(
         use_huge_pages_for(model)
     graphs = {
         role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
-        for role, each in found.items()
+        for role, each in resolved.items()
         if each.engine in ("graph", "compiled")
     }
-    pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
+    pair = LoadedPair(
+        models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in resolved.values())
+    )
     pair.set_devices(device, devices)
-    pair.workers, pair.packing_seconds = Workers(partial(open_alone, found, base)), packing
+    pair.workers, pair.packing_seconds = Workers(partial(open_alone, resolved, base)), packing
     for name, head in (heads or {}).items():
-        pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
+        pair.heads[name] = loaded = load_head(name, head, resolved, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
             loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), devices[head.spec.base])
     return pair
 
 
-def open_alone(found: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
+def open_alone(resolved: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
     """Load one model on the CPU, in a process of its own, and return a function that opens its session."""
-    return partial(load({role: found[role]}, base, torch.device("cpu")).session, role)
+    return partial(load({role: resolved[role]}, base, torch.device("cpu")).session, role)
 
 
 def use_huge_pages_for(model: PreTrainedModel) -> None:

@@ -107,28 +107,28 @@ class RemoteSession:
 
     def __init__(self, worker: Worker, opening: Opening, reach: Reach) -> None:
         reach.require(opening.source or [])
-        self._worker, self._load_modeling, self._ids, self._rows = worker, opening, list[int](), 0
+        self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
         self._reach = reach
         self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
     def submit(self, ids: list[int], start: int) -> None:
         self._reach.require(ids)
-        known = common_prefix(ids, self._ids)
-        opening = None if self._ids else self._load_modeling
-        self.moved += self._worker.submit(opening, known, ids[known:], start)
+        cached = common_prefix(ids, self._ids)
+        opening = None if self._ids else self._opening
+        self.moved += self._worker.submit(opening, cached, ids[cached:], start)
         self._ids, self._rows = list(ids), len(ids) - start
 
     def result(self) -> Tensor:
         (logits, usage, self.busy), moved = self._worker.result()
         self.moved += moved
-        own = Usage(**usage)
-        own.overlapped_seconds, own.prefill_overlapped_seconds = (
+        received = Usage(**usage)
+        received.overlapped_seconds, received.prefill_overlapped_seconds = (
             self.usage.overlapped_seconds,
             self.usage.prefill_overlapped_seconds,
         )
-        self.usage = own
+        self.usage = received
         rows = torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
-        missing = self._load_modeling.vocabulary - rows.shape[-1]
+        missing = self._opening.vocabulary - rows.shape[-1]
         return F.pad(rows, (0, missing), value=-torch.inf) if missing > 0 else rows
 
     def finish(self) -> None:
@@ -176,14 +176,14 @@ class StreamSession:
 def overlapping(usage: Sequence[Usage]) -> None:
     """Count the time of all but the slowest model, over a whole sequence, as overlapped."""
     slowest, slowest_prefill = max(each.seconds for each in usage), max(each.prefill_seconds for each in usage)
-    found, found_prefill = False, False
+    is_counted, is_prefill_counted = False, False
     for each in usage:
-        if each.seconds == slowest and not found:
-            found = True
+        if each.seconds == slowest and not is_counted:
+            is_counted = True
         else:
             each.overlapped_seconds = each.seconds
-        if each.prefill_seconds == slowest_prefill and not found_prefill:
-            found_prefill = True
+        if each.prefill_seconds == slowest_prefill and not is_prefill_counted:
+            is_prefill_counted = True
         else:
             each.prefill_overlapped_seconds = each.prefill_seconds
 
@@ -211,7 +211,7 @@ def _serve(role: str, load_model: LoadModel, pipe: Connection) -> None:
     vocabulary, ids = 0, list[int]()
     while True:
         try:
-            number, opening, known, new, start = pickle.loads(pipe.recv_bytes())
+            number, opening, cached, new, start = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):  # the main process is gone
             return
         begin = time.perf_counter()
@@ -220,7 +220,7 @@ def _serve(role: str, load_model: LoadModel, pipe: Connection) -> None:
             if opening is not None:
                 torch.set_num_threads(opening.threads)
                 session, vocabulary, ids = new_session(opening.source), opening.vocabulary, []
-            ids = ids[:known] + new
+            ids = ids[:cached] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()
             answer: Any = (logits, asdict(session.usage), time.perf_counter() - begin)

@@ -59,12 +59,12 @@ def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
 
     Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
     """
-    found = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
-    if not found:
+    placements = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
+    if not placements:
         return None
-    first = next(iter(found.values()))
-    if any(each.devices != first.devices for each in found.values()):
-        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(found))
+    first = next(iter(placements.values()))
+    if any(each.devices != first.devices for each in placements.values()):
+        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(placements))
     if set(first.devices) == {"cpu"} and torch.cuda.is_available():
         raise ConfigError('parallel = "tensor" on the CPU is for machines without a GPU')
     return first
@@ -111,8 +111,8 @@ class MovedSession:
     Drafts are drawn token by token on the run's device, where the random numbers are. `moved` counts the copied bytes.
     """
 
-    def __init__(self, session: Session, own: torch.device, home: torch.device) -> None:
-        self._session, self._own, self._home = session, own, home
+    def __init__(self, session: Session, device: torch.device, home: torch.device) -> None:
+        self._session, self._device, self._home = session, device, home
         self.moved = 0
 
     @property
@@ -128,7 +128,7 @@ class MovedSession:
         return self._session.usage
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        with on(self._own):
+        with on(self._device):
             return self._here(self._session.score(ids, start))
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
@@ -138,18 +138,18 @@ class MovedSession:
         return self._session.room(ids)
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        with on(self._own):
+        with on(self._device):
             return self._here(self._session.hidden(ids, start))
 
     def cached_length(self, ids: list[int]) -> int:
         return self._session.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
-        with on(self._own):
-            return self._here(self._session.logits_of(states.to(self._own)))
+        with on(self._device):
+            return self._here(self._session.logits_of(states.to(self._device)))
 
     def finish(self) -> None:
-        with on(self._own):
+        with on(self._device):
             self._session.finish()
 
     def _here(self, values: Tensor) -> Tensor:

@@ -184,17 +184,17 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
 
     `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Empty for an empty kind.
     """
-    found: dict[int, int] = {}
+    bytes_by_weight: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
         numbers = layer.weight.numel()
         groups = numbers // group_of(layer.in_features, kind)
         if kind == "nf4":
-            found[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
+            bytes_by_weight[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
         else:
-            found[id(layer.weight)] = (
+            bytes_by_weight[id(layer.weight)] = (
                 numbers // 2 + 2 * groups * min(itemsize, 2) if kind == "int4" else numbers + groups * itemsize
             )
-    return found
+    return bytes_by_weight
 
 
 def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:

@@ -140,10 +140,10 @@ def dtype_of(choice: str, device: torch.device) -> str:
 def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution) -> dict[str, ResolvedModel]:
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     with _errors_about_folders(pair, roles, base):
-        found = {role: _resolved(role, pair, base, on) for role in roles}
-    if len({each.config.is_encoder_decoder for each in found.values()}) > 1:
+        models = {role: _resolved(role, pair, base, on) for role in roles}
+    if len({each.config.is_encoder_decoder for each in models.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
-    return found
+    return models
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
 
 
 def _nearest(path: str, base: Path) -> Path | None:
-    """Return the folder with the most similar name beside a path that is no folder; None if there is none."""
+    """Return the folder with the most similar name next to a path that is no folder; None if there is none."""
     if folder(path, base):
         return None
     for parent in dict.fromkeys((base / Path(path).expanduser().parent, Path(path).expanduser().parent)):
@@ -188,11 +188,11 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
     commit = checksum = ""
     if on.elsewhere:
         try:
-            config = _known_config(spec, local)
+            config = _architecture_config(spec, local)
         except (ConfigError, MissingAsset) as error:
             raise type(error)(f"model '{role}': {error}") from None
     elif pair.weights == "dummy":
-        config = _known_config(spec, local)
+        config = _architecture_config(spec, local)
     else:
         source = str(local or spec.path)
         try:
@@ -208,26 +208,26 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
     if spec.quantization:
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
-    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
-    _require_model(role, found)
-    return found
+    model = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
+    _require_model(role, model)
+    return model
 
 
-def _require_model(role: str, found: ResolvedModel) -> None:
+def _require_model(role: str, model: ResolvedModel) -> None:
     """Raise ConfigError if a config describes no model that could decode a token."""
     try:
-        smallest = min(vars(found.shape).values())
+        smallest = min(vars(model.shape).values())
         if (
-            smallest >= 1 and found.size.parameters and found.weights == "dummy"
+            smallest >= 1 and model.size.parameters and model.weights == "dummy"
         ):  # else loading the weights checks the sizes
-            _try_forward(found.config)
+            _try_forward(model.config)
     except Exception as error:  # any error that transformers raises for an impossible value
         if isinstance(error, RuntimeError) and "Meta" in str(error):
             return  # torch lacks a meta kernel, which says nothing about the config
         why = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"model '{role}': the config of {found.spec.path} describes no model: {why}") from None
+        raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {why}") from None
     if smallest < 1:
-        raise ConfigError(f"model '{role}': the config of {found.spec.path} describes no model: {found.shape}")
+        raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {model.shape}")
 
 
 def _try_forward(config: PreTrainedConfig) -> None:
@@ -283,7 +283,7 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, e
             raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")
 
 
-def _known_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
+def _architecture_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
     if local:
         return simulated.architecture_in(local, spec.config)

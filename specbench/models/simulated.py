@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.config.model_files import known_architecture
+from specbench.config.model_files import bundled_architecture
 from specbench.config.pair import PACKAGE
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
@@ -43,7 +43,7 @@ def architecture(path: str, changes: Table) -> PreTrainedConfig:
 
     Raises MissingAsset for a model whose architecture is not there, and ConfigError for an unknown key.
     """
-    return _built(known_architecture(path), changes)
+    return _built(bundled_architecture(path), changes)
 
 
 def architecture_in(folder: Path, changes: Table) -> PreTrainedConfig:
@@ -62,7 +62,7 @@ def _built(table: Table, changes: Table) -> PreTrainedConfig:
             near = hint(key, plain.to_dict())
             raise ConfigError(f"config.{key}: the architecture {plain.model_type} has no such key{near}")
     merged = {
-        key: {**own, **value} if isinstance(value, dict) and isinstance(own := table.get(key), dict) else value
+        key: {**current, **value} if isinstance(value, dict) and isinstance(current := table.get(key), dict) else value
         for key, value in changes.items()
     }
     return _config(table | merged)
@@ -135,9 +135,9 @@ class SyntheticSession:
     def score(self, ids: list[int], start: int) -> Tensor:
         self._inner.score(ids, start)
         begin = self._now()
-        known = common_prefix(ids, self._ids)
-        hashes = self._hashes[:known]
-        for token in ids[known:]:
+        cached = common_prefix(ids, self._ids)
+        hashes = self._hashes[:cached]
+        for token in ids[cached:]:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._distribution(torch.tensor(hashes[start:], device=self._device))
@@ -161,7 +161,7 @@ class SyntheticSession:
         return self._inner.keeps_hidden
 
     @keeps_hidden.setter
-    def keeps_hidden(self, wanted: bool) -> None:
+    def keeps_hidden(self, value: bool) -> None:
         raise ValueError("a model whose logits are synthetic has no hidden states that match them")
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
@@ -238,9 +238,9 @@ def _numbers(stream: int) -> Tensor:
     return _normal(_contexts(), stream, SUPPORT)
 
 
-def _logits(shared: Tensor, own: Tensor, spread: float) -> Tensor:
+def _logits(shared: Tensor, individual: Tensor, spread: float) -> Tensor:
     """Combine the numbers that all members share with a member's own ones, float32."""
-    return (SHARED_SPREAD * shared + spread * own).float()
+    return (SHARED_SPREAD * shared + spread * individual).float()
 
 
 def _mixed(x: Tensor) -> Tensor:

@@ -111,9 +111,9 @@ def eagle_base(method: Method) -> str:
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
     downloads = downloads_of(outline.models)
-    given = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
+    local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
-        is_remote = head.path not in given and outline.pair.weights == "real"
+        is_remote = head.path not in local_heads and outline.pair.weights == "real"
         if head.kind == "eagle" and head.base in heads and is_remote:
             downloads[head.path] = outline.models[head.base].size.layer_bytes
     return downloads

@@ -166,16 +166,16 @@ class Methods:
     def _swept(self, name: str, table: Table, applied: Sequence[Override]) -> list[tuple[str, list[str], list[object]]]:
         """Return the sweeps that apply to a method: their keys, their paths in its table, and the values."""
         label, options = preset("method", name).name, self.options
-        given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
+        settings = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
         swept: list[tuple[str, list[str], list[object]]] = []
         for key, values in options.over:
             scope, path = _swept_path(key, table)
             if scope in ("method", label, name) and ".".join(path) in tables.keys_of(table):
-                _require_open(label, ".".join(path), f"--over {key}", given)
-                given[".".join(path)] = (f"--over {key}", None)
+                _require_open(label, ".".join(path), f"--over {key}", settings)
+                settings[".".join(path)] = (f"--over {key}", None)
                 swept.append((key, path, values))
         if (gamma := options.gamma_for(name)) and (where := tables.length_path(table)):
-            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", given)
+            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", settings)
         return swept
 
     def _baseline_table(self, source: Preset, table: Table) -> Table:
@@ -183,7 +183,7 @@ class Methods:
         return self._with_heads(tables.baseline_table(source, table, self.pair))
 
     def _with_heads(self, table: Table) -> Table:
-        """Return the table with the pair's heads. Raises ConfigError for a head that does not fit its place."""
+        """Return the table with the pair's heads. Raises ConfigError for a head that does not fit the model that drafts or verifies."""
         self._fill_heads(table, "")
         return table
 
@@ -338,9 +338,9 @@ def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
     return scope, path
 
 
-def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, object]]) -> None:
+def _require_open(method: str, path: str, option: str, settings: Mapping[str, tuple[str, object]]) -> None:
     """Raise ConfigError if another option already sets this key, directly or inside a table."""
-    for earlier, (other, value) in given.items():
+    for earlier, (other, value) in settings.items():
         rest = path.removeprefix(earlier)
         if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _paths_in(value)):
             raise ConfigError(f"{option} and {other} conflict: both give {method}'s {path}; leave one out")

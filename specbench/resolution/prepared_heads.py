@@ -87,7 +87,9 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
     """
     heads = [head for step in suite.prepare for head in step.heads(pair, task)]
     trained = tuple(
-        (head.name, str(head.folder(out))) for head in heads if has_rows(head, options) and not _is_given(head, options)
+        (head.name, str(head.folder(out)))
+        for head in heads
+        if has_rows(head, options) and not _is_replaced(head, options)
     )
     return replace(options, heads=(*options.heads, *trained))
 
@@ -97,12 +99,14 @@ def has_rows(head: PreparedHead, options: Options) -> bool:
     return not head.step.on or any(task == head.step.on for task, _ in options.data)
 
 
-def _is_given(head: PreparedHead, options: Options) -> bool:
+def _is_replaced(head: PreparedHead, options: Options) -> bool:
     """Return whether the user gives a head that replaces one of the suite's."""
     heads = preset("pair", head.pair).table.get("heads", {})
-    given = [name for name, _ in options.heads_for(head.pair)]
+    user_heads = [name for name, _ in options.heads_for(head.pair)]
     kinds = [] if head.step.base else [head.step.kind.value]
-    return head_named(head.name, heads) in [head_named(name, heads) for name in given] or any(n in given for n in kinds)
+    return head_named(head.name, heads) in [head_named(name, heads) for name in user_heads] or any(
+        n in user_heads for n in kinds
+    )
 
 
 def steps_of(suite: Suite) -> Iterator[TrainingStep]:
@@ -114,7 +118,7 @@ def steps_of(suite: Suite) -> Iterator[TrainingStep]:
         for step in suite.prepare:
             for head in step.heads(pair, task):
                 key = (head.pair, head.task, head.name)
-                if key not in seen and not _is_given(head, line.options):
+                if key not in seen and not _is_replaced(head, line.options):
                     seen.add(key)
                     yield TrainingStep(head, line.options, head.task in measured)
 

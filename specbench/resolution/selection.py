@@ -136,15 +136,15 @@ class TaskChoice:
     other tasks are tried.
     """
 
-    wanted: tuple[str, ...]
+    requested: tuple[str, ...]
     pair: Pair
     options: Options
 
     @property
     def required(self) -> bool:
         """Whether every task must load: tasks that are named, or the pair's tasks on the pair's own source."""
-        own_source = source_of("", self.pair, self.options) == (self.pair.defaults.data or "hub")
-        return bool(self.wanted) or (bool(self.pair.defaults.tasks) and own_source)
+        is_default_source = source_of("", self.pair, self.options) == (self.pair.defaults.data or "hub")
+        return bool(self.requested) or (bool(self.pair.defaults.tasks) and is_default_source)
 
     @property
     def names(self) -> list[str]:
@@ -180,12 +180,12 @@ class TaskChoice:
     @property
     def _others(self) -> list[str]:
         """The tasks that are tried if none of the pair's suits the source."""
-        return [name for name in names("task", variants=False) if name not in self._first] if not self.wanted else []
+        return [name for name in names("task", variants=False) if name not in self._first] if not self.requested else []
 
     @property
     def _first(self) -> list[str]:
         """The tasks that are tried first."""
-        return list(self.wanted) or list(self.pair.defaults.tasks) or names("task", variants=False)
+        return list(self.requested) or list(self.pair.defaults.tasks) or names("task", variants=False)
 
     def _read(self, tried: Sequence[str]) -> tuple[dict[str, Selected], list[ConfigError | NotOnHub]]:
         """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""

@@ -207,8 +207,8 @@ def runs_in(folder: Path) -> list[Path]:
     """Return a run folder in a list, or the run folders below a folder, by name, without interrupted attempts."""
     if (folder / SAMPLES).exists():
         return [folder]
-    found = (each.parent for each in folder.glob(f"**/{SAMPLES}"))
-    return sorted(each for each in found if ATTEMPTS not in each.relative_to(folder).parts)
+    folders = (each.parent for each in folder.glob(f"**/{SAMPLES}"))
+    return sorted(each for each in folders if ATTEMPTS not in each.relative_to(folder).parts)
 
 
 def spec_of(folder: Path) -> RunSpec:
@@ -290,13 +290,13 @@ class Recorder:
         if end < len(whole):
             with self._path.open("rb+") as file:
                 file.truncate(end)
-        found = load(self.folder, expected)
-        if found.problems:
+        recorded = load(self.folder, expected)
+        if recorded.problems:
             raise ConfigError(
-                f"{self._path}: {listed(found.problems)}; help: delete these lines and run the same command, or measure"
+                f"{self._path}: {listed(recorded.problems)}; help: delete these lines and run the same command, or measure"
                 " everything again with --fresh"
             )
-        self.done = {record.key for record in found.records}
+        self.done = {record.key for record in recorded.records}
 
     def append(self, record: Record) -> Record:
         """Write a record and return it. A record with invalid times, as after a change of the clock, is written as failed.

@@ -182,7 +182,7 @@ class DecodingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Everything that a run's numbers depend on, apart from the machine.
+    """Everything that a run's numbers depend on, except for the machine.
 
     `methods` are by label, which has the values of swept keys in it, the baseline first. `plugins` are file names with the
     SHA-256 of their text. `changes` say in words what was changed of the presets; the numbers depend on the result alone.

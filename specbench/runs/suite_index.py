@@ -78,8 +78,8 @@ class Index:
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
         """Return the suite's own index if any of its runs is here; else that of its runs with other options, if that is."""
-        own, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
-        return changed if changed.measured(results) and not own.measured(results) else own
+        index, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
+        return changed if changed.measured(results) and not index.measured(results) else index
 
     def measured(self, results: Path) -> "list[IndexEntry]":
         """Return the runs that are done and whose folders are here."""

@@ -187,7 +187,7 @@ def test_a_grown_cache_is_cleared_and_captured_again(small):
     assert graphs.find(1, 5) is None, "the cache has moved"
     assert graphs.prepare(graphs.cache.capacity + 1) > 0
     assert graphs.find(1, 5) is not None
-    assert bool(graphs.cache.held.isfinite().all())
+    assert bool(graphs.cache.storage.isfinite().all())
 
 
 def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tmp_path, monkeypatch):

@@ -361,7 +361,7 @@ def test_a_sample_after_one_with_nan_is_correct():
     graphs.prepare(64, max_block=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
     with torch.inference_mode():
-        graphs.cache.held[:, 40] = float("nan")
+        graphs.cache.storage[:, 40] = float("nan")
     bad._finite.append(torch.tensor(False))
     with pytest.raises(FloatingPointError, match="NaN"):
         bad.finish()
@@ -378,7 +378,7 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     graphs.prepare(400, max_block=2)
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
-        assert graph._kept[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
+        assert graph._tables[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
             "no graph reads a table that was replaced"
         )
     session, oracle = GraphSession(graphs, 40), open_session(model)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specbench.config.model_files import known_architecture
+from specbench.config.model_files import bundled_architecture
 from specbench.errors import MissingAsset
 from specbench.models.engine import network_of
 from specbench.models.products import Packed, can_pack
@@ -28,7 +28,7 @@ def test_parameters_equal_the_published_count(path, parameters):
 
 def test_an_unknown_architecture_is_an_error():
     with pytest.raises(MissingAsset, match=r"no architecture for example/unknown .*help: add a file"):
-        known_architecture("example/unknown")
+        bundled_architecture("example/unknown")
 
 
 def llama(tied):

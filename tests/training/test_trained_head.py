@@ -115,7 +115,7 @@ def test_a_draft_length_head_is_judged_by_its_speedup_over_sd(capsys, speedup, s
     [
         ({"falling": True}, {}, "train for longer: a larger --minutes"),
         ({"falling": True, "ended": "epochs"}, {}, "train for longer: --set recipe.epochs=4"),
-        ({}, {"texts_left": 70}, "left out 70 texts; a larger --minutes collects more."),
+        ({}, {"texts_omitted": 70}, "left out 70 texts; a larger --minutes collects more."),
         ({}, {"is_limited": True}, "no longer falls; more texts may help: --limit 0 or --data"),
         ({"ended": "validation"}, {}, "no longer falls; more texts may help: --data"),
         ({"falling": None}, {}, "More texts may help: --data"),

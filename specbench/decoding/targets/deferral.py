@@ -175,8 +175,8 @@ class TokenSpecific(TwoModels, name="token-specific"):
             acceptable = large >= (1.0 - self.alpha) * top
         else:
             acceptable = (small if self.accepts == "draft" else large) >= top - self.alpha
-        kept = q.where(acceptable, 0.0)  # (k, V)
-        return kept + (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0) * p
+        accepted = q.where(acceptable, 0.0)  # (k, V)
+        return accepted + (1.0 - accepted.sum(-1, keepdim=True)).clamp_min(0.0) * p
 
 
 def confidence(logits: Tensor) -> Tensor:

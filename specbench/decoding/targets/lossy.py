@@ -44,8 +44,8 @@ class Lossy(TwoModels, name="lossy"):
         q, p = (sampler.probs(each) for each in logits)
         if self.greedy_lenience and sampler.temperature == 0.0:
             large = confidence(logits[-1])
-            kept = (large * q).sum(-1, keepdim=True) >= (1.0 - self.alpha) * large.amax(-1, keepdim=True)
-            return torch.where(kept, q, p)
+            is_accepted = (large * q).sum(-1, keepdim=True) >= (1.0 - self.alpha) * large.amax(-1, keepdim=True)
+            return torch.where(is_accepted, q, p)
         return lossy(q, p, self.alpha, 1.0)
 
 
@@ -80,9 +80,9 @@ class LossyStar(TwoModels, name="lossy-star"):
 
 def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
     """Return the output distribution (k, V) of a lenient test; alpha and beta are numbers or (k, 1)."""
-    kept = torch.minimum(q, _lenient(p, alpha))
-    rejected = (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0)
-    return kept + rejected * residual(p / beta, q)
+    accepted = torch.minimum(q, _lenient(p, alpha))
+    rejected = (1.0 - accepted.sum(-1, keepdim=True)).clamp_min(0.0)
+    return accepted + rejected * residual(p / beta, q)
 
 
 def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:

@@ -106,8 +106,8 @@ def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
     Tokens that a model lacks do not count.
     """
-    known = [each.masked_fill(each == -torch.inf, 0.0) for each in logits.values()]
-    largest = torch.stack([each.abs().amax(-1) for each in known]).amax(0)
+    finite = [each.masked_fill(each == -torch.inf, 0.0) for each in logits.values()]
+    largest = torch.stack([each.abs().amax(-1) for each in finite]).amax(0)
     return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()
 
 

@@ -92,7 +92,7 @@ class CapturedForward:
         self._tokens = torch.zeros_like(cache.positions)  # (n,)
         self._steps = cache.positions.clone()  # 0 .. n - 1
         self._replay, _ = capture(self._run)
-        self._kept = network.tables()  # the graph refers to their addresses
+        self._tables = network.tables()  # the graph refers to their addresses
 
     def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Return logits (n, rows of the LM head) and states (n, H) of `tokens` (n,) at positions from `first` on.
@@ -123,16 +123,16 @@ class CapturedDraft:
         self._start = DraftInputs(*(None if each is None else each.clone() for each in like))
         self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=cache.positions.device)
         self._replay, _ = capture(self._run, self._cache.positions.zero_)
-        self._kept = model.tables()
+        self._tables = model.tables()
 
     def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
         """Draft from `start` with uniforms (k,), feeding positions from `first` on.
 
         The result is valid until the next replay.
         """
-        for held, given in zip(self._start, start, strict=True):
-            if held is not None and given is not None:
-                held.copy_(given)
+        for buffer, value in zip(self._start, start, strict=True):
+            if buffer is not None and value is not None:
+                buffer.copy_(value)
         if uniforms is not None:
             self._uniforms.copy_(uniforms)
         self._cache.positions.fill_(first)
@@ -169,17 +169,17 @@ class Graphs:
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
-        self._held: Tensor | None = None  # the tensor that the graphs were captured on
+        self._storage: Tensor | None = None  # the tensor that the graphs were captured on
         self._max_block = 0
         self._graphs: dict[tuple[int, int], CapturedForward] = {}
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
-        self._wanted: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
+        self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
     def open(self, session: object) -> None:
         """Give the cache to a session. Clears it if the previous session never finished."""
         if not self._is_clean:
             with torch.inference_mode():
-                self.cache.held.zero_()
+                self.cache.storage.zero_()
         self._owner, self._is_clean = weakref.ref(session), False
         self.cache.length = 0
 
@@ -201,37 +201,37 @@ class Graphs:
         self._max_block = max(self._max_block, max_block)
         before = len(self._graphs) + len(self._drafts)
         with torch.inference_mode():
-            if length > self.cache.capacity or self._held is not self.cache.held:
+            if length > self.cache.capacity or self._storage is not self.cache.storage:
                 self._graphs, self._drafts, self._owner, before = {}, {}, lambda: None, 0
                 self.cache = self.network.new_cache(None)
                 self.cache.begin(length)
-                self._held = self.cache.held
-                self._held.zero_()
+                self._storage = self.cache.storage
+                self._storage.zero_()
             for span in reversed(self._spans()):
                 for n in range(1, self._max_block + 1):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
                         self._graphs[n, span] = CapturedForward(self.network, self._view(n, span), self._capture)
-                for drafting, like in self._wanted.items():
+                for drafting, like in self._requested.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
                         graph = CapturedDraft(self.network, self._view(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
             captured = len(self._graphs) + len(self._drafts) - before
             if captured:  # warm-ups wrote to the cache
-                self.cache.held.zero_()
+                self.cache.storage.zero_()
                 self._owner, self._is_clean = lambda: None, True
         return captured
 
     def forget_drafts(self) -> None:
         """Drop the draft graphs, which belong to one setting of the sampler."""
-        self._drafts, self._wanted = {}, {}
+        self._drafts, self._requested = {}, {}
 
     def find(self, n: int, length: int) -> CapturedForward | None:
         """Return the graph of n tokens that covers `length` positions.
 
         None if none was captured, or if a longer sequence has since made the cache grow and move.
         """
-        if self._held is not self.cache.held:
+        if self._storage is not self.cache.storage:
             return None
         return next(
             (self._graphs[n, span] for span in self._spans() if span >= length and (n, span) in self._graphs), None
@@ -241,21 +241,21 @@ class Graphs:
         """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured. The next
         `prepare` then captures it.
         """
-        self._wanted.setdefault(drafting, like)
-        if self._held is not self.cache.held:
+        self._requested.setdefault(drafting, like)
+        if self._storage is not self.cache.storage:
             return None
         spans = (span for span in self._spans() if span >= length and (drafting, span) in self._drafts)
         return next((self._drafts[drafting, span] for span in spans), None)
 
     def _view(self, n: int, span: int) -> GraphCache:
-        held = self.cache.held
+        storage = self.cache.storage
         if (
             self._is_fused
             and isinstance(self.network, Network)
-            and FlexGraphCache.fits(n, self.network.query_heads, held)
+            and FlexGraphCache.fits(n, self.network.query_heads, storage)
         ):
-            return FlexGraphCache(held, n, span)
-        return GraphCache(held, n, span)
+            return FlexGraphCache(storage, n, span)
+        return GraphCache(storage, n, span)
 
     def _spans(self) -> list[int]:
         """Return the spans of graphs: the whole cache if fused, else powers of two, since a graph reads its whole span."""

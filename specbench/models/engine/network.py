@@ -36,9 +36,9 @@ class Network(ABC):
     families: ClassVar[dict[str, type["Network"]]] = {}  # by the names of examples
 
     def __init_subclass__(cls) -> None:
-        own = cls.__dict__  # a subclass of an architecture does not take over the classes of its parent
-        Network.members |= dict.fromkeys(own.get("kinds", ()), cls)
-        Network.families |= dict.fromkeys(own.get("examples", ()), cls)
+        attributes = cls.__dict__  # a subclass of an architecture does not take over the classes of its parent
+        Network.members |= dict.fromkeys(attributes.get("kinds", ()), cls)
+        Network.families |= dict.fromkeys(attributes.get("examples", ()), cls)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config: Any = model.config
@@ -100,8 +100,8 @@ def small_config(family: str, vocabulary: int, positions: int) -> PreTrainedConf
 
 def unsupported(config: Any) -> str:
     """Return why there is no lean model of this configuration; empty if there is one."""
-    known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-    kind = known.get(config.model_type, config.model_type)
+    classes = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
+    kind = classes.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
     if getattr(config, "quantization_config", None) is not None:

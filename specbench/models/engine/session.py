@@ -21,9 +21,9 @@ class LeanSession(CachedSession):
     def logits_of(self, states: Tensor) -> Tensor:
         return self._network.logits(states.to(self._network.head.dtype), self._vocabulary)
 
-    def _forget(self, known: int) -> None:
+    def _forget(self, length: int) -> None:
         assert self._cache is not None
-        self._cache.length = known
+        self._cache.length = length
 
     def _fed_by_graph(self, out: DraftOutputs) -> None:
         super()._fed_by_graph(out)

@@ -50,7 +50,7 @@ class EagleHead(Head):
 
     def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
         super().__init__()
-        self.own_embedding = False  # whether the checkpoint has an embedding
+        self.has_embedding = False  # whether the checkpoint has an embedding
         self.graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
@@ -74,11 +74,11 @@ class EagleHead(Head):
         # Rotary positions need an even dimension
         heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
-        own = LlamaConfig(
+        llama = LlamaConfig(
             vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
             num_key_value_heads=heads, max_position_embeddings=longest,
         )  # fmt: skip
-        return cls(own)
+        return cls(llama)
 
     def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Return fhat_{t+1} (batch, n, H) from tokens t + 1 (batch, n) and features f_t (batch, n, H)."""
@@ -91,7 +91,7 @@ class EagleHead(Head):
         own.
         """
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
-        if not self.own_embedding:
+        if not self.has_embedding:
             self.inner.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
         return self
 
@@ -134,7 +134,7 @@ class EagleHead(Head):
                 raise MissingAsset(f"{folder} is not an EAGLE-1 head: missing {lacking}, unexpected {unknown}")
         except UNREADABLE as error:
             raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {in_one_line(error)}") from None
-        head.own_embedding = EMBEDDING in weights
+        head.has_embedding = EMBEDDING in weights
         head.provenance = provenance
         return head
 
@@ -230,7 +230,7 @@ class EagleSession(CachedSession):
             probs.append(row)
             if len(drawn) == k or int(token) in eos:
                 return torch.cat(drawn), torch.cat(probs)
-            logits = self._timed(token, keep=1, known=self._cache.length)
+            logits = self._timed(token, keep=1, cached=self._cache.length)
 
     def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         if self._graphs is None:
@@ -249,17 +249,17 @@ class EagleSession(CachedSession):
         if self._graphs and self._graphs.is_open_for(self):
             self._graphs.mark_finite()
 
-    def _fed(self, tokens: list[int], known: int) -> Tensor:
-        return self._timed(to_device(tokens, self._device), keep=1, known=known)
+    def _fed(self, tokens: list[int], cached: int) -> Tensor:
+        return self._timed(to_device(tokens, self._device), keep=1, cached=cached)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._base.logits_of(states)
 
-    def _forget(self, known: int) -> None:
-        self._cache.length = known
+    def _forget(self, cached: int) -> None:
+        self._cache.length = cached
 
-    def _cut(self, known: int) -> None:
-        self._cache.length = known
+    def _cut(self, cached: int) -> None:
+        self._cache.length = cached
 
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():

@@ -52,13 +52,13 @@ class ResolvedHead:
 
 def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, ResolvedHead]:
     """Return the heads of these names. Raises MissingAsset if one is not here and cannot be fetched."""
-    found = {}
+    heads = {}
     for name in names:
         if name not in pair.heads:
             raise ConfigError(f"this pair has no head '{name}'{hint(name, pair.heads)}")
         spec = pair.heads[name]
         if pair.weights == "dummy":
-            found[name] = ResolvedHead(spec, weights="dummy")
+            heads[name] = ResolvedHead(spec, weights="dummy")
             continue
         local, commit = folder(spec.path, base), ""
         if not local:
@@ -73,31 +73,31 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
             raise MissingAsset(f"head '{name}': no folder {spec.path}")
         checksum = local_checksum(local) or "" if local else ""
         provenance = provenance_in(local) if local else Provenance()
-        found[name] = ResolvedHead(spec, commit, checksum, "real", provenance.report, provenance.data)
-    return found
+        heads[name] = ResolvedHead(spec, commit, checksum, "real", provenance.report, provenance.data)
+    return heads
 
 
 def load_head(
-    name: str, head: ResolvedHead, found: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
+    name: str, head: ResolvedHead, models: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
 ) -> Head:
     """Return a head on its base's device, ready for use. `model` is the base.
 
     Raises ConfigError, with both names, if it was trained on other models or does not fit the base's width, and
     MissingAsset if it cannot be fetched or read.
     """
-    kind, config = kind_named(head.spec.kind), found[head.spec.base].config
+    kind, config = kind_named(head.spec.kind), models[head.spec.base].config
     if head.weights == "dummy":
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
             loaded = _fresh(kind, model)
     else:
         loaded = kind.read(_here(name, head, base))
-        _require_match(name, head, loaded, found)
-    width, own = config.hidden_size, _width(loaded)
-    if own not in (None, width):
+        _require_match(name, head, loaded, models)
+    width, head_width = config.hidden_size, _width(loaded)
+    if head_width not in (None, width):
         raise ConfigError(
-            f"head '{name}' ({head.spec.path}) reads states of width {own}, and its base '{head.spec.base}'"
-            f" ({found[head.spec.base].spec.path}) has {width}"
+            f"head '{name}' ({head.spec.path}) reads states of width {head_width}, and its base '{head.spec.base}'"
+            f" ({models[head.spec.base].spec.path}) has {width}"
         )
     embedding = model.get_input_embeddings().weight
     if isinstance(loaded, EagleHead):
@@ -125,13 +125,13 @@ def _here(name: str, head: ResolvedHead, base: Path) -> Path:
         raise missing_model(f"head {name}", head.spec.path, error) from None
 
 
-def _require_match(name: str, head: ResolvedHead, loaded: Head, found: Mapping[str, ResolvedModel]) -> None:
+def _require_match(name: str, head: ResolvedHead, loaded: Head, models: Mapping[str, ResolvedModel]) -> None:
     """Raise ConfigError if the head records other models. Heads published elsewhere record none."""
     for role, trained in ((head.spec.base, loaded.provenance.base), (head.spec.target, loaded.provenance.target)):
-        if trained and role in found and not same_model(trained, found[role].identity):
+        if trained and role in models and not same_model(trained, models[role].identity):
             raise ConfigError(
                 f"head '{name}' ({head.spec.path}) was trained with {described(trained)}, and this pair's '{role}' is"
-                f" {described(found[role].identity)}"
+                f" {described(models[role].identity)}"
             )
 
 
