@@ -114,7 +114,7 @@ def show(
     """Print a preset and its path."""
     imported(plugin)
     if kind not in KINDS:
-        of = next((each for each in KINDS if kind in names(each)), "")
+        of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
         meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
         raise ConfigError(f"unknown kind '{kind}'{meant}")
     if not name:

@@ -121,10 +121,10 @@ def table_of(verdicts: list[Verdict], title: str) -> "Table":
     from specbench.reporting.tables import Table  # imports numpy
 
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for each in verdicts:
-        column = COLUMN_OF.get(each.aspect, each.aspect)
-        mark = f"{each.status.value.upper()}: " if each.status in FAILING else ""
-        lines.setdefault((each.run, each.method or "all"), {}).setdefault(column, []).append(mark + each.short)
+    for verdict in verdicts:
+        column = COLUMN_OF.get(verdict.aspect, verdict.aspect)
+        mark = f"{verdict.status.value.upper()}: " if verdict.status in FAILING else ""
+        lines.setdefault((verdict.run, verdict.method or "all"), {}).setdefault(column, []).append(mark + verdict.short)
     columns = ("decoding", "quality", "speed")
     rows = [[*key, *("; ".join(line.get(column, ["–"])) for column in columns)] for key, line in lines.items()]
     return Table(title, ["run", "method", *columns], rows)
@@ -133,19 +133,22 @@ def table_of(verdicts: list[Verdict], title: str) -> "Table":
 def findings(verdicts: list[Verdict]) -> list[str]:
     """Return a sentence for each verdict other than ok."""
     return [
-        f"{each.status.value}: {each.title}, {_where(each)}: {each.detail}" for each in verdicts if each.status != "ok"
+        f"{verdict.status.value}: {verdict.title}, {_where(verdict)}: {verdict.detail}"
+        for verdict in verdicts
+        if verdict.status != "ok"
     ]
 
 
 def outcome(verdicts: list[Verdict]) -> str:
     """Return the number of methods without a finding, and the number of checks of each status, the worst first."""
-    methods = {(each.run, each.method) for each in verdicts if each.method}
-    failing = [each for each in verdicts if each.status.value in FAILING]
-    whole_runs = {each.run for each in failing if not each.method}
+    methods = {(verdict.run, verdict.method) for verdict in verdicts if verdict.method}
+    failing = [verdict for verdict in verdicts if verdict.status.value in FAILING]
+    whole_runs = {verdict.run for verdict in failing if not verdict.method}
     passing = {(run, method) for run, method in methods if run not in whole_runs}
-    passing -= {(each.run, each.method) for each in failing}
+    passing -= {(verdict.run, verdict.method) for verdict in failing}
     counts = {
-        status: sum(each.status == status for each in verdicts) for status in (*FAILING, "improved", "skipped", "ok")
+        status: sum(verdict.status == status for verdict in verdicts)
+        for status in (*FAILING, "improved", "skipped", "ok")
     }
     checks = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     if not checks:
@@ -166,29 +169,31 @@ def markdown(verdicts: list[Verdict], title: str) -> str:
 def annotations(verdicts: list[Verdict]) -> list[str]:
     """Return GitHub workflow commands: errors for regressions, warnings for undecided checks, notices for improvements."""
     return [
-        f"::{LEVELS[each.status]} title={_property(f'{each.title}: {_where(each)}')}::{_message(each.detail)}"
-        for each in verdicts
-        if each.status in LEVELS
+        f"::{LEVELS[verdict.status]} title={_property(f'{verdict.title}: {_where(verdict)}')}::{_message(verdict.detail)}"
+        for verdict in verdicts
+        if verdict.status in LEVELS
     ]
 
 
 def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = False) -> bytes:
     """Return JUnit XML with a test case per verdict. A case fails if its verdict alone causes a nonzero exit code."""
-    failed = [each for each in verdicts if fails(each.status, undecided_passes)]
+    failed = [verdict for verdict in verdicts if fails(verdict.status, undecided_passes)]
     passing = UNDECIDED_STATUSES | {Status.skipped}
-    skipped = [each for each in verdicts if each.status in passing and each not in failed]
+    skipped = [verdict for verdict in verdicts if verdict.status in passing and verdict not in failed]
     counts = {"tests": str(len(verdicts)), "failures": str(len(failed)), "skipped": str(len(skipped)), "errors": "0"}
     root = Tree.Element("testsuites", counts)
     suite = Tree.SubElement(root, "testsuite", {"name": _plain(title), **counts})
-    for each in verdicts:
-        name = ": ".join(filter(None, [each.method, each.aspect, each.short if each.aspect == "quality" else ""]))
-        case = Tree.SubElement(suite, "testcase", {"classname": _plain(each.run), "name": _plain(name), "time": "0"})
-        if each in failed:
-            Tree.SubElement(case, "failure", {"message": _plain(each.title)}).text = _plain(each.detail)
-        elif each in skipped:
-            Tree.SubElement(case, "skipped", {"message": _plain(f"{each.title}: {each.detail}")})
+    for verdict in verdicts:
+        name = ": ".join(
+            filter(None, [verdict.method, verdict.aspect, verdict.short if verdict.aspect == "quality" else ""])
+        )
+        case = Tree.SubElement(suite, "testcase", {"classname": _plain(verdict.run), "name": _plain(name), "time": "0"})
+        if verdict in failed:
+            Tree.SubElement(case, "failure", {"message": _plain(verdict.title)}).text = _plain(verdict.detail)
+        elif verdict in skipped:
+            Tree.SubElement(case, "skipped", {"message": _plain(f"{verdict.title}: {verdict.detail}")})
         else:
-            Tree.SubElement(case, "system-out").text = _plain(each.detail)
+            Tree.SubElement(case, "system-out").text = _plain(verdict.detail)
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 

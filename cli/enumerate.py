@@ -41,8 +41,8 @@ def enumerate_(
     worst: dict[str, Finding] = {}
     drafts, longest = False, 0
     base = constructor(method)
-    applied = [each for each in plain.overrides_for("method", method) if applies(each, base)]
-    is_set = any(".".join(each.path) == length_path(base) for each in applied)
+    applied = [override for override in plain.overrides_for("method", method) if applies(override, base)]
+    is_set = any(".".join(override.path) == length_path(base) for override in applied)
     is_open = Methods((method,), roles, plain).have_draft_length and not is_set
     for gamma in (*GAMMAS, DEFAULT) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())

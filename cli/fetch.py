@@ -109,8 +109,8 @@ def _of_line(line: GridLine, whole: bool = False) -> list[Need]:
         preset, pair = selection.read_pair(name, line.options)
         roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
         variants = [pair.on(task) for task in line.tasks] if pair.differs_by_task and line.tasks else [pair]
-        for each in variants:
-            needs += needs_of_pair(preset.name, each, preset.path.parent, roles, heads)
+        for variant in variants:
+            needs += needs_of_pair(preset.name, variant, preset.path.parent, roles, heads)
         pairs.append(pair)
     for pair in pairs or [Pair(models={})]:
         for name in line.tasks:
@@ -133,11 +133,13 @@ def _parts(line: GridLine, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]
 def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) -> None:
     """Print what is needed, with repositories and sizes, and the size of the download."""
     if not as_json:
-        rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
+        rows = [["; ".join(repository.whats), *_row(repository)] for repository in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
         print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
-    whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
-    rejected = sum(bool(each.wrong) for each in repositories)
+    whole, missing = (
+        sum(getattr(repository, key) for repository in repositories) for key in ("bytes", "missing_bytes")
+    )
+    rejected = sum(bool(repository.wrong) for repository in repositories)
     note = f"; {rejected} cannot be downloaded" if rejected else ""
     print(
         f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, {missing / GIB:.2f} GiB to download{note}",

@@ -69,9 +69,9 @@ def check(
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
-            each
+            verdict
             for number, path in enumerate(snapshots, 1)
-            for each in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
+            for verdict in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
         ]
     sys.exit(write(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 

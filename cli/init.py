@@ -57,8 +57,8 @@ def start(kind: str, name: str, force: bool = False) -> tuple[list[Path], str]:
         raise ConfigError(f"'{main_file.name}' is not a name; help: {allowed}")
     folder = Path(str(resources.files("specbench.configs"))) / "templates"
     texts = {
-        main_file.with_name(stem + each): (folder / file).read_text(encoding="utf-8").replace(PLACEHOLDER, stem)
-        for each, file in template.files.items()
+        main_file.with_name(stem + ending): (folder / file).read_text(encoding="utf-8").replace(PLACEHOLDER, stem)
+        for ending, file in template.files.items()
     }
     if (existing := [path for path in texts if path.exists()]) and not force:
         raise ConfigError(f"{existing[0]} exists; help: another name, or --force to overwrite it")

@@ -46,9 +46,9 @@ def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
     formats = words(values)
     if formats and not plots:
         raise ConfigError("--plot-format applies to --plots; help: --plots FOLDER")
-    for each in formats:
-        if each not in KNOWN_FORMATS:
-            raise ConfigError(f"--plot-format {each}{hint(each, KNOWN_FORMATS)}")
+    for format_ in formats:
+        if format_ not in KNOWN_FORMATS:
+            raise ConfigError(f"--plot-format {format_}{hint(format_, KNOWN_FORMATS)}")
     return formats or FORMATS
 
 
@@ -388,10 +388,10 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
         hints = get_type_hints(SharedOptions, include_extras=True)
         added = [
             inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
             )
-            for each in fields(SharedOptions)
-            if each.name not in (*signature, *leave_out)
+            for field in fields(SharedOptions)
+            if field.name not in (*signature, *leave_out)
         ]
 
         @wraps(command)
@@ -400,10 +400,12 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []
-        for each in signature.values():
-            parameters += added if each.name == "shared" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        for parameter in signature.values():
+            parameters += (
+                added if parameter.name == "shared" else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            )
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
-        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
 
     return decorated

@@ -186,9 +186,14 @@ def _device_table(devices: "Sequence[Memory]") -> Table:
         return "–" if size is None else f"{size / GIB:.2f}"
 
     lines = [
-        [each.device, ", ".join(each.models), *map(gib, (each.weights, each.cache, each.graphs, each.total)), gib(free)]
-        for each in devices
-        for free in [free_bytes(each.device)]
+        [
+            device.device,
+            ", ".join(device.models),
+            *map(gib, (device.weights, device.cache, device.graphs, device.total)),
+            gib(free),
+        ]
+        for device in devices
+        for free in [free_bytes(device.device)]
     ]
     return Table("Devices", ["device", "models", "weights", "cache", "graphs", "GiB", "free"], lines)
 
@@ -242,10 +247,10 @@ def _estimated_devices(row: "MachineRow", machine: Accelerator) -> Table:
 
     heads = ["device", "models", "weights", "cache", "graphs", "GiB", "of GiB"]
     lines = []
-    for each in row.devices:
-        room = f"{machine.memory_gib:.0f}" if each.device.startswith("cuda") else "–"
-        sizes = map(gib, (each.weights, each.cache, each.graphs, each.total))
-        lines.append([each.device, ", ".join(each.models), *sizes, room])
+    for device in row.devices:
+        room = f"{machine.memory_gib:.0f}" if device.device.startswith("cuda") else "–"
+        sizes = map(gib, (device.weights, device.cache, device.graphs, device.total))
+        lines.append([device.device, ", ".join(device.models), *sizes, room])
     return Table(f"Devices: {row.pair}, {row.task}", heads, lines)
 
 

@@ -91,7 +91,7 @@ def profile(
     )
     _, spec = read_pair(pair, options)
     levels = levels_of(method)
-    chains = [[levels[0], each, *levels[2:]] for each in middle] if middle else [levels]
+    chains = [[levels[0], model, *levels[2:]] for model in middle] if middle else [levels]
     tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")

@@ -80,7 +80,7 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
         with assuming(_device(mode.launcher, settings)):
             code = _launched(request, mode, settings)
             if mode.shards:
-                requests = [replace(request, suite=with_shard(suite, each)) for each in shards_of(mode.shards)]
+                requests = [replace(request, suite=with_shard(suite, shard)) for shard in shards_of(mode.shards)]
                 code = max(code, combine_suite(request, requests, Terminal()))
     elif mode.shards:
         code = run_suite_in_shards(request, mode.shards, Terminal())
@@ -140,14 +140,14 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
 def _arguments(argv: list[str]) -> list[str]:
     """Return the arguments of this command without those of the launcher and `--shards`."""
     arguments, skip = [], False
-    for each in argv:
-        name, equals, _ = each.partition("=")
+    for argument in argv:
+        name, equals, _ = argument.partition("=")
         if skip:
             skip = False
         elif name in OF_LAUNCHER:
             skip = not equals
         else:
-            arguments.append(each)
+            arguments.append(argument)
     return arguments
 
 

@@ -109,7 +109,7 @@ def schema(
     if kind is not None and kind not in SCHEMAS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, SCHEMAS)}")
     imported(plugin)
-    made = {each: SCHEMAS[each]() for each in ([kind] if kind else SCHEMAS)}
+    made = {kind_: SCHEMAS[kind_]() for kind_ in ([kind] if kind else SCHEMAS)}
     if out is None:
         print(_text(made[kind] if kind else made), end="")
         return

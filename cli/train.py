@@ -255,7 +255,7 @@ def _trial(trained: "TrainingResult", trial: "HeadTrial", arguments: Sequence[st
         if any(gain.speedup.low is not None for gain in trial.gains):
             print(_advice(trained, trial))
         return
-    source = next(each for each in trained.sources if each.name == best.summary.spec.task.name)
+    source = next(source for source in trained.sources if source.name == best.summary.spec.task.name)
     command = _command(trained, source, best.gamma, arguments)
     if best.gamma is None:
         print(f"To use the head: {command}")
@@ -317,7 +317,7 @@ def _least_cost(trial: "HeadTrial") -> _Cost | None:
     costs = []
     for summary in trial.summaries:
         row = trial.row(summary)
-        base = next((each for each in summary.measured if each.method == trial.against), None)
+        base = next((row for row in summary.measured if row.method == trial.against), None)
         theory = summary.traits(row).theory if row else None
         if not row or not base or not theory or trial.against != summary.baseline or summary.end_to_end:
             return None

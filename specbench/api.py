@@ -85,7 +85,7 @@ class RunResult:
     unscored: MissingAsset | None = None
 
     def __repr__(self) -> str:
-        lines = (f"{each.spec.words}{'' if each.complete else ' (incomplete)'}" for each in self.summaries)
+        lines = (f"{summary.spec.words}{'' if summary.complete else ' (incomplete)'}" for summary in self.summaries)
         return _listed(f"RunResult of {counted(len(self.summaries), 'run')}:", list(lines))
 
     def _repr_html_(self) -> str:
@@ -266,7 +266,7 @@ def load(*folders: str | PathLike[str]) -> RunResult:
     """Read run folders, or folders that contain them. Raises ConfigError without folders, or for one without a run."""
     if not folders or not all(map(_is_path, folders)):
         raise ConfigError(f"load: {folders[0] if len(folders) == 1 else folders!r} must be paths of run folders")
-    paths = tuple(folder for each in map(Path, folders) for folder in runs_in(each) or [each])
+    paths = tuple(folder for path in map(Path, folders) for folder in runs_in(path) or [path])
     return RunResult(paths, tuple(summaries_of(paths)))
 
 

@@ -3,7 +3,7 @@
     class Target(Named): ...                       # a family
     class Mixture(Target, name="mixture"): ...     # a member, found by the table's `name`
 
-A table holds the fields of the member and `name`. Errors are one line with the location, the value and the nearest known word.
+A table holds the fields of the member and `name`. Errors are one line with the location, the value and the nearest word.
 """
 
 import dataclasses

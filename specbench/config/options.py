@@ -228,9 +228,9 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
             made[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
         elif name == "data":
             kind = "a path, or the name of a source"
-            made[name] = tuple((scope, _path(each, location, kind)) for scope, each in _scoped(value, location))
+            made[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
         elif name == "gamma":
-            made[name] = tuple((scope, _lengths(each, location)) for scope, each in _scoped(value, location))
+            made[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
         else:
             allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
             made[name] = None if value is None and allows_none else convert(value, kinds[name], location)
@@ -270,7 +270,7 @@ def _path(value: object, location: str, kind: str = "a path") -> str:
 def _lengths(value: object, location: str) -> tuple[int, ...]:
     """Return draft lengths from an integer or a list of integers."""
     lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
-    if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
+    if not lengths or not all(isinstance(length, int) and not isinstance(length, bool) for length in lengths):
         raise ConfigError(f"{location} = {value!r} must be an integer, or a list of one integer per model")
     return lengths
 

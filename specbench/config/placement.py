@@ -82,7 +82,7 @@ def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
         kind, colon, names = where.partition(":")
         key = f"pair.models.{role}"
         if equals and role and kind in ("layers", "tensor") and colon:
-            devices = [int(each) if each.isdecimal() else each for each in names.split(",")]
+            devices = [int(name) if name.isdecimal() else name for name in names.split(",")]
             overrides += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
         elif equals and role and ONE_DEVICE.fullmatch(where):
             overrides += [(f"{key}.device", where), (f"{key}.parallel", "none"), (f"{key}.devices", [])]

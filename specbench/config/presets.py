@@ -79,7 +79,7 @@ def preset(kind: str, name: str) -> Preset:
     path = file if name.endswith(".toml") or _is_like_a_path(file) else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not (path is file or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is file:
-            near = get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
+            near = get_close_matches(path.name, [other.name for other in path.parent.glob("*.toml")], n=1)
             meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
             raise ConfigError(f"no {kind} file {name}{meant}")
         alternative = {"method": "--plugin FILE", "task": "--plugin FILE", "pair": "--target DIR --draft DIR"}.get(kind)

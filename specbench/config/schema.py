@@ -63,7 +63,7 @@ def suite_schema() -> Node:
     suite, line = builder.table(Suite, top=True), builder.table(GridLine)
     keys = builder.fields(Options, skip={*TABLES.values(), "plugins"})
     for name in CHOICES.keys() - {"device"}:  # which may have a number
-        keys[name] = {**keys[name], "enum": [each.value for each in CHOICES[name]]}
+        keys[name] = {**keys[name], "enum": [choice.value for choice in CHOICES[name]]}
     keys |= {
         "data": _scoped({"type": "string"}, "FILE, hub or synthetic: for all tasks, or by task."),
         "gamma": _scoped(LENGTHS, "A draft length, or one per model: for all methods, or by method."),
@@ -97,7 +97,7 @@ class _Builder:
         if origin is typing.Literal:
             return {"enum": list(arguments)}
         if origin in (types.UnionType, typing.Union):
-            nodes = [self.node(each) for each in arguments if each is not type(None)]
+            nodes = [self.node(argument) for argument in arguments if argument is not type(None)]
             return nodes[0] if len(nodes) == 1 else {"anyOf": nodes}
         if origin in (tuple, list):
             return {"type": "array", "items": self.node(arguments[0])}
@@ -154,7 +154,7 @@ class _Builder:
 
 def _family_of(kind: type) -> type[Named]:
     """Return the base of a member's family: the class directly below `Named`."""
-    return next(each for each in kind.__mro__ if Named in each.__bases__)
+    return next(class_ for class_ in kind.__mro__ if Named in class_.__bases__)
 
 
 def _required(kind: Any) -> list[str]:

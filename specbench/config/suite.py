@@ -243,7 +243,7 @@ def read_suite(name: str, **changes: Any) -> Suite:
     table["name"] = Path(source.name).stem
     measured = json.dumps({key: source.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
-    lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
+    lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
 
@@ -271,7 +271,7 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made.pop(option, None)
         elif changes.get(option):
             made["overrides"] = tuple(each for each in made.get("overrides", ()) if each[0] != f"task.{key}")
-    made["over"] = tuple(each for each in made.get("over", ()) if not _is_set(each[0], changes.get("overrides", ())))
+    made["over"] = tuple(sweep for sweep in made.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ())))
     for key in BY_SCOPE & changes.keys():
         made[key] = _merged(made.get(key, ()), changes[key])
     made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}

@@ -108,12 +108,12 @@ def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: Gener
             out.rounds.append(current.cut(count))
     for session in models.sessions.values():
         session.finish()
-    usage = [session.usage for session in models.sessions.values()]
-    clock -= sum(each.excluded_seconds for each in usage)
+    usages = [session.usage for session in models.sessions.values()]
+    clock -= sum(usage.excluded_seconds for usage in usages)
     out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
-    out.prefill_seconds = sum(each.prefill_seconds - each.prefill_overlapped_seconds for each in usage)
+    out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
     out.decode_seconds = clock - out.prefill_seconds
-    out.forward_seconds = sum(each.seconds - each.overlapped_seconds for each in usage)
+    out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
     return out
 
 

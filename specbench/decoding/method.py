@@ -232,7 +232,7 @@ def _heads_in(part: object) -> tuple[str, ...]:
     if not is_dataclass(part):
         return ()
     heads: list[str] = []
-    for each in fields(part):
-        value = getattr(part, each.name)
-        heads += [value] if each.name == "head" else _heads_in(value)
+    for field in fields(part):
+        value = getattr(part, field.name)
+        heads += [value] if field.name == "head" else _heads_in(value)
     return tuple(dict.fromkeys(heads))

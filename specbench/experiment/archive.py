@@ -78,7 +78,7 @@ class Listing:
     @property
     def bytes(self) -> int:
         """The size of all files."""
-        return sum(each.bytes for each in self.files.values())
+        return sum(file.bytes for file in self.files.values())
 
 
 def size_text(size: int) -> str:
@@ -198,13 +198,13 @@ def _records_without_texts(path: Path) -> bytes:
 
 def _without_texts(record: Record) -> Record:
     """Return a record without the generated text and the ids of the prompt's ends. Token ids are kept: results need them."""
-    return replace(record, text="", pieces=[], prompt_ends=[], rounds=[_round(each) for each in record.rounds])
+    return replace(record, text="", pieces=[], prompt_ends=[], rounds=[_round(round_) for round_ in record.rounds])
 
 
 def _round(record: RoundRecord) -> RoundRecord:
     fields = {key: value for key, value in record.items() if key != "rejected"}
     if "inner" in fields:
-        fields["inner"] = [_round(each) for each in record["inner"]]
+        fields["inner"] = [_round(round_) for round_ in record["inner"]]
     return cast(RoundRecord, fields)
 
 
@@ -232,7 +232,7 @@ WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
 def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listing:
     """Return an archive's manifest. Raises ConfigError unless it lists exactly the members, with safe names and sizes."""
     members = file.namelist()
-    if any(each.compress_type not in COMPRESSION for each in file.infolist()):
+    if any(member.compress_type not in COMPRESSION for member in file.infolist()):
         raise ConfigError(f"{archive}: compressed in another way than by deflate, which is not imported")
     if len(members) > MOST_FILES:
         raise ConfigError(f"{archive}: {len(members)} files; at most {MOST_FILES} are imported")
@@ -249,7 +249,7 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
         is_of_run = FOLDER_NAME.fullmatch(name) and name not in SUITE_FOLDERS and inside in FILES
         if not is_of_run and not SUITE_FILE.fullmatch(path):
             raise ConfigError(f"{archive}: {path!r} is not a file of a run folder")
-    if listing.bytes > most_bytes or any(each.bytes < 0 for each in listing.files.values()):
+    if listing.bytes > most_bytes or any(entry.bytes < 0 for entry in listing.files.values()):
         raise ConfigError(
             f"{archive}: {size_text(listing.bytes)} when unpacked; help: --max-gib N imports larger archives"
         )

@@ -80,7 +80,7 @@ def sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: 
     for number in range(first, first + count):
         folder = out / f"session-{number}"
         launch(batch, folder)
-        runs += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
+        runs += [of_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
     return pooled(runs)
 
 
@@ -89,7 +89,7 @@ def batch_in(out: Path) -> RequestBatch:
     from specbench.regression.snapshot import request_of  # imports numpy, which `--help` need not
 
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
-    requests = [request_of(each) for each in table["requests"]]
+    requests = [request_of(command) for command in table["requests"]]
     return RequestBatch(
         **{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])}
     )

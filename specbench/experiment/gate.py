@@ -70,7 +70,7 @@ def check(
 
     def slower(limits: Limits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
-        return any(each.status is Status.regression and each.aspect in CLOCKED for each in verdicts)
+        return any(verdict.status is Status.regression and verdict.aspect in CLOCKED for verdict in verdicts)
 
     for number in range(2, MOST + 1):
         decided = number > AGREEING and slower(limits)
@@ -96,7 +96,7 @@ def _counting(request: Request) -> Request:
 def _measured(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[Measured]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
-        runs = [replace(each, sessions=[], costs={}) for each in sessions(batch, out, measure_here, 1)]
+        runs = [replace(run, sessions=[], costs={}) for run in sessions(batch, out, measure_here, 1)]
     else:
         runs = sessions(batch, out, measure_in_new_process, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]

@@ -84,7 +84,7 @@ class HeadTrial:
 
     def row(self, summary: RunSummary) -> MethodSummary | None:
         """Return the method's row of a run; None if it was not measured."""
-        return next((each for each in summary.measured if each.method == self.method), None)
+        return next((row for row in summary.measured if row.method == self.method), None)
 
     def best(self) -> Gain | None:
         """Return the largest measured gain whose interval lies above 1, else the largest predicted one; None without both.
@@ -106,7 +106,11 @@ class HeadTrial:
             return []
         theory = summary.traits(row).theory
         used = theory.gamma if theory else ()
-        return [Gain(summary, each.speedup, each.gamma) for each in row.predicted_lengths if each.gamma not in used]
+        return [
+            Gain(summary, prediction.speedup, prediction.gamma)
+            for prediction in row.predicted_lengths
+            if prediction.gamma not in used
+        ]
 
 
 def method_of(kind: HeadKind, base: str) -> str:
@@ -166,12 +170,12 @@ def _selected(request: TrialRequest) -> list[Selected]:
     selected = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)
     texts = request.texts.held_out(request.seed)
-    for each in request.sources:
-        samples = [text.sample for text in texts if text.task == each.name][:share]
+    for source in request.sources:
+        samples = [text.sample for text in texts if text.task == source.name][:share]
         if samples:
-            data = Data(samples, f"held-out rows of {each.source}", None, "", len(samples))
-            task = replace(each.task, max_new_tokens=min(each.task.max_new_tokens, MOST_TOKENS))
-            selected.append(Selected(each.name, task, replace(data, sha256=data.prompts_sha256)))
+            data = Data(samples, f"held-out rows of {source.source}", None, "", len(samples))
+            task = replace(source.task, max_new_tokens=min(source.task.max_new_tokens, MOST_TOKENS))
+            selected.append(Selected(source.name, task, replace(data, sha256=data.prompts_sha256)))
     return selected
 
 

@@ -63,10 +63,10 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
     stored = _stored(run)
-    earlier = {row["key"]: row for each in stored for row in each["rows"]}
-    others = [each for each in stored if _of(each) != (request.judge, request.of, request.against)]
-    rows = {each.key: earlier[each.key] for each in comparisons if each.key in earlier}
-    missing = [each for each in comparisons if each.key not in rows]
+    earlier = {row["key"]: row for judged in stored for row in judged["rows"]}
+    others = [judged for judged in stored if _of(judged) != (request.judge, request.of, request.against)]
+    rows = {comparison.key: earlier[comparison.key] for comparison in comparisons if comparison.key in earlier}
+    missing = [comparison for comparison in comparisons if comparison.key not in rows]
 
     def current() -> Judged:
         judged: Judged = {
@@ -75,7 +75,7 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
             "of": request.of,
             "against": request.against,
             "comparisons": len(comparisons),
-            "rows": [rows[each.key] for each in comparisons if each.key in rows],
+            "rows": [rows[comparison.key] for comparison in comparisons if comparison.key in rows],
         }
         if others:
             judged["earlier"] = others
@@ -141,7 +141,9 @@ def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
         "verdict": judgment.verdict,
         "unclear": judgment.unclear,
         "key": comparison.key,
-        "exchanges": [{"prompt": each.prompt, "answer": _well_formed(each.answer)} for each in judgment.exchanges],
+        "exchanges": [
+            {"prompt": exchange.prompt, "answer": _well_formed(exchange.answer)} for exchange in judgment.exchanges
+        ],
         "equal": comparison.one == comparison.two,
     }
 

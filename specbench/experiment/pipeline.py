@@ -74,9 +74,9 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
             results.append(measure(plan, plan.runs, steps, observer))
         if len(resolved.plans) > 1:
             plan.release()  # one pair's models at a time
-    unscored = [each.unscored for each in results if each.unscored]
+    unscored = [result.unscored for result in results if result.unscored]
     return Results(
-        [summary for each in results for summary in each.summaries], unscored[-1] if unscored else resolved.unscored
+        [summary for result in results for summary in result.summaries], unscored[-1] if unscored else resolved.unscored
     )
 
 

@@ -68,7 +68,7 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
 
 def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
-    size, free = sum(each.bytes for each in features.values()), free_bytes(out)
+    size, free = sum(feature.bytes for feature in features.values()), free_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
     return text if size <= free else f"! {text}; help: {help_}"

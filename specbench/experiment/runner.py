@@ -161,7 +161,7 @@ def measure(
         graphs.forget_drafts()
     firsts = [sample for sample in data.samples if not sample.after]
     pilots = [sample for sample in data.all_samples if not sample.after]
-    captured = capture(pair, _longest(setting, data), max(each.max_block for each in run.methods.values()))
+    captured = capture(pair, _longest(setting, data), max(method.max_block for method in run.methods.values()))
     lacking = {label for _, _, label in todo}
     methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in lacking}
     baseline = run.methods[spec.baseline].declared_distribution()

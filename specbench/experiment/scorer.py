@@ -36,9 +36,11 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
 def grader_of(task: Task) -> str:
     """Return the checksum of the files that define a plugin's task; empty for a bundled task, which has a version."""
     classes = [
-        each for each in type(task).__mro__ if issubclass(each, Task) and not each.__module__.startswith("specbench.")
+        class_
+        for class_ in type(task).__mro__
+        if issubclass(class_, Task) and not class_.__module__.startswith("specbench.")
     ]
-    modules = dict.fromkeys(sys.modules.get(each.__module__) for each in classes)
+    modules = dict.fromkeys(sys.modules.get(class_.__module__) for class_ in classes)
     files = [file for module in modules if (file := getattr(module, "__file__", None))]
     digest = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files))
     return f"grader:{digest.hexdigest()[:GRADER]}" if files else ""
@@ -92,7 +94,7 @@ def score(
         "sandbox": sandbox.signature if sandbox and task.executes_code else None,
         "not_executed": task.executes_code and sandbox is None,
         "records": len(records),
-        "samples": {each: _excerpt(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
+        "samples": {sample: _excerpt(samples[sample]) for sample in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
     write_with_checksum(folder / SCORES, scores)
@@ -143,7 +145,7 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
     """Return a score as a float, or as the statistics of a corpus metric. Raises ConfigError if it is not a number."""
     try:
         numbers = value if isinstance(value, list) else [value]
-        if any(isinstance(each, str | bytes) for each in numbers):
+        if any(isinstance(number, str | bytes) for number in numbers):
             raise TypeError
         return [float(each) for each in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):

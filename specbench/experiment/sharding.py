@@ -38,10 +38,10 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
 
     Raises NotComparable if the shards were measured on different machines.
     """
-    requests = [replace(request, options=replace(request.options, shard=each)) for each in shards_of(count)]
+    requests = [replace(request, options=replace(request.options, shard=shard)) for shard in shards_of(count)]
     for each in requests:
         run(each, observer)
-    shards = [resolve(each).runs for each in requests]
+    shards = [resolve(shard).runs for shard in requests]
     for whole, *parts in zip(resolve(request).runs, *shards, strict=True):
         with locked([whole.folder], request.access) as locks:
             combine(whole, parts, locks[whole.folder])
@@ -50,7 +50,7 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
 
 def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -> ExitCode:
     """Measure the missing shards of a suite's runs, and combine those whose shards are complete."""
-    requests = [replace(request, suite=with_shard(request.suite, each)) for each in shards_of(count)]
+    requests = [replace(request, suite=with_shard(request.suite, shard)) for shard in shards_of(count)]
     for each in requests:
         run_suite(each, observer)
     return combine_suite(request, requests, observer)
@@ -62,13 +62,13 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
     `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
     """
     grids = [resolve_grid(each.suite, each.out, each.sandbox) for each in (request, *requests)]
-    indexes = [Index.of(each.suite.name, each.out, bool(each.changes)).runs for each in requests]
+    indexes = [Index.of(shard.suite.name, shard.out, bool(shard.changes)).runs for shard in requests]
     seconds: dict[str, float] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
             entries = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
-            seconds[whole.folder.name] = sum(each.seconds for each in entries if each)
+            seconds[whole.folder.name] = sum(entry.seconds for entry in entries if entry)
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])

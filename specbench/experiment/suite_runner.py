@@ -145,7 +145,7 @@ def _perform(job: _SuiteRun, keep: list[str], observer: Observer) -> None:
         entry = _measured(job, observer)
     finally:
         job.index.record(replace(entry, seconds=time.perf_counter() - begin))
-        job.index.keep(keep + [each for each in job.index.runs if each not in keep])
+        job.index.keep(keep + [key for key in job.index.runs if key not in keep])
     if entry.why:
         observer.message(f"{key}: {entry.state}: {entry.why}")
 

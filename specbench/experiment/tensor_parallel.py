@@ -192,7 +192,7 @@ def agree(record: Record) -> None:
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     digests = [torch.empty_like(digest, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, digest.to(device))
-    if len({int(each) for each in digests}) > 1:
+    if len({int(digest) for digest in digests}) > 1:
         raise TokensDiffer(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
 
 

@@ -133,7 +133,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
                 observer,
             )  # fmt: skip
         if trial:
-            rows = [method_row(each, row) for each in trial.summaries for row in each.methods]
+            rows = [method_row(summary, row) for summary in trial.summaries for row in summary.methods]
             _write_report(folder, {**report, "trial": rows})
     available = trained.texts.about["available"]
     assert isinstance(available, int)
@@ -188,7 +188,7 @@ def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
         observer.message(f"replacing the head in {folder}; to keep it, choose another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     about: Table = {
-        "models": {role: each.identity for role, each in models.items()},
+        "models": {role: model.identity for role, model in models.items()},
         "texts": texts.sha256,
         "seed": request.seed,
         "kind": kind.value,

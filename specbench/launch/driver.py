@@ -99,8 +99,8 @@ def _shares(campaign: Campaign) -> list[_Share]:
     shares = [(request, arguments)]
     if campaign.shards:
         shares = [
-            (replace(request, suite=with_shard(request.suite, each)), (*arguments, "--shard", each))
-            for each in shards_of(campaign.shards)
+            (replace(request, suite=with_shard(request.suite, shard)), (*arguments, "--shard", shard))
+            for shard in shards_of(campaign.shards)
         ]
     return [
         _Share(each, resolve_grid(each.suite, each.out, each.sandbox), share_arguments)
@@ -178,7 +178,7 @@ class _Driver:
     def _poll(self) -> int:
         """Update the entries of active jobs. Returns how many runs are finished by this."""
         active = {entry.id: entry for entry in self._active()}
-        states = self.launcher.poll({each: self.ledger.job(entry) for each, entry in active.items()})
+        states = self.launcher.poll({identifier: self.ledger.job(entry) for identifier, entry in active.items()})
         finished = 0
         for identifier, state in states.items():
             entry = active[identifier]
@@ -215,7 +215,7 @@ class _Driver:
         """Submit waiting runs, as many as the launcher has room for."""
         waiting = [entry for entry in self.ledger.entries.values() if entry.state == "waiting"]
         room = self.launcher.free(len(self._active()))
-        chosen = [replace(each, attempt=each.attempt + 1) for each in waiting[:room]]
+        chosen = [replace(entry, attempt=entry.attempt + 1) for entry in waiting[:room]]
         if not chosen:
             return
         jobs = [self.ledger.job(entry) for entry in chosen]

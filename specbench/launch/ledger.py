@@ -79,7 +79,7 @@ class Ledger:
         table = read_with_checksum(
             path, _LedgerTable, "delete it; the runs are kept, and jobs that still run finish them"
         )
-        return cls(path, table.launcher, {each.key: each for each in table.entries})
+        return cls(path, table.launcher, {entry.key: entry for entry in table.entries})
 
     @property
     def folder(self) -> Path:

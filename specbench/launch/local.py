@@ -86,7 +86,7 @@ class LocalLauncher:
         return identifiers
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
-        return {each: JobState.running if self._is_alive(each) else JobState.ended for each in jobs}
+        return {identifier: JobState.running if self._is_alive(identifier) else JobState.ended for identifier in jobs}
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:

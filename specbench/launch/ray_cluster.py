@@ -55,7 +55,7 @@ class RayLauncher:
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         import ray
 
-        references = [self._tasks[each] for each in jobs if each in self._tasks]
+        references = [self._tasks[job] for job in jobs if job in self._tasks]
         done = (
             {each.hex() for each in ray.wait(references, num_returns=len(references), timeout=0)[0]}
             if references

@@ -74,14 +74,16 @@ class SlurmLauncher:
                 submitted = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
         except submitit.core.utils.FailedJobError as error:
             raise ConfigError(f"launcher slurm: {in_one_line(error)}") from None
-        self._jobs |= {each.job_id: each for each in submitted}
-        return [each.job_id for each in submitted]
+        self._jobs |= {job.job_id: job for job in submitted}
+        return [job.job_id for job in submitted]
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         queued = self._queued(list(jobs)) if self.cluster == "slurm" else {}
         if queued is None:  # no answer: nothing is known but the outcomes
-            return {each: _without_queue(job) for each, job in jobs.items()}
-        return {each: self._state(each, job, queued.get(each, "")) for each, job in jobs.items()}
+            return {identifier: _without_queue(job) for identifier, job in jobs.items()}
+        return {
+            identifier: self._state(identifier, job, queued.get(identifier, "")) for identifier, job in jobs.items()
+        }
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:
@@ -118,7 +120,7 @@ class SlurmLauncher:
         """Return the states of jobs in Slurm's queue, by id; None if Slurm does not answer, for example while it restarts."""
         if not identifiers:
             return {}
-        arrays = sorted({each.partition("_")[0] for each in identifiers})
+        arrays = sorted({identifier.partition("_")[0] for identifier in identifiers})
         answer = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}")
         if answer is None or (answer.returncode and UNKNOWN_JOB not in answer.stderr):
             return None

@@ -270,7 +270,9 @@ def _others() -> float | None:
     busy = sum(int(ticks[i]) for i in BUSY_COLUMNS if i < len(ticks)) / os.sysconf("SC_CLK_TCK")
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return (
-        busy - sum(each.ru_utime + each.ru_stime for each in usages) - sum(map(_seconds_of, _descendants(os.getpid())))
+        busy
+        - sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        - sum(map(_seconds_of, _descendants(os.getpid())))
     )
 
 

@@ -65,7 +65,7 @@ class Assisted(Method, name="hf-assisted"):
             raise ValueError(
                 "transformers' assisted generation needs two models; the draft and the target are the same"
             )
-        sizes = [each.model.config.get_text_config().vocab_size for each in (draft, target)]
+        sizes = [instrumented.model.config.get_text_config().vocab_size for instrumented in (draft, target)]
         if len(set(sizes)) > 1:
             raise ValueError(f"transformers' assisted generation needs models of one vocab_size, not {sizes}; help: sd")
         rounds = _Rounds(target, models.ids, stop)
@@ -76,8 +76,8 @@ class Assisted(Method, name="hf-assisted"):
             "eos_token_id": sorted(stop.eos) or None,
         }
         with ExitStack() as stack:
-            for each in (draft, target):
-                stack.enter_context(each.instrument())
+            for instrumented in (draft, target):
+                stack.enter_context(instrumented.instrument())
             stack.enter_context(_set(draft.model.generation_config, settings))
             _generate(target, models.ids, sampler, stop, rounds, assistant_model=draft.model)
         yield from rounds.rounds(self.draft)

@@ -123,7 +123,7 @@ def _require_complete(checkpoint: Checkpoint, info: Mapping[str, Any]) -> None:
     """Raise MissingAsset, listing them, for weights that are missing, unexpected or of another shape."""
     wrong = {
         "missing (they would be random)": _not_in(info["missing_keys"], checkpoint.allowed),
-        "of another shape": _not_in((each[0] for each in info["mismatched_keys"]), ()),
+        "of another shape": _not_in((mismatch[0] for mismatch in info["mismatched_keys"]), ()),
         "unexpected": _not_in(info["unexpected_keys"], (*checkpoint.allowed, *BUFFERS)),
     }
     if any(wrong.values()):

@@ -39,7 +39,7 @@ def load(
     something cannot be fetched from the hub.
     """
     hardware.configure(device)
-    devices = {role: device_of_model(role, each.spec, device) for role, each in resolved.items()}
+    devices = {role: device_of_model(role, model.spec, device) for role, model in resolved.items()}
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
@@ -61,9 +61,9 @@ def load(
     for model in {id(model): model for model in models.values()}.values():
         use_huge_pages_for(model)
     graphs = {
-        role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
-        for role, each in resolved.items()
-        if each.engine in ("graph", "compiled")
+        role: Graphs(networks[role], devices[role], fused=model.engine == "compiled")
+        for role, model in resolved.items()
+        if model.engine in ("graph", "compiled")
     }
     pair = LoadedPair(
         models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in resolved.values())

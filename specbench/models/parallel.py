@@ -173,19 +173,19 @@ class StreamSession:
             overlapping([other.usage for other in self._peers])
 
 
-def overlapping(usage: Sequence[Usage]) -> None:
+def overlapping(usages: Sequence[Usage]) -> None:
     """Count the time of all but the slowest model, over a whole sequence, as overlapped."""
-    slowest, slowest_prefill = max(each.seconds for each in usage), max(each.prefill_seconds for each in usage)
+    slowest, slowest_prefill = max(usage.seconds for usage in usages), max(usage.prefill_seconds for usage in usages)
     is_counted, is_prefill_counted = False, False
-    for each in usage:
-        if each.seconds == slowest and not is_counted:
+    for usage in usages:
+        if usage.seconds == slowest and not is_counted:
             is_counted = True
         else:
-            each.overlapped_seconds = each.seconds
-        if each.prefill_seconds == slowest_prefill and not is_prefill_counted:
+            usage.overlapped_seconds = usage.seconds
+        if usage.prefill_seconds == slowest_prefill and not is_prefill_counted:
             is_prefill_counted = True
         else:
-            each.prefill_overlapped_seconds = each.prefill_seconds
+            usage.prefill_overlapped_seconds = usage.prefill_seconds
 
 
 class Workers:

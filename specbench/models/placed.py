@@ -46,7 +46,7 @@ def _limits(placement: Placement) -> dict[str, Any]:
         raise MissingAsset(NO_ACCELERATE) from None
     free = get_max_memory()
     names = [_key(name) for name in placement.devices]
-    limits = [int(each * 2**30) for each in placement.memory_gib] or [free.get(name, 0) for name in names]
+    limits = [int(limit * 2**30) for limit in placement.memory_gib] or [free.get(name, 0) for name in names]
     settings: dict[str, Any] = {"max_memory": dict.fromkeys(free, 0) | dict(zip(names, limits, strict=True))}
     if "disk" in names:
         del settings["max_memory"]["disk"]  # it takes what fits nowhere else
@@ -59,11 +59,11 @@ def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
 
     Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
     """
-    placements = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
+    placements = {role: model.spec.placement for role, model in models.items() if model.spec.placement.processes > 1}
     if not placements:
         return None
     first = next(iter(placements.values()))
-    if any(each.devices != first.devices for each in placements.values()):
+    if any(placement.devices != first.devices for placement in placements.values()):
         raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(placements))
     if set(first.devices) == {"cpu"} and torch.cuda.is_available():
         raise ConfigError('parallel = "tensor" on the CPU is for machines without a GPU')

@@ -171,7 +171,7 @@ def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
     """
     head = model.get_output_embeddings()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return {name: each for name, each in linear.items() if each is not head and group_of(each.in_features, kind)}
+    return {name: layer for name, layer in linear.items() if layer is not head and group_of(layer.in_features, kind)}
 
 
 def group_of(inputs: int, kind: str) -> int:
@@ -202,7 +202,9 @@ def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:
     if kind not in ("int4", "int8") or dtype not in ("float32", "bfloat16"):
         return 0
     weights = [layer.weight for layer in layers(model, kind).values()]
-    return sum(2 * each.numel() for each in weights if each.numel() >= LARGE and _fits_kernel(kind, *each.shape))
+    return sum(
+        2 * weight.numel() for weight in weights if weight.numel() >= LARGE and _fits_kernel(kind, *weight.shape)
+    )
 
 
 def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:

@@ -141,7 +141,7 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     with _errors_about_folders(pair, roles, base):
         models = {role: _resolved(role, pair, base, on) for role in roles}
-    if len({each.config.is_encoder_decoder for each in models.values()}) > 1:
+    if len({model.config.is_encoder_decoder for model in models.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return models
 
@@ -157,7 +157,7 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
     for role, path in paths.items():
         local = folder(path, base)
         if local and not (local / CONFIG_FILE).is_file():
-            inner = sorted(each.parent.name for each in local.glob(f"*/{CONFIG_FILE}"))
+            inner = sorted(file.parent.name for file in local.glob(f"*/{CONFIG_FILE}"))
             where = f"one of its folders: {', '.join(inner)}" if inner else "a folder that save_pretrained has written"
             raise MissingAsset(f"model '{role}': no {CONFIG_FILE} in {local}; help: {where}")
     try:
@@ -174,7 +174,7 @@ def _nearest(path: str, base: Path) -> Path | None:
     if folder(path, base):
         return None
     for parent in dict.fromkeys((base / Path(path).expanduser().parent, Path(path).expanduser().parent)):
-        names = [each.name for each in parent.iterdir() if (each / CONFIG_FILE).is_file()] if parent.is_dir() else []
+        names = [path.name for path in parent.iterdir() if (path / CONFIG_FILE).is_file()] if parent.is_dir() else []
         if near := get_close_matches(Path(path).name, names, n=1):
             return parent / near[0]
     return None

@@ -77,7 +77,7 @@ class PlannedMachine:
 
     def fits(self, devices: Sequence[Memory]) -> bool:
         """Return whether every GPU has room. The memory of the host and the disk is not checked."""
-        return all(each.total <= self.machine.memory for each in devices if each.device.startswith("cuda"))
+        return all(device.total <= self.machine.memory for device in devices if device.device.startswith("cuda"))
 
 
 def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
@@ -90,7 +90,9 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
         why = outline.missing if outline else part.invalid or part.missing
         return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
     _require_gpus(outline.models, target.gpus)
-    heads = list(dict.fromkeys(base for group in outline.groups for each in group if (base := eagle_base(each.method))))
+    heads = list(
+        dict.fromkeys(base for group in outline.groups for method in group if (base := eagle_base(method.method)))
+    )
     devices = _devices(outline.models, heads, outline.task)
     has_room = target.fits(devices)
     shared = MachineRow(

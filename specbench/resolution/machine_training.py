@@ -93,7 +93,7 @@ def _row(steps: Sequence[TrainingStep], target: PlannedMachine) -> MachineRow:
     except (ConfigError, MissingAsset) as error:
         return replace(row, why=str(error))
     devices = memory_by_device(models, [], longest_prompt(models, task) + task.max_new_tokens)
-    recipes = [each.recipe for each in steps]
+    recipes = [step.recipe for step in steps]
     training = _Training(head.step, recipes, base, models, task, recipes[0], target.machine)
     seconds = None if texts is None else (_seconds(training, texts, True), _seconds(training, texts, False))
     return replace(
@@ -126,8 +126,10 @@ def _seconds(training: _Training, texts: int, fast: bool) -> float:
     """Return the seconds of collecting the rows once and fitting every head."""
     is_eagle = training.step.kind == HeadKind.eagle
     collecting = (_eagle_collecting if is_eagle else _collecting)(training, fast)
-    fits = [replace(training, recipe=each) for each in training.recipes]
-    seconds = texts * collecting + sum((_eagle_fitting if is_eagle else _fitting)(each, texts, fast) for each in fits)
+    fits = [replace(training, recipe=recipe) for recipe in training.recipes]
+    seconds = texts * collecting + sum(
+        (_eagle_fitting if is_eagle else _fitting)(training, texts, fast) for training in fits
+    )
     budget = 60.0 * training.step.minutes
     return min(seconds, budget) if budget else seconds
 

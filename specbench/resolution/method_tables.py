@@ -182,8 +182,8 @@ def key_error(option: str, names: Iterable[str], key: str, keys: Iterable[str]) 
     keys, methods = sorted(keys), list(names)
     suggestion = hint(key, keys)
     if "did you mean" not in suggestion:
-        near = get_close_matches(key.rpartition(".")[2], [each.rpartition(".")[2] for each in keys], n=1)
-        meant = next((each for each in keys if near and each.rpartition(".")[2] == near[0]), "")
+        near = get_close_matches(key.rpartition(".")[2], [other.rpartition(".")[2] for other in keys], n=1)
+        meant = next((other for other in keys if near and other.rpartition(".")[2] == near[0]), "")
         suggestion = (f" (did you mean '{meant}'?)" if meant else "") + suggestion
     subject = f"{methods[0]} does not have" if len(methods) == 1 else f"none of {', '.join(methods)} has"
     return ConfigError(f"{option}: {subject} this key{suggestion}")

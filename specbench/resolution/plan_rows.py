@@ -81,12 +81,12 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
 
 def _crowded(devices: Iterable[Memory]) -> str:
     """Return which device has too little free memory, and what would help; empty if all have enough."""
-    for each in devices:
-        free = free_bytes(each.device)
-        if free is not None and each.total > free:
+    for device in devices:
+        free = free_bytes(device.device)
+        if free is not None and device.total > free:
             return (
-                f"{each.device}: {', '.join(each.models)}: {each.total / GIB:.1f} GiB needed, {free / GIB:.1f} GiB free;"
-                " help: --place ROLE=layers:0,1 with several GPUs, or --set pair.models.ROLE.quantization=int8"
+                f"{device.device}: {', '.join(device.models)}: {device.total / GIB:.1f} GiB needed,"
+                f" {free / GIB:.1f} GiB free; help: --place ROLE=layers:0,1 with several GPUs, or --set pair.models.ROLE.quantization=int8"
             )
     return ""
 
@@ -141,7 +141,7 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
         rows.append(
             replace(
                 row,
-                methods=_in_short([each.label for each in group]),
+                methods=_in_short([method.label for method in group]),
                 T=group[0].temperature,
                 generations=generations,
                 tokens=tokens,

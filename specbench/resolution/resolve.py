@@ -90,7 +90,7 @@ def planned(choice: Choice) -> Resolved:
         plans = [plan_on([task], choice, choice.pair.on(name)) for name, task in selected.items()]
     else:
         plans = [plan_on(list(selected.values()), choice)]
-    return Resolved(plans, *_sandbox(choice.request.sandbox, [each.task for each in selected.values()]))
+    return Resolved(plans, *_sandbox(choice.request.sandbox, [chosen.task for chosen in selected.values()]))
 
 
 def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None) -> PairPlan:
@@ -106,8 +106,8 @@ def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None)
     heads = resolve_heads(pair, choice.methods.heads, base)
     groups = choice.methods.groups(sizes_of(models))
     resolved = ResolvedPair(choice.preset.name, pair, base, device, models, heads)
-    specs = [(run_spec(group, resolved, each, options), each) for each in tasks for group in groups]
-    runs = [PlannedRun(spec, request.out / spec.folder, each.task, each.data) for spec, each in specs]
+    specs = [(run_spec(group, resolved, task, options), task) for task in tasks for group in groups]
+    runs = [PlannedRun(spec, request.out / spec.folder, selected.task, selected.data) for spec, selected in specs]
     return PairPlan(resolved, runs)
 
 

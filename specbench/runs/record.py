@@ -125,9 +125,9 @@ class Record:
         """Whether all of its times are finite and not negative, and the decoding time is positive."""
         times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds, self.capture_seconds]
         for usage in self.models.values():
-            times += [usage["prefill_seconds"], usage["seconds"], *(each[1] for each in usage["by_fed"].values())]
+            times += [usage["prefill_seconds"], usage["seconds"], *(pair[1] for pair in usage["by_fed"].values())]
         return self.decode_seconds != 0.0 and all(
-            each is None or (math.isfinite(each) and each >= 0.0) for each in times
+            time is None or (math.isfinite(time) and time >= 0.0) for time in times
         )
 
     def as_failed(self, error: str) -> "Record":
@@ -171,10 +171,11 @@ def parse_record(line: bytes) -> Record:
         raise ConfigError("a generation without an error has no timing")
     if not record.tokens:
         raise ConfigError("a generation without an error has no tokens")
-    if record.rounds and sum(each["tokens"] for each in record.rounds) != len(record.tokens):
+    if record.rounds and sum(round_["tokens"] for round_ in record.rounds) != len(record.tokens):
         raise ConfigError("its rounds do not add up to its tokens")
     if any(
-        each["accepted"] > each["tested"] or len(each["proposers"]) not in (0, each["tested"]) for each in record.rounds
+        round_["accepted"] > round_["tested"] or len(round_["proposers"]) not in (0, round_["tested"])
+        for round_ in record.rounds
     ):
         raise ConfigError("a round accepts more than it tests")
     return record

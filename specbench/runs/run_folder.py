@@ -207,7 +207,7 @@ def runs_in(folder: Path) -> list[Path]:
     """Return a run folder in a list, or the run folders below a folder, by name, without interrupted attempts."""
     if (folder / SAMPLES).exists():
         return [folder]
-    folders = (each.parent for each in folder.glob(f"**/{SAMPLES}"))
+    folders = (path.parent for path in folder.glob(f"**/{SAMPLES}"))
     return sorted(each for each in folders if ATTEMPTS not in each.relative_to(folder).parts)
 
 

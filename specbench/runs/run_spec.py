@@ -222,7 +222,9 @@ class RunSpec:
     @cached_property
     def sha256(self) -> str:
         """A hash of everything that numbers depend on, as hex digits. Traits follow from the methods and are left out."""
-        methods = {label: {"preset": each.preset, "options": each.options} for label, each in self.methods.items()}
+        methods = {
+            label: {"preset": method.preset, "options": method.options} for label, method in self.methods.items()
+        }
         table = {key: value for key, value in self.to_toml().items() if key != "changes"}
         return _sha256({**table, "methods": methods})
 

@@ -153,7 +153,7 @@ class CapturedDraft:
             assert logits is not None
             drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
             token = drawn[-1][0]
-        return DraftOutputs(*(torch.cat([each[j] for each in pairs]) for pairs in (drawn, read) for j in (0, 1)))
+        return DraftOutputs(*(torch.cat([pair[j] for pair in pairs]) for pairs in (drawn, read) for j in (0, 1)))
 
 
 class Graphs:
