@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from specbench.config.construct import Table
 from specbench.config.presets import names, preset
@@ -27,14 +27,6 @@ OPTIONS = (  # that are no keys of a table
     "repeats", "device", "dtype", "engine", "head", "place",
 )  # fmt: skip
 EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
-
-
-@dataclass(frozen=True)
-class Scoped(Generic[T]):
-    """A value for one name, or for all names if `scope` is empty."""
-
-    scope: str
-    value: T
 
 
 @dataclass(frozen=True)

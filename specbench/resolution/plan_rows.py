@@ -86,7 +86,8 @@ def _crowded(devices: Iterable[Memory]) -> str:
         if free is not None and device.total > free:
             return (
                 f"{device.device}: {', '.join(device.models)}: {device.total / GIB:.1f} GiB needed,"
-                f" {free / GIB:.1f} GiB free; help: --place ROLE=layers:0,1 with several GPUs, or --set pair.models.ROLE.quantization=int8"
+                f" {free / GIB:.1f} GiB free; help: --place ROLE=layers:0,1 with several GPUs,"
+                " or --set pair.models.ROLE.quantization=int8"
             )
     return ""
 
