@@ -51,7 +51,7 @@ class Preparation:
 class PreparedHead:
     """A head of a preparation. `task` is the one whose rows train it."""
 
-    step: Preparation
+    preparation: Preparation
     pair: str
     task: str
     name: str
@@ -64,17 +64,21 @@ class PreparedHead:
 
     def folder(self, out: Path) -> Path:
         """Return the head's folder below the folder of results."""
-        label = self.step.kind.value
-        if self.step.kind == HeadKind.sprinter:
-            features = "" if self.step.features == FEATURES else f"-{self.step.features}"
+        label = self.preparation.kind.value
+        if self.preparation.kind == HeadKind.sprinter:
+            features = "" if self.preparation.features == FEATURES else f"-{self.preparation.features}"
             label += f"-tau{self.tau:g}{features}"
-        suffix = "".join(f"-{word}" for word in (self.step.base, self.step.label) if word)
+        suffix = "".join(f"-{word}" for word in (self.preparation.base, self.preparation.label) if word)
         return self.collected(out).parent / f"{label}{suffix}"
 
     def collected(self, out: Path) -> Path:
         """Return the folder of the models' outputs, which heads of the same kind share."""
         return (
-            out / "heads" / Path(self.pair).stem / Path(self.task).stem.replace(":", "@") / f"{self.step.kind}-outputs"
+            out
+            / "heads"
+            / Path(self.pair).stem
+            / Path(self.task).stem.replace(":", "@")
+            / f"{self.preparation.kind}-outputs"
         )
 
 

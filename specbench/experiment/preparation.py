@@ -53,11 +53,12 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
     features: dict[Hashable, _Features] = {}
     for step in steps:
-        if step.head.step.kind != HeadKind.eagle or step.rows_key in features:
+        preparation = step.head.preparation
+        if preparation.kind != HeadKind.eagle or step.rows_key in features:
             continue
         preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
         try:
-            base = pair.on(step.head.task).models[step.head.step.base or default_base(step.head.step.kind)]
+            base = pair.on(step.head.task).models[preparation.base or default_base(preparation.kind)]
             width, texts = architecture_of(base, preset.path.parent).get("hidden_size"), step.texts()
         except (ConfigError, MissingAsset):
             continue
@@ -103,10 +104,10 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
 
 
 def _request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
-    head, options = step.head, step.options
+    head, options, source = step.head, step.options, step.head.preparation
     return TrainRequest(
-        kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
-        count=head.step.limit, skip=step.skipped(), answers=head.step.answers, features=head.step.features, tau=head.tau,
-        seed=head.step.seed, base=head.step.base, recipe=head.step.recipe, out=head.folder(out),
-        collected=head.collected(out), minutes=head.step.minutes, trial=0, compare=False, access=access,
+        kind=source.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
+        count=source.limit, skip=step.skipped(), answers=source.answers, features=source.features, tau=head.tau,
+        seed=source.seed, base=source.base, recipe=source.recipe, out=head.folder(out), collected=head.collected(out),
+        minutes=source.minutes, trial=0, compare=False, access=access,
     )  # fmt: skip

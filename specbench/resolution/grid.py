@@ -65,7 +65,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
     grid: list[GridPart] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
-    awaited = set() if on else {(head.pair, "" if head.step.on else head.task) for head in untrained(suite, out)}
+    awaited = set() if on else {(head.pair, "" if head.preparation.on else head.task) for head in untrained(suite, out)}
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
         part = GridPart(replace(line, options=with_prepared(suite, pair, task, line.options, out)), pair, task, number)
         try:

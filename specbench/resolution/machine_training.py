@@ -39,7 +39,7 @@ BACKWARD = 3  # operations of a forward and its backward pass over those of a fo
 class _Training:
     """Heads that share their rows, and the models that collect these. `recipe` is one of the heads' `recipes`."""
 
-    step: Preparation
+    preparation: Preparation
     recipes: Sequence[Table]
     base: str
     models: Mapping[str, ResolvedModel]
@@ -78,13 +78,13 @@ def training_rows(suite: Suite, target: PlannedMachine) -> list[MachineRow]:
 
 def _row(steps: Sequence[TrainingStep], target: PlannedMachine) -> MachineRow:
     head, options = steps[0].head, replace(steps[0].options, heads=())
-    kind = head.step.kind
+    kind = head.preparation.kind
     preset, pair = selection.read_pair(head.pair, options)
     name, task = selection.read_task(head.task, pair, options)
     row = MachineRow(
         pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {head.name}"
     )
-    base = head.step.base or default_base(kind)
+    base = head.preparation.base or default_base(kind)
     roles = [base] if kind == HeadKind.eagle else [base, "target"]
     try:
         on = replace(ELSEWHERE, dtype=options.dtype, engine=options.engine)
@@ -94,7 +94,7 @@ def _row(steps: Sequence[TrainingStep], target: PlannedMachine) -> MachineRow:
         return replace(row, why=str(error))
     devices = memory_by_device(models, [], longest_prompt(models, task) + task.max_new_tokens)
     recipes = [step.recipe for step in steps]
-    training = _Training(head.step, recipes, base, models, task, recipes[0], target.machine)
+    training = _Training(head.preparation, recipes, base, models, task, recipes[0], target.machine)
     seconds = None if texts is None else (_seconds(training, texts, True), _seconds(training, texts, False))
     return replace(
         row,
@@ -119,18 +119,18 @@ def _texts(step: TrainingStep) -> int | None:
     _, task = selection.read_task(step.head.task, step.pair, step.options)
     if step.source != "hub" or task.local:
         return step.texts()
-    return step.head.step.limit or None
+    return step.head.preparation.limit or None
 
 
 def _seconds(training: _Training, texts: int, fast: bool) -> float:
     """Return the seconds of collecting the rows once and fitting every head."""
-    is_eagle = training.step.kind == HeadKind.eagle
+    is_eagle = training.preparation.kind == HeadKind.eagle
     collecting = (_eagle_collecting if is_eagle else _collecting)(training, fast)
     fits = [replace(training, recipe=recipe) for recipe in training.recipes]
     seconds = texts * collecting + sum(
         (_eagle_fitting if is_eagle else _fitting)(training, texts, fast) for training in fits
     )
-    budget = 60.0 * training.step.minutes
+    budget = 60.0 * training.preparation.minutes
     return min(seconds, budget) if budget else seconds
 
 
@@ -144,10 +144,11 @@ def _collecting(training: _Training, fast: bool) -> float:
 def _forwards(training: _Training, fast: bool) -> dict[str, float]:
     """Return the forwards of each model for the rows of a text (docs/papers/sprinter.md and drafting.md, Training)."""
     steps = training.number("steps")
-    written = 0 if training.step.answers == Answers.reference else steps  # by the target
-    if training.step.kind == HeadKind.sprinter:  # the draft's prefix and the mixed one; the target's and the mixed one
+    written = 0 if training.preparation.answers == Answers.reference else steps  # by the target
+    if training.preparation.kind == HeadKind.sprinter:
+        # The draft's prefix and the mixed one; the target's and the mixed one
         return {training.base: 2.0 * steps + KINDS, "target": 2.0 * steps + KINDS + written}
-    if training.step.kind == HeadKind.specdec:
+    if training.preparation.kind == HeadKind.specdec:
         return {training.base: 2.0, "target": 1.0 + written}
     gamma, a = max(training.number("gamma"), 1), (FAST if fast else SLOW).acceptance
     rounds = steps / speculation.expectation(speculation.round_lengths(a, gamma))
@@ -160,7 +161,7 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
         training_share(training.recipe)
         * texts
         * training.number("steps")
-        * (KINDS if training.step.kind == HeadKind.sprinter else 1)
+        * (KINDS if training.preparation.kind == HeadKind.sprinter else 1)
     )
     epochs = training.number("epochs")
     if fast:
@@ -173,7 +174,7 @@ def _eagle_collecting(training: _Training, fast: bool) -> float:
     answer, and reads it once.
     """
     length = _eagle_length(training, fast)
-    written = 0 if training.step.answers == Answers.reference else min(length, training.task.max_new_tokens)
+    written = 0 if training.preparation.answers == Answers.reference else min(length, training.task.max_new_tokens)
     return written * training.forward(training.base, fast) + training.read(training.base, length, fast)
 
 

@@ -44,14 +44,15 @@ class TrainingStep:
     @property
     def recipe(self) -> Table:
         """All keys of the head's recipe: the defaults, the pair's keys, and those of the suite."""
-        return whole_recipe(self.head.step.kind, self.pair, self.head.step.recipe)
+        return whole_recipe(self.head.preparation.kind, self.pair, self.head.preparation.recipe)
 
     @property
     def rows_key(self) -> tuple[object, ...]:
         """What the collected rows depend on, for heads of a suite: equal keys share one collection."""
-        head, step = self.head, self.head.step
-        identity = (head.pair, head.task, step.kind, step.base, step.limit, step.answers, step.seed)
-        return (*identity, *rows_key(step.kind, self.recipe))
+        head, preparation = self.head, self.head.preparation
+        models = (head.pair, preparation.kind, preparation.base)
+        rows = (head.task, preparation.limit, preparation.answers, preparation.seed)
+        return (*models, *rows, *rows_key(preparation.kind, self.recipe))
 
     def skipped(self) -> int:
         """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
@@ -77,7 +78,7 @@ class TrainingStep:
         """
         _, task = selection.read_task(self.head.task, self.pair, self.options)
         rows = max(len(task.texts(self.source)[1]) - self.skipped(), 0)
-        return min(self.head.step.limit or rows, rows)
+        return min(self.head.preparation.limit or rows, rows)
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
@@ -96,14 +97,14 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
 
 def has_rows(head: PreparedHead, options: Options) -> bool:
     """Return whether the user names the rows of a head that the measured task does not train; true for other heads."""
-    return not head.step.on or any(task == head.step.on for task, _ in options.data)
+    return not head.preparation.on or any(task == head.preparation.on for task, _ in options.data)
 
 
 def _is_replaced(head: PreparedHead, options: Options) -> bool:
     """Return whether the user gives a head that replaces one of the suite's."""
     heads = preset("pair", head.pair).table.get("heads", {})
     user_heads = [name for name, _ in options.heads_for(head.pair)]
-    kinds = [] if head.step.base else [head.step.kind.value]
+    kinds = [] if head.preparation.base else [head.preparation.kind.value]
     return head_named(head.name, heads) in [head_named(name, heads) for name in user_heads] or any(
         n in user_heads for n in kinds
     )
@@ -148,7 +149,7 @@ def identity_of(step: TrainingStep) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    step_table = asdict(head.step)
+    step_table = asdict(head.preparation)
     recipe = {
         key: value for key, value in step_table.items() if key not in ("pairs", "tasks", "tau", "label", *OPTIONAL)
     }
