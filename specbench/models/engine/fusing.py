@@ -51,7 +51,7 @@ SHAPES = 256  # shapes that a function may be compiled for; two models have more
 
 
 def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
-    """q (1, heads, n, d) over keys and values (1, key-value heads, span, d), masked by `visible`: (1, heads, n, d)."""
+    """Attend with q (1, heads, n, d) to visible keys and values (1, key-value heads, span, d): (1, heads, n, d)."""
     out = flex_attention(q, keys, values, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != keys.shape[1])
     assert isinstance(out, Tensor)
     return out

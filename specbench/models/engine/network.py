@@ -65,9 +65,7 @@ class Network(ABC):
 
     @abstractmethod
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """tokens (n,) after the cached positions -> the last layer's hidden states (n, hidden), normalized for the LM
-        head.
-        """
+        """Return the hidden states (n, hidden) of tokens (n,) after the cached positions, normalized for the LM head."""
 
     def fused(self) -> AbstractContextManager[None]:
         """Return a context within which forwards fuse elementwise operations, if the architecture can."""
