@@ -136,7 +136,7 @@ def update(
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Yield a folder for run folders: a new one in `out`, so that no older run is mistaken for a new one, or a temporary one."""
+    """Yield a folder for run folders, without older runs: a new one in `out`, or a temporary one."""
     if out:
         out.mkdir(parents=True, exist_ok=True)
         yield Path(tempfile.mkdtemp(prefix="gate-", dir=out))
