@@ -22,8 +22,8 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
 from specbench.files import write
 from specbench.models import simulated
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of, small_config
+from specbench.models.transformers_session import EagerSession
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import Opened
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scripts.gpu.exactness import Verdict
-from specbench.config.placement import place_overrides
+from specbench.config.pair import place_overrides
 
 PLACEMENTS = {
     "a GPU for each model": ("sd", ["draft=cuda:1", "target=cuda:0"]),

@@ -23,9 +23,9 @@ from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
 from specbench.models import simulated
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.models.quantization import quantize
+from specbench.models.transformers_session import EagerSession
 from specbench.verification.enumeration import Opened
 
 HEADS = {  # heads, key-value heads, width

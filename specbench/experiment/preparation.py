@@ -8,8 +8,7 @@ from typing import NamedTuple
 from specbench.config.model_files import architecture_of
 from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
-from specbench.config.preparation import PreparedHead
-from specbench.config.suite import Suite
+from specbench.config.suite import PreparedHead, Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer

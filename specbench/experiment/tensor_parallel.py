@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from specbench._logging import quietly
-from specbench.config.placement import Placement
+from specbench.config.pair import Placement
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import runner
 from specbench.models import loader

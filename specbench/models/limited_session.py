@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session, Usage
-from specbench.models.eager_session import window_of
+from specbench.models.transformers_session import window_of
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Session, TrainedHead
 from specbench.errors import ConfigError
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network
 from specbench.models.heads import EagleHead, Head
-from specbench.models.instrumented import InstrumentedSession
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
+from specbench.models.transformers_session import EagerSession, InstrumentedSession
 
 H = TypeVar("H", bound=TrainedHead)
 # Tokenizers that split this text alike are taken to be the same.

@@ -16,7 +16,6 @@ from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
-from specbench.models.eager_session import new_cache
 from specbench.models.engine import Graphs, Network, network_of
 from specbench.models.heads import EagleHead, EagleNetwork
 from specbench.models.heads.resolve import ResolvedHead, load_head
@@ -25,6 +24,7 @@ from specbench.models.parallel import Workers
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
 from specbench.models.resolve import ResolvedModel, device_of_model
+from specbench.models.transformers_session import new_cache
 
 
 def load(

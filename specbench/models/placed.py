@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from specbench.config.placement import Placement
+from specbench.config.pair import Placement
 from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session, Usage

@@ -13,8 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from specbench.config.construct import Table
 from specbench.config.model_files import ChatTemplate, chat_template
-from specbench.config.pair import ModelSpec, Pair, folder
-from specbench.config.placement import Parallel
+from specbench.config.pair import ModelSpec, Pair, Parallel, folder
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated

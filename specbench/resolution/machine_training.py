@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from specbench.analysis.theory import speculation
 from specbench.config.construct import Table
 from specbench.config.pair import Answers, HeadKind, default_base
-from specbench.config.preparation import Preparation, PreparedHead
-from specbench.config.suite import Suite
+from specbench.config.suite import Preparation, PreparedHead, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds

@@ -8,9 +8,8 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
-from specbench.config.preparation import PreparedHead
 from specbench.config.presets import preset
-from specbench.config.suite import Suite
+from specbench.config.suite import PreparedHead, Suite
 from specbench.errors import ConfigError
 from specbench.files import write
 from specbench.resolution import selection

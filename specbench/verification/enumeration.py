@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.session import Concurrent, Session, TrainedHead, Usage
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
-from specbench.models.instrumented import InstrumentedSession
+from specbench.models.transformers_session import InstrumentedSession
 
 WIDTH = 8  # of hidden states
 STATE = 1  # separates their random numbers from those of logits; hashes of strings would change from run to run

@@ -21,7 +21,7 @@ from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
 from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
-from specbench.models.instrumented import InstrumentedSession
+from specbench.models.transformers_session import InstrumentedSession
 from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked

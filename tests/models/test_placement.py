@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.config.model_files import bundled_architecture
 from specbench.config.options import Options
-from specbench.config.pair import ModelSpec
-from specbench.config.placement import place_overrides
+from specbench.config.pair import ModelSpec, place_overrides
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, ExitCode, MissingAsset

@@ -10,8 +10,8 @@ import torch
 
 from specbench.decoding.sampling import Sampler
 from specbench.models.cached_session import CachedSession, States
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
+from specbench.models.transformers_session import EagerSession
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads

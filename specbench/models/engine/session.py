@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
-from specbench.models.eager_session import encoded
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.network import Network
+from specbench.models.transformers_session import encoded
 
 
 class LeanSession(CachedSession):
