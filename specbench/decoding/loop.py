@@ -25,8 +25,9 @@ class OpenSessions(Sessions, Protocol):
 
 @dataclass
 class Generation:
-    """The result of decoding one prompt: committed tokens including the first stop token, the finish reason, rounds and
-    times in seconds.
+    """The result of decoding one prompt. Times are in seconds.
+
+    `tokens` are the committed ones, including the first stop token.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -41,8 +42,10 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """What ends a generation: EOS ids, the maximum number of new tokens, a context window with the model that it belongs
-    to, and stop strings in the detokenized text. `vocabulary` is the number of tokens that may be committed.
+    """What ends a generation.
+
+    EOS ids, the maximum number of new tokens, a context window with the model that it belongs to, and stop strings in
+    the detokenized text. `vocabulary` is the number of tokens that may be committed.
     """
 
     eos: frozenset[int]

@@ -55,8 +55,9 @@ class Round:
         )
 
     def cut(self, count: int) -> "Round":
-        """Return the round as if it had ended with its first `count` tokens, so that committed = untested + accepted +
-        replaced + bonus still holds.
+        """Return the round as if it had ended with its first `count` tokens.
+
+        So committed = untested + accepted + replaced + bonus still holds.
         """
         if count == len(self.tokens):
             return self

@@ -21,8 +21,9 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 @dataclass(frozen=True)
 class Draft:
-    """Tokens and the distribution that each was drawn from, given all tokens before it. Invariant: tokens[i] ~
-    probs[i].
+    """Tokens and the distribution that each was drawn from, given all tokens before it.
+
+    Invariant: tokens[i] ~ probs[i].
     """
 
     tokens: list[int]  # (k,)
@@ -54,8 +55,7 @@ class Sampler:
         return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0
 
     def probs(self, logits: Tensor) -> Tensor:
-        """Return the next-token distribution: divide by T, keep the top_k largest, then the smallest set that reaches
-        top_p.
+        """Return the next-token distribution: divide by T, keep the top_k largest, then the smallest set that reaches top_p.
 
         logits (..., V) -> (..., V), float32 or better. At temperature 0, rows are one-hot at the arg max, ties resolved
         to the lowest token id, so that greedy decoding needs no special case elsewhere.
@@ -192,8 +192,9 @@ class EnumeratingSampler(Sampler):
 def exact_distribution(
     run: Callable[[Sampler], Outcome], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> dict[Outcome, float]:
-    """Return the exact distribution of `run(sampler)`, summed over every branch of its choices. Feasible for table
-    models only.
+    """Return the exact distribution of `run(sampler)`, summed over every branch of its choices.
+
+    Feasible for table models only.
     """
     distribution: dict[Outcome, float] = {}
     branches: list[list[int]] = [[]]

@@ -11,8 +11,9 @@ from specbench.decoding.sampling import Draft, Sampler
 
 @dataclass
 class Usage:
-    """The cost of a session. The first forward, including the encoder's, counts as prefill; all others count as
-    decoding.
+    """The cost of a session.
+
+    The first forward, including the encoder's, counts as prefill; all others count as decoding.
     """
 
     prefill_fed: int = 0  # tokens of the first forward, and of the encoder's
@@ -65,26 +66,30 @@ class Session(Protocol):
         """Return logits (len(ids) - start, V); row j is for the token after ids[: start + j + 1]."""
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """Draft up to k tokens after ids, one forward each, ending at an EOS. The first forward also reads the ids not
-        yet read.
+        """Draft up to k tokens after ids, one forward each, ending at an EOS.
+
+        The first forward also reads the ids not yet read.
         """
 
     def room(self, ids: list[int]) -> int:
-        """Return how many tokens the model can draft after ids: 0 if it cannot read ids, because of a token
-        outside its vocabulary or a full context window. A proposer drafts no more than this.
+        """Return how many tokens the model can draft after ids; a proposer drafts no more.
+
+        It is 0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
         """
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H). Reads ids
-        first if needed.
+        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H).
+
+        Reads ids first if needed.
         """
 
     def cached_length(self, ids: list[int]) -> int:
         """Return how many of ids, counted from the first, the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
-        """Return the LM head's logits of states (n, H), which may be another module's predictions: (n, W), where W <= V is
-        the number of tokens that the model has.
+        """Return the LM head's logits (n, W) of states (n, H), where W <= V is the number of tokens that the model has.
+
+        The states may be another module's predictions.
         """
 
     def finish(self) -> None:

@@ -98,8 +98,9 @@ class HeadTrial:
         return None
 
     def _predicted(self, summary: RunSummary) -> list[Gain]:
-        """Return the predicted speedups at other draft lengths over the run's baseline; none for a run that is compared end
-        to end, or with another method.
+        """Return the predicted speedups at other draft lengths over the run's baseline.
+
+        There are none for a run that is compared end to end, or with another method.
         """
         row = self.row(summary)
         if row is None or summary.end_to_end or self.against != summary.baseline:

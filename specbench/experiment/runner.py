@@ -139,8 +139,9 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
 def measure(
     run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written. `check` is called with each
-    record first, also of a warm-up.
+    """Decode the missing generations, yielding each record after it is written.
+
+    `check` is called with each record first, also of a warm-up.
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
     """

@@ -1,5 +1,6 @@
-"""The fingerprint of machine and software in env.json, the conditions under which two measurements are comparable, and the
-processor time that other programs use meanwhile.
+"""The fingerprint of machine and software in env.json, and conditions under which two measurements are comparable.
+
+Also the processor time that other programs use during a measurement.
 """
 
 import hashlib

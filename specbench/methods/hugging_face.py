@@ -40,8 +40,9 @@ class Generate(Method, name="hf-generate"):
 
 @dataclass(frozen=True, kw_only=True)
 class Assisted(Method, name="hf-assisted"):
-    """Assisted generation (Leviathan et al. 2023 as in transformers), with fixed gamma and the confidence threshold
-    disabled.
+    """Assisted generation, as transformers has it, with fixed gamma and the confidence threshold disabled.
+
+    See Leviathan et al. 2023.
     """
 
     draft: str
@@ -84,8 +85,9 @@ class Assisted(Method, name="hf-assisted"):
 
 
 class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
-    """Records tokens and times while the library decodes: a streamer for tokens, and a stopping criterion for stop
-    strings.
+    """Records tokens and times while the library decodes.
+
+    It is a streamer for tokens, and a stopping criterion for stop strings.
     """
 
     def __init__(self, target: InstrumentedModel, start: list[int], stop: StopCriteria) -> None:
@@ -126,8 +128,9 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
 def _generate(
     target: InstrumentedModel, start: list[int], sampler: Sampler, stop: StopCriteria, rounds: _Rounds, **more: Any
 ) -> None:
-    """Call `generate` with nothing left to the model's own generation config. Random numbers come from the sampler's
-    generator.
+    """Call `generate` with nothing left to the model's own generation config.
+
+    Random numbers come from the sampler's generator.
     """
     seq2seq = target.model.config.is_encoder_decoder
     sampling = {"temperature": sampler.temperature, "top_k": sampler.top_k, "top_p": sampler.top_p}

@@ -1,5 +1,6 @@
-"""The parallel ensemble, WE-P and CD-P (CoS): every model reads every token, and all forwards of a token run
-concurrently.
+"""The parallel ensemble, WE-P and CD-P (CoS).
+
+Every model reads every token, and all forwards of a token run concurrently.
 """
 
 import time

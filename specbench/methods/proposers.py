@@ -107,9 +107,7 @@ class _NGramIndex:
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions after its occurrences, oldest first
 
     def continuation(self, ids: list[int]) -> int:
-        """Return the position after the newest earlier occurrence of the longest n-gram that ids ends with; 0 if there
-        is none.
-        """
+        """Return the position after the newest earlier occurrence of the longest n-gram at the end of ids; 0 if none."""
         self._read(ids)
         for n in range(min(self._longest, len(ids)), 0, -1):
             earlier = self._ends[tuple(ids[-n:])]

@@ -1,5 +1,6 @@
-"""SeqCascade [Chow] (SpecCascade, Section 2, equation 1): the small model answers; if it was not confident, the large one
-answers instead.
+"""SeqCascade [Chow] (SpecCascade, Section 2, equation 1).
+
+The small model answers. If it was not confident, the large one answers instead.
 """
 
 import math

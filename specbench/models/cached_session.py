@@ -125,10 +125,9 @@ class CachedSession(ABC):
         return None
 
     def _drafted(self, logits: Tensor, k: int, sampler: Sampler, cached: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return tokens (k,) after the first `cached` positions, their distributions (k, V), and the logits of the k - 1
-        forwards.
+        """Return tokens (k,) after the first `cached` positions, their distributions (k, V), and the forwards' logits.
 
-        The first token is drawn from logits (1, V). No token is read, so the host does not wait.
+        There are k - 1 forwards. The first token is drawn from logits (1, V). No token is read, so the host does not wait.
         """
         uniforms = sampler.uniforms(k, self._device)
         start = DraftInputs(logits, self._draft_states())
@@ -210,8 +209,9 @@ class CachedSession(ABC):
 
     @abstractmethod
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        """Feed `tokens` (n,) after the cached ones. Returns logits (keep, V) of the last `keep`, float32 or better, and
-        the states (n, H) of all if they are kept.
+        """Feed `tokens` (n,) after the cached ones.
+
+        Returns logits (keep, V) of the last `keep`, float32 or better, and the states (n, H) of all if they are kept.
         """
 
     def _cut(self, cached: int) -> None:

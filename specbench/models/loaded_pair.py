@@ -50,8 +50,9 @@ class LoadedPair:
         graphs: dict[str, Graphs] | None = None,
         simulated: bool = False,
     ) -> None:
-        """Raise ConfigError, naming both, if two roles' tokenizers differ. Models with random weights share one
-        tokenizer.
+        """Raise ConfigError, naming both, if two roles' tokenizers differ.
+
+        Models with random weights share one tokenizer.
         """
         self.models, self._tokenizers = models, tokenizers
         self.deciding: tuple[str, ...] = (list(models)[-1],)
@@ -167,8 +168,9 @@ class LoadedPair:
         return pair
 
     def prepare(self, length: int, max_block: int = 0) -> int:
-        """Capture missing graphs for sequences of up to `length` tokens and forwards of up to `max_block`; returns how
-        many.
+        """Capture missing graphs. Returns how many were captured.
+
+        They are for sequences of up to `length` tokens and forwards of up to `max_block`.
         """
         of_heads = [head.graphs for head in self.heads.values() if isinstance(head, EagleHead) and head.graphs]
         of_models = {id(graphs): (role, graphs) for role, graphs in self.graphs.items()}  # roles may share one

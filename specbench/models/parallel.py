@@ -39,8 +39,9 @@ class Opening(NamedTuple):
 
 
 class Worker:
-    """A process with one model, which answers numbered requests. One sequence at a time: opening another closes the
-    previous one.
+    """A process with one model, which answers numbered requests.
+
+    One sequence at a time: opening another closes the previous one.
     """
 
     def __init__(self, role: str, load_model: LoadModel) -> None:

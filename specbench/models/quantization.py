@@ -213,9 +213,7 @@ def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
 
 
 def stored_by(config: Any) -> str:
-    """Return the method that quantized a checkpoint before it was saved (gptq, awq, bitsandbytes); empty if it is not
-    quantized.
-    """
+    """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
     stored = _stored(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
@@ -303,8 +301,9 @@ def _has_kernel(kind: str, weight: Tensor) -> bool:
 
 
 def torchao() -> Any:
-    """Return torchao's quantization module, which takes seconds to import. Raises MissingAsset with installation help
-    without it.
+    """Return torchao's quantization module, which takes seconds to import.
+
+    Raises MissingAsset with installation help without it.
     """
     try:
         from torchao import quantization  # optional, and slow to import

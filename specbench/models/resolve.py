@@ -240,8 +240,9 @@ def _try_forward(config: PreTrainedConfig) -> None:
 def engine_of(
     choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "", parallel: Parallel = "none"
 ) -> str:
-    """Return the engine of a model: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled
-    (graph, with fused layers).
+    """Return the engine of a model: eager, lean, graph or compiled.
+
+    eager runs transformers' modules, lean ours, graph ours as CUDA graphs, and compiled these with fused layers.
 
     `auto` is the fastest one available for this architecture and device, except that nf4 gets no graph: whether
     torchao's unpacking can be captured is not known. A model that is split over devices runs eagerly. Raises ValueError if a

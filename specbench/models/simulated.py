@@ -113,8 +113,7 @@ class SyntheticDistribution:
 
 
 class SyntheticSession:
-    """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all
-    timings.
+    """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all timings.
 
     It reads every token, so on a GPU its drafts wait for the device, unlike those of a real model.
     """
@@ -216,8 +215,9 @@ def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sam
 
 
 def context_hash(before: int, token: int) -> int:
-    """Return the hash of a prefix extended by one token, as a signed 64-bit integer (splitmix64's finaliser over a
-    running sum).
+    """Return the hash of a prefix extended by one token, as a signed 64-bit integer.
+
+    It is splitmix64's finaliser over a running sum.
     """
     z = ((before & _MASK) * _MIX2 + token + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX1) & _MASK
@@ -252,8 +252,9 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
-    """Return independent standard normal numbers (m, places), float64, for each context and stream: hashed uniforms,
-    inverted.
+    """Return independent standard normal numbers (m, places), float64, for each context and stream.
+
+    They are hashed uniforms, inverted.
     """
     at = torch.arange(places, device=contexts.device) + (stream + 1) * 4096
     bits = _mixed(_mixed(contexts)[:, None] + at * _signed(_MIX1))

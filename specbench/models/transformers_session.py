@@ -67,8 +67,9 @@ class EagerSession(CachedSession):
 
 
 def encoded(model: PreTrainedModel, source: list[int], usage: Usage, device: torch.device | None = None) -> Any:
-    """Return the encoder's output for `source`, as transformers returns it. Its time counts towards the forward that
-    needs it.
+    """Return the encoder's output for `source`, as transformers returns it.
+
+    Its time counts towards the forward that needs it.
     """
     usage.encodes += 1
     usage.prefill_fed += len(source)

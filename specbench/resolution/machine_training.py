@@ -169,8 +169,9 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
 
 
 def _eagle_collecting(training: _Training, fast: bool) -> float:
-    """Return the seconds in which the features of a text are collected: the base writes it, unless it is a reference
-    answer, and reads it once.
+    """Return the seconds in which the features of a text are collected.
+
+    The base writes it, unless it is a reference answer, and reads it once.
     """
     length = _eagle_length(training, fast)
     written = 0 if training.preparation.answers == Answers.reference else min(length, training.task.max_new_tokens)

@@ -89,8 +89,10 @@ class HeadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Synthetic logits: how far each model's distributions are from the common ones, and the acceptance rates, by drafting
-    model, that these spreads were calibrated to. There are no rates if no method drafts.
+    """Synthetic logits: how far each model's distributions are from the common ones.
+
+    `rates` are the acceptance rates, by drafting model, that these spreads were calibrated to; empty if no method
+    drafts.
     """
 
     spreads: dict[str, float]

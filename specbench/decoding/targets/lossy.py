@@ -86,8 +86,7 @@ def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> 
 
 
 def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
-    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 if nothing is rejected and beta has no
-    effect.
+    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 if nothing is rejected and beta has no effect.
 
     The sum is the maximum of P(S) / beta - Q(S) over sets S of tokens, attained on a set of largest p / q. So beta* is
     the maximum of P(S) / (Q(S) + R) over those V sets, and no search is needed.
@@ -101,8 +100,7 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
-    """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k,
-    V).
+    """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k, V).
 
     pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 -
     alpha, and q between them, so

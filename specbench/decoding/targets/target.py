@@ -43,9 +43,7 @@ class Target(Named):
         """Return pi (k, V) from n logits (k, V)."""
 
     def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
-        """Return pi (k, V), and where a rule deferred to the large model: (k,), bool, or None for a target that is no
-        such rule.
-        """
+        """Return pi (k, V), and where a rule deferred to the large model: (k,), bool; None for other targets."""
         return self(logits, sampler), None
 
     def distributions(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:

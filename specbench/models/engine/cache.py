@@ -92,8 +92,9 @@ def attention_mask(distances: Tensor, window: int | None, dtype: torch.dtype) ->
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Attend with q (n, heads, d) to keys and values (1, key-value heads, cached, d): (n, heads * d); mask (n, cached) or
-    (heads, n, cached).
+    """Attend with q (n, heads, d) to keys and values (1, key-value heads, cached, d): (n, heads * d).
+
+    The mask is (n, cached) or (heads, n, cached).
 
     Query heads that share a key-value head are concatenated as if they were more positions.
     """
@@ -169,8 +170,9 @@ class FlexGraphCache(GraphCache):
 
     @staticmethod
     def fits(n: int, query_heads: int, storage: Tensor) -> bool:
-        """Return whether FlexAttention's decoding kernel takes n tokens: its tile holds all queries that share a
-        key-value head.
+        """Return whether FlexAttention's decoding kernel takes n tokens.
+
+        Its tile holds all queries that share a key-value head.
         """
         return storage.shape[-1] >= MIN_DIM and n * query_heads // (storage.shape[2] // 2) <= BLOCK
 

@@ -41,8 +41,9 @@ PLAIN = Elementwise(_rotate, _gate)
 
 @cache
 def compiled() -> Elementwise:
-    """Return the compiled functions. Each is compiled when it first sees a shape: once for one token, once for any
-    other number.
+    """Return the compiled functions.
+
+    Each is compiled when it first sees a shape: once for one token, once for any other number.
     """
     return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
 

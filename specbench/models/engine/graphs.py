@@ -30,8 +30,9 @@ class Stepping(Protocol):
     def fused(self) -> AbstractContextManager[None]: ...
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,) after a forward with states (1, H). Returns logits (1, rows of the LM head) and states (1,
-        H).
+        """Feed a token (1,) after a forward with states (1, H).
+
+        Returns logits (1, rows of the LM head) and states (1, H).
         """
 
     def tables(self) -> tuple[Tensor, ...]: ...
@@ -54,8 +55,9 @@ class Capture:
     def __call__(
         self, run: Callable[[], Out], reset: Callable[[], object] = lambda: None
     ) -> tuple[Callable[[], Out], Out]:
-        """Record `run`. Returns a function that replays it and returns its outputs, which keep their addresses, and the
-        outputs.
+        """Record `run`.
+
+        Returns a function that replays it and returns its outputs, which keep their addresses, and the outputs.
 
         `reset` undoes the effects of a run, before each warm-up and before the recording.
         """
@@ -238,8 +240,9 @@ class Graphs:
         )
 
     def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> CapturedDraft | None:
-        """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured. The next
-        `prepare` then captures it.
+        """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured.
+
+        The next `prepare` then captures it.
         """
         self._requested.setdefault(drafting, like)
         if self._storage is not self.cache.storage:

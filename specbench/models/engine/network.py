@@ -1,6 +1,4 @@
-"""The interface of a lean model: the decode-time forward of one architecture, over the weights that transformers
-loaded.
-"""
+"""The interface of a lean model: one architecture's decode-time forward over the weights that transformers loaded."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -59,8 +57,9 @@ class Network(ABC):
 
     @abstractmethod
     def new_cache(self, source: Tensor | None) -> Cache:
-        """Return an empty cache of the architecture's shape; `source` is the encoder's output (m, hidden), if there is
-        one.
+        """Return an empty cache of the architecture's shape.
+
+        `source` is the encoder's output (m, hidden), if there is one.
         """
 
     @abstractmethod
@@ -72,8 +71,9 @@ class Network(ABC):
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,). Returns logits (1, rows of the LM head) and states (1, hidden). Previous states are not
-        needed.
+        """Feed a token (1,). Returns logits (1, rows of the LM head) and states (1, hidden).
+
+        Previous states are not needed.
         """
         hidden = self.forward(token, cache)
         return self.logits(hidden), hidden

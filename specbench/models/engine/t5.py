@@ -1,5 +1,4 @@
-"""The decoder of T5, T5 v1.1 and mT5: relative position biases, unscaled attention, cross-attention to an encoded
-source.
+"""The decoder of T5, T5 v1.1 and mT5: relative position biases, unscaled attention, cross-attention to an encoded source.
 
 The encoder is transformers' own. The decoder's keys and values of its output are computed once per prompt.
 """

@@ -42,8 +42,9 @@ class Verifier(Head):
         self.embedding: Tensor | None = None  # the draft's, (V, H), for `token`
 
     def inputs(self, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
-        """Return features (n, width) from the states (n, H), the unscaled distributions q (n, V), and the drafted
-        tokens x (n,).
+        """Return features (n, width) of drafted tokens.
+
+        They come from the states (n, H), the unscaled distributions q (n, V), and the tokens x (n,).
         """
         return torch.cat([self._part(part, state, x, q).float() for part in self.parts], -1)
 
@@ -96,8 +97,7 @@ class AcceptanceHead(Head):
 
 
 class LengthHead(Head):
-    """P(the token drawn from q is accepted), from q's ten largest probabilities, its entropy, and the position in the
-    draft.
+    """P(the token drawn from q is accepted), from q's ten largest probabilities, its entropy, and the position in the draft.
 
     The paper names probabilities, entropy and position. The exact features are a choice (docs/papers/drafting.md, DSL
     and DISCO).

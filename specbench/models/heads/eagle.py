@@ -1,5 +1,4 @@
-"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from
-it.
+"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from it.
 
 A feature f_t is the base's last hidden state at token t, as its LM head reads it. From f_t and the embedding of token t
 + 1 the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
@@ -87,8 +86,9 @@ class EagleHead(Head):
         return out
 
     def goes_with(self, embedding: Tensor) -> Self:
-        """Move the head to the device and dtype of its base's embedding (V, H), which it uses if it has none of its
-        own.
+        """Move the head to the device and dtype of its base's embedding (V, H).
+
+        The head uses that embedding if it has none of its own.
         """
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if not self.has_embedding:
@@ -162,8 +162,9 @@ class EagleNetwork:
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed one token (1,) after a feature (1, H). Returns logits (1, rows of the LM head) and the next feature (1,
-        H).
+        """Feed one token (1,) after a feature (1, H).
+
+        Returns logits (1, rows of the LM head) and the next feature (1, H).
         """
         assert states is not None
         feature = self._head.advance(token, states, cache)
