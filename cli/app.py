@@ -1,4 +1,4 @@
-"""`specbench`: the table of commands, and the exit codes of errors. Imports no command.
+"""`specbench`: the table of commands, which are imported when they are invoked, and the exit codes of errors.
 
 Exit codes: 0 ok, 1 a bug in specbench, 2 usage or config, 3 some samples failed, 4 a missing model, data set or device, a
 folder in use or a full disk, 5 a distribution that differs or a regression, 6 not comparable or inconclusive, 130 interrupted
@@ -9,59 +9,156 @@ import codecs
 import errno
 import io
 import json
+import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from importlib import import_module
+from textwrap import fill
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from specbench._logging import quiet
-from specbench.cli.lazy import STYLE, Entry, LazyGroup
 from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable, PluginError, Terminated
 
+STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # rich would drop defaults in brackets
+}
+COLUMN = 24  # characters of the names of options in `--help`
+WIDEST_HELP = 120  # columns; narrower terminals get their own width
+ASCII = {"–": "-", "−": "-", "±": "+-", "×": "x", "…": "...", "†": "*", "µ": "u"}
+UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
+}
+SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorter prompts (max_prompt_tokens)"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class CommandEntry(NamedTuple):
+    """A row of the command table: `MODULE:NAME` of the function in `specbench.cli`, and its panel and line in `--help`."""
+
+    function: str
+    panel: str
+    help: str
+
+
+class PanelCommand(TyperCommand):
+    """A command whose `--help` shows options in panels, in the order of `params.PANELS`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, with arguments without braces."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, arguments first."""
+        from specbench.cli.params import PANELS
+
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{panel: [] for panel in PANELS}, "Options": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[getattr(param, "rich_help_panel", None) or default].append(record)
+        shown = {panel: rows for panel, rows in sections.items() if rows}
+        for panel, rows in shown.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=COLUMN)
+
+
+class LazyCommand(TyperCommand):
+    """A command of which only the name and the help line are known until it is invoked or its own help is printed.
+
+    `EPILOG` of its module, if there is one, ends the help.
+    """
+
+    def __init__(self, name: str, entry: CommandEntry) -> None:
+        super().__init__(name, help=entry.help)
+        self.entry = entry
+
+    def load(self) -> TyperCommand | TyperGroup:
+        """Import the module of the command, and return the command, or the group of commands, with its parameters."""
+        module, name = self.entry.function.split(":")
+        imported = import_module(f"specbench.cli.{module}")
+        target = getattr(imported, name)
+        if not isinstance(target, typer.Typer):
+            single = typer.Typer(**STYLE)
+            single.command(self.name, cls=PanelCommand, epilog=getattr(imported, "EPILOG", None))(target)
+            target = single
+        command = typer.main.get_command(target)
+        assert isinstance(command, TyperCommand | TyperGroup)
+        return command
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse arguments with the loaded command. The context that is returned refers to that command."""
+        return self.load().make_context(*arguments, **options)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands come from `table`. Subclasses set it."""
+
+    table: ClassVar[dict[str, CommandEntry]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update({name: LazyCommand(name, entry) for name, entry in self.table.items()})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel of commands, with whole descriptions."""
+        panels = dict.fromkeys(entry.panel for entry in self.table.values())
+        for panel in panels:
+            with formatter.section(panel):
+                formatter.write_dl([(name, entry.help) for name, entry in self.table.items() if entry.panel == panel])
+
+
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
-    "run": Entry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
-    "plan": Entry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
-    "status": Entry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
-    "curve": Entry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
-    "profile": Entry(
+    "run": CommandEntry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
+    "plan": CommandEntry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
+    "status": CommandEntry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
+    "curve": CommandEntry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
+    "profile": CommandEntry(
         "profile:profile", "Measure", "Measure the forward times and acceptance rates of the models of a chain."
     ),
-    "train": Entry(
+    "train": CommandEntry(
         "train:train",
         "Measure",
         "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.",
     ),
-    "report": Entry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
-    "compare": Entry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
-    "score": Entry("score:score", "Report", "Score stored generations again with the current tasks."),
-    "judge": Entry("judge:judge", "Report", "Let a language model compare the stored generations of two methods."),
-    "export": Entry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
-    "import": Entry(
+    "report": CommandEntry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
+    "compare": CommandEntry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
+    "score": CommandEntry("score:score", "Report", "Score stored generations again with the current tasks."),
+    "judge": CommandEntry(
+        "judge:judge", "Report", "Let a language model compare the stored generations of two methods."
+    ),
+    "export": CommandEntry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
+    "import": CommandEntry(
         "archive:import_", "Report", "Read an archive of runs, after checking its names, sizes, checksums and records."
     ),
-    "verify": Entry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
-    "enumerate": Entry(
+    "verify": CommandEntry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
+    "enumerate": CommandEntry(
         "enumerate:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
     ),
-    "trace": Entry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
-    "gate": Entry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
-    "doctor": Entry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
-    "init": Entry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
-    "list": Entry(
+    "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
+    "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
+    "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
+    "init": CommandEntry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
+    "list": CommandEntry(
         "catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."
     ),
-    "show": Entry("catalog:show", "Extend", "Print a preset and its path."),
-    "schema": Entry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
-    "fetch": Entry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),
-    "reproduce": Entry(
+    "show": CommandEntry("catalog:show", "Extend", "Print a preset and its path."),
+    "schema": CommandEntry("schema:schema", "Extend", "Write JSON Schemas of the TOML files, for editors and checks."),
+    "fetch": CommandEntry("fetch:fetch", "Extend", "Download what pairs, tasks or a suite need from the hub."),
+    "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Papers",
         "List the papers' tables, figures, algorithms, theorems and claims, and how each is reproduced.",
     ),
 }
-WIDEST_HELP = 120  # columns; narrower terminals get their own width
 
 
 class Commands(LazyGroup):
@@ -79,8 +176,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         from importlib.metadata import version  # slow
 
         print(f"specbench {version('specbench')}")
@@ -108,8 +205,8 @@ def main(command: Callable[[], None] = app) -> None:
     except FolderInUse as error:
         fail("lock", error, 4)
     except PluginError as error:
-        place = _in_plugin(error)
-        fail("plugin", f"{place}: {error}" if place else error, 2)
+        location = _in_plugin(error)
+        fail("plugin", f"{location}: {error}" if location else error, 2)
     except ConfigError as error:
         fail("config", error, 2)
     except MissingAsset as error:
@@ -117,9 +214,9 @@ def main(command: Callable[[], None] = app) -> None:
     except NotComparable as error:
         fail("comparison", error, ExitCode.INCONCLUSIVE)
     except Exception as error:
-        place = _in_plugin(error)
-        if place is not None:
-            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        location = _in_plugin(error)
+        if location is not None:
+            fail("plugin", f"{location}: {type(error).__name__}: {error}", 2)
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
         if _is_out_of_memory(error):
@@ -128,12 +225,9 @@ def main(command: Callable[[], None] = app) -> None:
             fail("file", f"cannot parse a file: {error}", 2)
         raise
     except BaseException as error:
-        if place := _in_plugin(error):  # also SystemExit, whose code might be 0
-            fail("plugin", f"{place}: {type(error).__name__}: {error}", 2)
+        if location := _in_plugin(error):  # also SystemExit, whose code might be 0
+            fail("plugin", f"{location}: {type(error).__name__}: {error}", 2)
         raise
-
-
-ASCII = {"–": "-", "−": "-", "±": "+-", "×": "x", "…": "...", "†": "*", "µ": "u"}
 
 
 def replace_unprintable() -> None:
@@ -148,15 +242,6 @@ def replace_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="specbench")
-
-
-UNUSABLE = {  # error of a path -> exit code: 2 if another path helps, 4 if the machine lacks something
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM), 2),
-    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTEMPTY, errno.EROFS), 2),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM), 4),
-}
-SMALLER = "use a smaller model or --dtype, `quantization` in the pair, or shorter prompts (max_prompt_tokens)"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _advice(error: OSError) -> str:
@@ -181,9 +266,9 @@ def _require_text(arguments: list[str]) -> None:
 
 
 def _in_plugin(error: BaseException) -> str | None:
-    """Return the place in a plugin that an error came from, or None if it came from specbench."""
+    """Return the location in a plugin that an error came from, or None if it came from specbench."""
     plugins = sys.modules.get("specbench.resolution.plugins")
-    return plugins.place_of(error) if plugins else None
+    return plugins.location_of(error) if plugins else None
 
 
 def fail(kind: str, error: object, code: int) -> NoReturn:
@@ -192,3 +277,12 @@ def fail(kind: str, error: object, code: int) -> NoReturn:
 
     print(f"error[{kind}]: {terminal_lines(str(error))}", file=sys.stderr)
     sys.exit(code)
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return a line wrapped between words, with an indent from its second line on; in a file or a pipe, as one line."""
+    columns = os.environ.get("COLUMNS", "")
+    if not columns.isdecimal() and not sys.stdout.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, indent + 20)
+    return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

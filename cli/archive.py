@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.console import printable, say, terminal
-from specbench.cli.params import known
+from specbench.cli.params import preset_names
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
@@ -27,7 +27,7 @@ def export(
         typer.Option(
             "--suite",
             help="Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`.",
-            autocompletion=known("suite"),
+            autocompletion=preset_names("suite"),
         ),
     ] = None,
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the runs of the suite.")] = Path(

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import imported
-from specbench.cli.params import Json, Plugins, known_kinds, known_there
-from specbench.cli.width import wrapped
+from specbench.cli.app import wrapped
+from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, imported
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
@@ -102,18 +101,20 @@ def _row(name: str, source: Preset) -> dict[str, str]:
 
 def show(
     kind: Annotated[
-        str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=known_kinds)
+        str, typer.Argument(help="method, pair, task, suite or machine.", metavar="KIND", autocompletion=complete_kinds)
     ],
     name: Annotated[
         str,
-        typer.Argument(help="A preset's name, or a path to a TOML file.", metavar="NAME", autocompletion=known_there),
+        typer.Argument(
+            help="A preset's name, or a path to a TOML file.", metavar="NAME", autocompletion=complete_names
+        ),
     ] = "",
     plugin: Plugins = None,
 ) -> None:
     """Print a preset and its path."""
     imported(plugin)
     if kind not in KINDS:
-        of = next((each for each in KINDS if kind in names(each)), "")
+        of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
         meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
         raise ConfigError(f"unknown kind '{kind}'{meant}")
     if not name:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specbench.reporting.tables import Table  # imports numpy
 
 WIDTH = 160  # columns, if the output is not a terminal
-PADDING = 3  # characters beside each column of a table
+PADDING = 3  # characters of padding for each column of a table
 LINES, AFTER_COMMAS = re.compile("\n"), re.compile("(?<=,) ")
 SEPARATORS = re.compile(r"[^|]*\||[^|]+")  # parts of a signature
 UNLIMITED = 10_000  # columns, to measure a table
@@ -58,7 +58,7 @@ def _breakable(line: str, width: int) -> list[str]:
     return lines
 
 
-def place(path: Path | str, console: Console) -> None:
+def print_path(path: Path | str, console: Console) -> None:
     """Print a path on one line, however long, so that it can be copied."""
     console.print(Text(printable(path), style="dim"), soft_wrap=True)
 
@@ -100,8 +100,10 @@ def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: st
 
     Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
     """
-    order = [*(table.heads.index(each) for each in optional if each in table.heads), *table.droppable]
-    hidden = table.dropped(order, lambda shown: sum(each + PADDING for each in _least_widths(shown, listing)) < width)
+    order = [*(table.heads.index(head) for head in optional if head in table.heads), *table.droppable]
+    hidden = table.dropped(
+        order, lambda shown: sum(column + PADDING for column in _least_widths(shown, listing)) < width
+    )
     return table.without(hidden), [table.heads[i] for i in sorted(hidden)]
 
 
@@ -111,7 +113,7 @@ def _wrapped(table: "Table", width: int, listing: str) -> "Table":
         return table
     at = table.heads.index(listing)
     least = _least_widths(table, listing)
-    room = max(width - 1 - sum(each + PADDING for each in least) + least[at], least[at])
+    room = max(width - 1 - sum(column + PADDING for column in least) + least[at], least[at])
     rows = [[*row[:at], "\n".join(_lines(row[at], room)), *row[at + 1 :]] for row in table.rows]
     return replace(table, rows=rows)
 

@@ -10,15 +10,13 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.arguments import plot_formats, words
-from specbench.cli.console import place, print_table, say, terminal
-from specbench.cli.params import known
+from specbench.cli.console import print_path, print_table, say, terminal
+from specbench.cli.params import plot_formats, preset_names, words
 from specbench.cli.progress import Terminal, interrupted
-from specbench.cli.report_output import conclude
-from specbench.config.options import Access, SandboxKind
+from specbench.cli.report import conclude
+from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.config.presets import sweep_of
-from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
@@ -37,7 +35,7 @@ def curve(
             "--method",
             "-m",
             help="A method, or a TOML file; repeat for several.",
-            autocompletion=known("method"),
+            autocompletion=preset_names("method"),
             rich_help_panel=params.WHAT,
         ),
     ],
@@ -48,7 +46,7 @@ def curve(
             "--task",
             "-t",
             help="A task, or a TOML file; repeat for several. [the pair's]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
             rich_help_panel=params.WHAT,
         ),
     ] = None,
@@ -111,7 +109,7 @@ def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[
     `auto` is each method's own grid, `gamma=auto` the draft lengths around the predicted one, and KEY=[VALUES] is for every
     method, or for the one whose name the key begins with.
     """
-    from specbench.experiment.length_sweep import lengths_around  # imports torch
+    from specbench.experiment.refinement import lengths_around  # imports torch
 
     names, sweeps = request.methods, list[tuple[str, list[object]]]()
     for text in over:
@@ -148,6 +146,6 @@ def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_js
         for line in remarks(folder, points):
             say(line, console)
         conclude(conclusion([summary_of(folder)]), console)
-        place(folder, console)
+        print_path(folder, console)
         for path in paths:
-            place(path, console)
+            print_path(path, console)

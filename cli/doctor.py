@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from specbench.cli.app import wrapped
 from specbench.cli.params import Json
-from specbench.cli.width import wrapped
 from specbench.errors import ExitCode
 from specbench.machine.doctor import checks
 from specbench.reporting.escaping import terminal

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.params import Method, Plugins, SharedOptions, known
+from specbench.cli.params import Method, Plugins, SharedOptions, preset_names
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.escaping import terminal
 
@@ -18,7 +18,7 @@ def enumerate_(
     method: Method,
     pair: Annotated[
         str,
-        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=known("pair")),
+        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=preset_names("pair")),
     ] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
@@ -41,8 +41,8 @@ def enumerate_(
     worst: dict[str, Finding] = {}
     drafts, longest = False, 0
     base = constructor(method)
-    applied = [each for each in plain.overrides_for("method", method) if applies(each, base)]
-    is_set = any(".".join(each.path) == length_path(base) for each in applied)
+    applied = [override for override in plain.overrides_for("method", method) if applies(override, base)]
+    is_set = any(".".join(override.path) == length_path(base) for override in applied)
     is_open = Methods((method,), roles, plain).have_draft_length and not is_set
     for gamma in (*GAMMAS, DEFAULT) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())

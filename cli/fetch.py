@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.arguments import imported, words
 from specbench.cli.console import print_table, printable, terminal
-from specbench.cli.params import Json, Plugins, known
+from specbench.cli.params import Json, Plugins, imported, preset_names, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
-from specbench.config.suite import Line, read_suite
+from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -31,19 +30,21 @@ def fetch(
             "--pair",
             "-p",
             help="A pair of models, or a TOML file; repeat for several.",
-            autocompletion=known("pair"),
+            autocompletion=preset_names("pair"),
         ),
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=known("task")),
+        typer.Option(
+            "--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=preset_names("task")
+        ),
     ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
             "--suite",
             help="The grid of a paper's table or figure, instead of -p and -t.",
-            autocompletion=known("suite"),
+            autocompletion=preset_names("suite"),
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed without downloading.")] = False,
@@ -86,7 +87,7 @@ def fetch(
 
 def _of(pairs: list[str], tasks: list[str], plugins: tuple[tuple[str, str], ...]) -> list[Need]:
     """Return what pairs need as a whole, and tasks: by the pairs' default source, otherwise from the hub."""
-    return _of_line(Line(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
+    return _of_line(GridLine(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
 def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
@@ -98,7 +99,7 @@ def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
     return list(dict.fromkeys(needs))
 
 
-def _of_line(line: Line, whole: bool = False) -> list[Need]:
+def _of_line(line: GridLine, whole: bool = False) -> list[Need]:
     """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole."""
     from specbench.resolution import selection  # imports torch
 
@@ -108,8 +109,8 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
         preset, pair = selection.read_pair(name, line.options)
         roles, heads = (tuple(pair.models), tuple(pair.heads)) if whole or not line.methods else _parts(line, pair)
         variants = [pair.on(task) for task in line.tasks] if pair.differs_by_task and line.tasks else [pair]
-        for each in variants:
-            needs += needs_of_pair(preset.name, each, preset.path.parent, roles, heads)
+        for variant in variants:
+            needs += needs_of_pair(preset.name, variant, preset.path.parent, roles, heads)
         pairs.append(pair)
     for pair in pairs or [Pair(models={})]:
         for name in line.tasks:
@@ -118,7 +119,7 @@ def _of_line(line: Line, whole: bool = False) -> list[Need]:
     return list(dict.fromkeys(needs))
 
 
-def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parts(line: GridLine, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the models and heads of a pair that a line's methods need."""
     from specbench.resolution.methods import Methods  # imports torch
 
@@ -132,11 +133,13 @@ def _parts(line: Line, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) -> None:
     """Print what is needed, with repositories and sizes, and the size of the download."""
     if not as_json:
-        rows = [["; ".join(each.whats), *_row(each)] for each in repositories]
+        rows = [["; ".join(repository.whats), *_row(repository)] for repository in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
         print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
-    whole, missing = (sum(getattr(each, key) for each in repositories) for key in ("bytes", "missing_bytes"))
-    rejected = sum(bool(each.wrong) for each in repositories)
+    whole, missing = (
+        sum(getattr(repository, key) for repository in repositories) for key in ("bytes", "missing_bytes")
+    )
+    rejected = sum(bool(repository.wrong) for repository in repositories)
     note = f"; {rejected} cannot be downloaded" if rejected else ""
     print(
         f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, {missing / GIB:.2f} GiB to download{note}",

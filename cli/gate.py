@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import imported, named, words
-from specbench.cli.lazy import STYLE
-from specbench.cli.verdict_output import (
+from specbench.cli.app import STYLE
+from specbench.cli.compare import (
     AcrossConfig,
     Alpha,
     CountersOnly,
@@ -27,9 +26,9 @@ from specbench.cli.verdict_output import (
     limits_of,
     write,
 )
-from specbench.config.options import SandboxKind
+from specbench.cli.params import imported, named, words
+from specbench.config.options import Request, SandboxKind
 from specbench.config.presets import require_known
-from specbench.config.request import Request
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
@@ -65,14 +64,14 @@ def check(
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
-    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
-            each
+            verdict
             for number, path in enumerate(snapshots, 1)
-            for each in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
+            for verdict in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
         ]
     sys.exit(write(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
@@ -102,14 +101,14 @@ def record(
     imported(shared.plugin)
     require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
     kind = sandbox if allow_code_execution else None
-    batch = Batch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
+    batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
     with _folder(out) as folder:
-        how = gating.Recording(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
+        how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
 
@@ -126,9 +125,9 @@ def update(
     """Measure the commands of snapshot files again, and write the files from the results."""
     imported(plugin)
     from specbench.experiment import gate as gating  # imports numpy
-    from specbench.experiment.fresh_process import Batch
+    from specbench.experiment.fresh_process import RequestBatch
 
-    batch = Batch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
             gating.update(path, folder / f"{number}-{path.stem}", batch, sessions)
@@ -137,7 +136,7 @@ def update(
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """The folder for run folders: a new one in `out`, so that no older run is mistaken for a new one, or a temporary one."""
+    """Yield a folder for run folders, without older runs: a new one in `out`, or a temporary one."""
     if out:
         out.mkdir(parents=True, exist_ok=True)
         yield Path(tempfile.mkdtemp(prefix="gate-", dir=out))

@@ -6,11 +6,20 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.arguments import imported, judge_table
-from specbench.cli.console import place, print_table, terminal
-from specbench.cli.params import BreakLock, Device, JudgeModel, JudgeSource, OnDevice, Plugins, Wait
+from specbench.cli.console import print_path, print_table, terminal
+from specbench.cli.params import (
+    BreakLock,
+    Device,
+    JudgeModel,
+    JudgeSource,
+    OnDevice,
+    Plugins,
+    Wait,
+    imported,
+    judge_table,
+)
 from specbench.cli.progress import Terminal
-from specbench.cli.report_output import conclude, newest
+from specbench.cli.report import conclude, newest
 from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
@@ -63,7 +72,7 @@ def judge(
             judged = judge_run(folder, rows, request, device_of(device.value), Terminal())
         print_table(judged_table(judged), console)
         conclude(judged_conclusion(judged), console)
-        place(folder, console)
+        print_path(folder, console)
 
 
 def _others(folder: Path, against: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Options that several commands share, as Typer annotations, and the values of some of them."""
+"""Options that several commands share, as Typer annotations, and the parsing of their values."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from specbench.cli.arguments import imported, lengths
+from specbench.config.construct import Table
 from specbench.config.options import Chat as Chat
 from specbench.config.options import Device as Device
 from specbench.config.options import Dtype as Dtype
@@ -18,11 +18,77 @@ from specbench.config.options import Options, SandboxKind
 from specbench.config.options import Overflow as Overflow
 from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.pair import HeadKind as HeadKind
-from specbench.config.placement import place_overrides
-from specbench.config.presets import KINDS, names
+from specbench.config.pair import place_overrides
+from specbench.config.presets import KINDS, WORDS, names
+from specbench.errors import ConfigError, hint
+from specbench.reporting.plots.figures import FORMATS, KNOWN_FORMATS
 
 
-def known(kind: str) -> Callable[[str], list[str]]:
+def words(values: Sequence[str] | None) -> list[str]:
+    """Split repeated options and comma lists alike into words."""
+    return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
+
+
+def named(methods: Sequence[str]) -> list[str]:
+    """Return the methods that are named, without the words `all` and `lossless`."""
+    return [method for method in methods if method not in WORDS]
+
+
+def pair_of_models(draft: str, target: str) -> str:
+    """Return a pair without a TOML file as the value of --pair. Raises ConfigError for a draft without a target."""
+    if not target:
+        raise ConfigError("--draft needs --target")
+    return f"draft={draft},target={target}" if draft else f"target={target}"
+
+
+def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
+    """Return the formats of plots. Raises ConfigError for an unknown format, and for a format without `--plots`."""
+    formats = words(values)
+    if formats and not plots:
+        raise ConfigError("--plot-format applies to --plots; help: --plots FOLDER")
+    for format_ in formats:
+        if format_ not in KNOWN_FORMATS:
+            raise ConfigError(f"--plot-format {format_}{hint(format_, KNOWN_FORMATS)}")
+    return formats or FORMATS
+
+
+def lengths(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
+    method, value = scoped(text, "method", "--gamma")
+    try:
+        numbers = tuple(int(word) for word in value.split(",") if word.strip())
+    except ValueError:
+        raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--gamma {text}: a draft length is at least 1")
+    return method, numbers
+
+
+def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
+    if not plugins:
+        return ()
+    from specbench.resolution.plugins import load_all  # imports torch
+
+    return load_all(plugins)
+
+
+def judge_table(source: str, model: str) -> Table:
+    """Return the table of a judge: a server for a URL, or a local model. Empty without a source."""
+    if not source:
+        if model:
+            raise ConfigError("--judge-model needs --judge URL")
+        return {}
+    if source.startswith(("http://", "https://")):
+        if not model:
+            raise ConfigError("--judge-model is missing: the name of the model that the server runs")
+        return {"name": "endpoint", "url": source, "model": model}
+    if model:
+        raise ConfigError(f"--judge-model applies to a server; --judge {source} is a local model")
+    return {"name": "prompted", "path": source}
+
+
+def preset_names(kind: str) -> Callable[[str], list[str]]:
     """Return a completion of preset names of a kind, also for the last name of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
@@ -32,15 +98,15 @@ def known(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def known_kinds(incomplete: str) -> list[str]:
+def complete_kinds(incomplete: str) -> list[str]:
     """Complete the kinds of presets."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-def known_there(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete preset names of the kind given by the argument `kind`."""
     kind = ctx.params.get("kind")
-    return known(kind)(incomplete) if kind in KINDS else []
+    return preset_names(kind)(incomplete) if kind in KINDS else []
 
 
 # Panels of `--help`, in their order.
@@ -56,14 +122,14 @@ Methods = Annotated[
         "-m",
         help="A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
         " keep the output distribution. [sd; for an ensemble se]",
-        autocompletion=known("method"),
+        autocompletion=preset_names("method"),
         rich_help_panel=WHAT,
     ),
 ]
 Method = Annotated[
     str,
     typer.Option(
-        "--method", "-m", help="A method, or a TOML file.", autocompletion=known("method"), rich_help_panel=WHAT
+        "--method", "-m", help="A method, or a TOML file.", autocompletion=preset_names("method"), rich_help_panel=WHAT
     ),
 ]
 Pair = Annotated[
@@ -72,7 +138,7 @@ Pair = Annotated[
         "--pair",
         "-p",
         help="A pair of models, a TOML file, or draft=PATH,target=PATH.",
-        autocompletion=known("pair"),
+        autocompletion=preset_names("pair"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -82,7 +148,7 @@ PairOrTiny = Annotated[
         "--pair",
         "-p",
         help="A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]",
-        autocompletion=known("pair"),
+        autocompletion=preset_names("pair"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -92,7 +158,7 @@ Tasks = Annotated[
         "--task",
         "-t",
         help="A task, or a TOML file; repeat for several. [the pair's, else all]",
-        autocompletion=known("task"),
+        autocompletion=preset_names("task"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -101,7 +167,7 @@ Suite = Annotated[
     typer.Option(
         "--suite",
         help="A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.",
-        autocompletion=known("suite"),
+        autocompletion=preset_names("suite"),
         rich_help_panel=SUITES,
     ),
 ]
@@ -292,21 +358,21 @@ class SharedOptions:
         typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=SUITES),
     ] = ""
 
-    def options(self, **own: Any) -> Options:
-        """Parse the options, importing plugins first. `own` are values of options that the command defines itself."""
-        given = replace(self, **own)
-        plugins = imported(given.plugin)  # first, since the names of a plugin's presets may be scopes
+    def options(self, **values: Any) -> Options:
+        """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
+        chosen = replace(self, **values)
+        plugins = imported(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
         plain = ("limit", "sample", "max_new_tokens", "ignore_eos", "temperature", "top_k", "top_p", "seed", "shard")
         return Options(
-            **{name: getattr(given, name) for name in (*plain, "device", "dtype", "engine")},
-            on_overflow=given.on_overflow or "",
-            chat=given.chat or "",
-            repeats=Options.repeats if given.repeats is None else given.repeats,
-            gamma=tuple(map(lengths, filter(None, given.gamma or []))),
-            data=tuple(scoped(text, "task", "--data") for text in given.data or [] if text),
-            overrides=(*map(parse_override, given.set_ or []), *place_overrides(given.place or [])),
-            over=tuple(parse_override(text, "--over") for text in given.over or []),
-            heads=tuple(map(parse_head, given.head or [])),
+            **{name: getattr(chosen, name) for name in (*plain, "device", "dtype", "engine")},
+            on_overflow=chosen.on_overflow or "",
+            chat=chosen.chat or "",
+            repeats=Options.repeats if chosen.repeats is None else chosen.repeats,
+            gamma=tuple(map(lengths, filter(None, chosen.gamma or []))),
+            data=tuple(scoped(text, "task", "--data") for text in chosen.data or [] if text),
+            overrides=(*map(parse_override, chosen.set_ or []), *place_overrides(chosen.place or [])),
+            over=tuple(parse_override(text, "--over") for text in chosen.over or []),
+            heads=tuple(map(parse_head, chosen.head or [])),
             plugins=plugins,
         )
 
@@ -318,14 +384,14 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters
+        signature = inspect.signature(command).parameters
         hints = get_type_hints(SharedOptions, include_extras=True)
         added = [
             inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
             )
-            for each in fields(SharedOptions)
-            if each.name not in (*own, *leave_out)
+            for field in fields(SharedOptions)
+            if field.name not in (*signature, *leave_out)
         ]
 
         @wraps(command)
@@ -334,10 +400,12 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []
-        for each in own.values():
-            parameters += added if each.name == "shared" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        for parameter in signature.values():
+            parameters += (
+                added if parameter.name == "shared" else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            )
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
-        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
 
     return decorated

@@ -1,4 +1,7 @@
-"""`specbench plan`: show what a run or a suite would measure, what is missing, and the least time and memory."""
+"""`specbench plan`: show what a run or a suite would measure, what is missing, and the least time and memory.
+
+With `--for`, the estimate of a run or a suite on another machine.
+"""
 
 import json
 import re
@@ -11,30 +14,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.arguments import named, words
 from specbench.cli.console import print_table, say, terminal
+from specbench.cli.params import named, words
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
+from specbench.config.options import Request
 from specbench.config.presets import require_known
-from specbench.config.request import Request
-from specbench.config.suite import Line, Suite, read_suite
+from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.machine.accelerator import read_accelerator
+from specbench.machine.accelerator import Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
+    from specbench.resolution.machine_plan import MachineRow, MachineTotal
     from specbench.resolution.memory import Memory
     from specbench.resolution.plan_rows import PlanRow
 
 GIB = 1 << 30
 MISSING = " is not in the local cache"
-OPTIONAL = [
-    "tokens",
-    "generations",
-    "GiB",
-    "bound",
-]  # columns that narrow terminals hide, in this order; the last line sums them
-
+# Columns that narrow terminals hide, in this order; the last line sums them
+OPTIONAL = ["tokens", "generations", "GiB", "bound"]
+ESTIMATE = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
+# Columns of an estimate that narrow terminals hide: first the parts of the column GiB
+OPTIONAL_IN_ESTIMATE = ["graphs", "cache", "weights", "prompts", "generations"]
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
@@ -52,7 +54,7 @@ def plan(
         typer.Option(
             "--for",
             help="Estimate for another machine, without weights and network: h100, h200, a100, rtx4090 or a TOML file.",
-            autocompletion=params.known("machine"),
+            autocompletion=params.preset_names("machine"),
         ),
     ] = None,
     gpus: Annotated[
@@ -86,11 +88,9 @@ def plan(
         )
         choice = Choice.of(request, assumes_heads=bool(machine))
         tasks = tuple(choice.tasks.likely_names(bool(machine)))
-        line = Line(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
+        line = GridLine(methods=choice.methods.names, pairs=(request.pair,), tasks=tasks, options=options)
         planned = Suite(name="", paper="", shows="", description="", grid=(line,))
     if machine:
-        from specbench.cli.machine_plan import plan_for  # imports torch
-
         sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
     # imports torch
     from specbench.experiment.preparation import training_notes
@@ -186,8 +186,82 @@ def _device_table(devices: "Sequence[Memory]") -> Table:
         return "–" if size is None else f"{size / GIB:.2f}"
 
     lines = [
-        [each.device, ", ".join(each.models), *map(gib, (each.weights, each.cache, each.graphs, each.total)), gib(free)]
-        for each in devices
-        for free in [free_bytes(each.device)]
+        [
+            device.device,
+            ", ".join(device.models),
+            *map(gib, (device.weights, device.cache, device.graphs, device.total)),
+            gib(free),
+        ]
+        for device in devices
+        for free in [free_bytes(device.device)]
     ]
     return Table("Devices", ["device", "models", "weights", "cache", "graphs", "GiB", "free"], lines)
+
+
+def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: bool) -> ExitCode:
+    """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
+    # imports torch
+    from specbench.resolution.grid import resolve_grid
+    from specbench.resolution.machine_plan import ELSEWHERE, PlannedMachine, machine_rows, sentence, total_of
+    from specbench.resolution.machine_training import training_rows
+
+    target = PlannedMachine(machine, gpus)
+    with status("reading pairs and tasks"):
+        grid = resolve_grid(suite, out, on=ELSEWHERE)
+        rows = training_rows(suite, target)
+        rows += [row for part in grid.parts for row in machine_rows(part, target)]
+    if grid.unused and not suite.name:
+        raise ConfigError("; ".join(grid.unused.values()))
+    total = total_of(rows)
+    for note in grid.unused.values():
+        print(note, file=sys.stderr)
+    if as_json:
+        plan = {
+            "machine": asdict(machine), "gpus": gpus, "runs": [asdict(row) for row in rows], "total": asdict(total)
+        }  # fmt: skip
+        print(json.dumps(plan, indent=2))
+    else:
+        _print_estimate(rows, sentence(suite.name or "this run", total, target), total, machine)
+    return ExitCode.OK if total.fits and total.complete else ExitCode.MISSING
+
+
+def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", machine: Accelerator) -> None:
+    """Print the runs, the memory of the fullest one by device, what is assumed, and the totals."""
+    from specbench.resolution.machine_plan import NOTE, gib
+
+    console = terminal()
+    print_table(Table("", ESTIMATE, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
+    fullest = max(rows, key=lambda row: row.memory.total if row.memory else 0, default=None)
+    if fullest and len(fullest.devices) > 1:
+        print_table(_estimated_devices(fullest, machine), console)
+    say(NOTE, console)
+    for why in dict.fromkeys(row.why for row in rows if row.why):
+        say(why, console, "yellow")
+    console.print(f"disk: {gib(total.disk)} GiB for weights and results", highlight=False)
+    console.print(text, highlight=False)
+
+
+def _estimated_devices(row: "MachineRow", machine: Accelerator) -> Table:
+    """Return the memory of every device of a run."""
+    from specbench.resolution.machine_plan import gib
+
+    heads = ["device", "models", "weights", "cache", "graphs", "GiB", "of GiB"]
+    lines = []
+    for device in row.devices:
+        room = f"{machine.memory_gib:.0f}" if device.device.startswith("cuda") else "–"
+        sizes = map(gib, (device.weights, device.cache, device.graphs, device.total))
+        lines.append([device.device, ", ".join(device.models), *sizes, room])
+    return Table(f"Devices: {row.pair}, {row.task}", heads, lines)
+
+
+def _estimate(row: "MachineRow") -> list[str]:
+    """Return a row of an estimate as text."""
+    from specbench.resolution.machine_plan import gib, span
+
+    memory = row.memory
+    sizes = [gib(each) for each in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
+    if not row.fits:
+        sizes[-1] += " !"
+    counts = ["–" if each is None else str(each) for each in (row.prompts, row.generations)]
+    temperature = "–" if row.T is None else f"{row.T:g}"
+    return [row.pair, row.task, temperature, row.methods, *counts, span(*row.seconds) if row.seconds else "–", *sizes]

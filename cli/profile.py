@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import place, print_table, say, terminal
-from specbench.cli.params import known
+from specbench.cli.console import print_path, print_table, say, terminal
+from specbench.cli.params import preset_names
 from specbench.cli.progress import Terminal, interrupted
-from specbench.cli.report_output import conclude
-from specbench.config.options import Access
-from specbench.config.request import Request
+from specbench.cli.report import conclude
+from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
 from specbench.reporting.chain import (
     NOTE,
@@ -38,7 +37,7 @@ def profile(
             "--method",
             "-m",
             help="The method whose chain of models is measured.",
-            autocompletion=known("method"),
+            autocompletion=preset_names("method"),
             rich_help_panel=params.WHAT,
         ),
     ] = "polybasic",
@@ -48,7 +47,7 @@ def profile(
             "--task",
             "-t",
             help="The task that the prompts are from. [the pair's first task]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
             rich_help_panel=params.WHAT,
         ),
     ] = None,
@@ -92,7 +91,7 @@ def profile(
     )
     _, spec = read_pair(pair, options)
     levels = levels_of(method)
-    chains = [[levels[0], each, *levels[2:]] for each in middle] if middle else [levels]
+    chains = [[levels[0], model, *levels[2:]] for model in middle] if middle else [levels]
     tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
@@ -126,4 +125,4 @@ def profile(
         if write and choice:
             write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
             say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
-        place(summary.folder, console)
+        print_path(summary.folder, console)

@@ -81,8 +81,10 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
             now = time.monotonic()
             if now - last > PLAIN_SECONDS or done == total:
                 rate = (done - already) / max(now - start, 1e-9)
-                left = f", {duration((total - done) / rate)} left" if done < total else f" in {duration(now - start)}"
-                print(f"{terminal(label)}: {done}/{total}, {rate:.1f}/s{left}", file=sys.stderr, flush=True)
+                remaining = (
+                    f", {duration((total - done) / rate)} left" if done < total else f" in {duration(now - start)}"
+                )
+                print(f"{terminal(label)}: {done}/{total}, {rate:.1f}/s{remaining}", file=sys.stderr, flush=True)
                 last = now
 
         yield line

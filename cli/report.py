@@ -1,4 +1,4 @@
-"""`specbench report`: run folders or a suite as tables, plots and pages."""
+"""`specbench report`: run folders or a suite as tables, plots and pages; reports of runs and suites on the terminal."""
 
 import contextlib
 import sys
@@ -9,26 +9,29 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
 
+from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
-from specbench.cli.arguments import plot_formats, words
-from specbench.cli.console import place, print_table, printable, terminal
-from specbench.cli.params import known
-from specbench.cli.report_output import newest, show, show_chosen, show_collected
-from specbench.config.suite import read_suite
+from specbench.cli.console import print_path, print_table, printable, say, terminal
+from specbench.cli.params import plot_formats, preset_names, words
+from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
+from specbench.reporting.columns import column_of
+from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.formats.writers import CHOOSING, runs_text, suite_text
+from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suites import chosen_suite, collect
-from specbench.reporting.tables import pooled_table
-from specbench.runs.run_folder import runs_in
+from specbench.reporting.suites import Collected, chosen_suite, collect, suite_notes
+from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
+from specbench.runs.run_folder import SAMPLES, runs_in
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     table = "table"
     md = "md"
     latex = "latex"
@@ -41,7 +44,7 @@ class Format(StrEnum):
 class _Wanted:
     """The form and the extent of a report."""
 
-    form: Format
+    form: ReportFormat
     columns: list[str]
     out: Path | None
     plots: Path | None
@@ -59,10 +62,10 @@ def report(
         typer.Option(
             "--suite",
             help="Report a suite: the paper's tables, with its numbers next to the measured ones.",
-            autocompletion=known("suite"),
+            autocompletion=preset_names("suite"),
         ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    form: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder.")] = None,
     plot_format: params.PlotFormats = None,
@@ -85,13 +88,15 @@ def report(
     if suite and runs:
         raise ConfigError("give either run folders or --suite NAME, not both")
     keys = words(columns)
-    if keys and form not in (Format.table, *CHOOSING):
-        raise ConfigError(f"--columns applies to {', '.join([Format.table, *CHOOSING])}; {form} contains every value")
-    if full and (keys or (suite and form is not Format.latex)):
+    if keys and form not in (ReportFormat.table, *CHOOSING):
+        raise ConfigError(
+            f"--columns applies to {', '.join([ReportFormat.table, *CHOOSING])}; {form} contains every value"
+        )
+    if full and (keys or (suite and form is not ReportFormat.latex)):
         raise ConfigError(
             "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
         )
-    if explain and (suite or keys or form is not Format.table):
+    if explain and (suite or keys or form is not ReportFormat.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
@@ -116,7 +121,7 @@ def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
     if choice.columns:
         collected = chosen_suite(collected, choice.columns)
     drawn = plots_of_suite(collected, plots, choice.plot_formats) if plots else []
-    if form is not Format.table:
+    if form is not ReportFormat.table:
         _write(suite_text(collected, form, drawn, out.parent if out else Path(), choice.full), out)
         return
     with _opened(out) as file:
@@ -124,15 +129,15 @@ def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
     _print_paths(drawn)
 
 
-def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: Format, out: Path | None) -> None:
+def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: ReportFormat, out: Path | None) -> None:
     """Show one table of the speedups over all runs together."""
-    if form not in (Format.table, Format.md):
-        raise ConfigError(f"--pooled applies to {Format.table} and {Format.md}, not to {form}")
+    if form not in (ReportFormat.table, ReportFormat.md):
+        raise ConfigError(f"--pooled applies to {ReportFormat.table} and {ReportFormat.md}, not to {form}")
     summaries = collect(read_suite(suite), results).summaries if suite else summaries_of(runs)
     if len(summaries) < 2:
         raise ConfigError("--pooled needs at least two run folders, or a --suite")
     table = pooled_table(summaries)
-    if form is Format.md:
+    if form is ReportFormat.md:
         _write(markdown_table(table) + "\n", out)
         return
     with _opened(out) as file:
@@ -144,7 +149,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
     drawn = plots_of_runs(summaries, choice.plots, choice.plot_formats) if choice.plots else []
-    if choice.form is not Format.table:
+    if choice.form is not ReportFormat.table:
         _write(runs_text(summaries, choice.form, choice.columns, choice.full), choice.out)
         return
     with _opened(choice.out) as file:
@@ -154,7 +159,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
         else:
             show(summaries, console, choice.full, choice.explain)
         for summary in summaries:
-            place(summary.folder, console)
+            print_path(summary.folder, console)
     _print_paths(drawn)
 
 
@@ -178,3 +183,89 @@ def _write(text: str, out: Path | None) -> None:
 def _print_paths(paths: list[Path]) -> None:
     for path in paths:
         print(printable(path))
+
+
+def show_suite(suite: Suite, results: Path, console: Console, changed: bool) -> None:
+    """Print the tables, notes and conclusion of a suite, or a message if nothing of it was measured."""
+    try:
+        show_collected(collect(suite, results, changed), console)
+    except ConfigError as error:
+        say(str(error), console)
+
+
+def show_collected(collected: Collected, console: Console) -> None:
+    """Print the tables, notes and conclusion of a suite."""
+    suite = collected.suite
+    say(f"{suite.paper}, {suite.shows}: {suite.description}", console, "bold")
+    for table in collected.tables:
+        print_table(table, console)
+    for line in suite_notes(collected):
+        say(line, console)
+    conclude(collected.conclusion, console)
+
+
+def show(summaries: Sequence[RunSummary], console: Console, full: bool = False, explain: bool = False) -> None:
+    """Print the first table, the conditions and warnings, and the conclusion. With `full`, all tables and notes.
+
+    With `explain`, the definition of every column follows its table.
+    """
+    if full:
+        _show_all(summaries, console, explain)
+    else:
+        table = overview(summaries)
+        print_table(table, console)
+        if explain:
+            explain_columns([table], console)
+        for note in short_notes(summaries):
+            say(note, console)
+    conclude(conclusion(summaries), console)
+
+
+def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) -> None:
+    shown: list[Table] = []
+    if len(summaries) > 1:
+        shown.append(across(summaries))
+        print_table(shown[-1], console)
+        for note in common_notes(summaries):
+            say(note, console)
+        console.print()
+    for summary, tables in tables_by_run(summaries):
+        for table in tables:
+            print_table(table, console)
+        for note in notes(summary):
+            say(note, console)
+        console.print()
+        shown += tables
+    if explain:
+        explain_columns(shown, console)
+
+
+def explain_columns(tables: Sequence[Table], console: Console) -> None:
+    """Print the definition of every column of some tables, each once."""
+    heads = {key: head for table in tables for key, head in zip(table.keys, table.heads, strict=True) if key}
+    for key, head in heads.items():
+        unit = f" ({unit})" if (unit := column_of(key).documented_unit) else ""
+        say(f"{head}{unit}: {column_of(key).documentation}", console, "none")
+    console.print()
+
+
+def conclude(sentences: Sequence[str], console: Console) -> None:
+    """Print a conclusion, set off by an empty line."""
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        say(sentence, console, "bold")
+
+
+def show_chosen(summaries: Sequence[RunSummary], columns: Sequence[str], console: Console) -> None:
+    """Print one table of runs with the named columns, and their common notes. Raises ConfigError for an unknown column."""
+    table = chosen_table(summaries, columns)
+    print_table(table, console)
+    for note in [*common_notes(summaries), *valueless(table)]:
+        say(note, console)
+
+
+def newest(results: Path) -> list[Path]:
+    """Return the run folder that was written to last, in a list; empty if there is none."""
+    folders = [path.parent for path in results.glob(f"*/{SAMPLES}")]
+    return [max(folders, key=lambda folder: (folder / SAMPLES).stat().st_mtime)] if folders else []

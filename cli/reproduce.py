@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from specbench.cli.console import place, say, terminal
+from specbench.cli.console import print_path, say, terminal
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
 from specbench.reporting.reproduction import NOT_YET, WEIGHTS, kept_results, papers
@@ -52,5 +52,5 @@ def reproduce(
     if results is None:
         say(MISSING, console, "yellow")
     else:
-        place(f"results: {results}", console)
+        print_path(f"results: {results}", console)
     console.print("; ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)

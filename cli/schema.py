@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from specbench.cli.arguments import imported
-from specbench.cli.params import Plugins, known_kinds
+from specbench.cli.params import Plugins, complete_kinds, imported
 from specbench.config.pair import Pair
 from specbench.config.schema import Rules, family_schema, object_schema, suite_schema
 from specbench.errors import ConfigError, hint
@@ -51,7 +50,7 @@ def method_schema() -> dict[str, Any]:
     from specbench.decoding.method import Method
 
     rules = Rules(
-        beside=MethodFile,
+        extra=MethodFile,
         optional=frozenset({"gamma", "head"}),  # resolved from the models' sizes and the pair's heads
         types={"scorers": NAMES, "models": NAMES},
     )
@@ -95,7 +94,7 @@ def schema(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="method, pair, task, suite, machine or run. [all]", metavar="[KIND]", autocompletion=known_kinds
+            help="method, pair, task, suite, machine or run. [all]", metavar="[KIND]", autocompletion=complete_kinds
         ),
     ] = None,
     out: Annotated[
@@ -110,7 +109,7 @@ def schema(
     if kind is not None and kind not in SCHEMAS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, SCHEMAS)}")
     imported(plugin)
-    made = {each: SCHEMAS[each]() for each in ([kind] if kind else SCHEMAS)}
+    made = {kind_: SCHEMAS[kind_]() for kind_ in ([kind] if kind else SCHEMAS)}
     if out is None:
         print(_text(made[kind] if kind else made), end="")
         return

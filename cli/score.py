@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.arguments import imported
 from specbench.cli.console import terminal
-from specbench.cli.params import BreakLock, Plugins, Wait
+from specbench.cli.params import BreakLock, Plugins, Wait, imported
 from specbench.cli.progress import progress
-from specbench.cli.report_output import newest, show
+from specbench.cli.report import newest, show
 from specbench.config.options import Access, SandboxKind
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked

@@ -19,7 +19,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
-    from specbench.launch.progress import JobProgress
+    from specbench.launch.ledger import JobProgress
 
 REDRAW_SECONDS = 2.0
 
@@ -34,19 +34,19 @@ def status(
 
     Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
     """
-    from specbench.launch.progress import driver_runs, progress_of  # imports the suite's runner
+    from specbench.launch.ledger import driver_runs, progress_of  # imports the suite's runner
 
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")
     chosen, console = read_suite(suite), terminal()
     jobs = progress_of(chosen, out)
     if as_json:
-        print(json.dumps([asdict(each) for each in jobs], indent=1))
+        print(json.dumps([asdict(job) for job in jobs], indent=1))
         return
     while True:
         has_driver = driver_runs(chosen, out)
         _show(chosen, jobs, has_driver, console)
-        if not watch or not (has_driver or any(each.is_active for each in jobs)):
+        if not watch or not (has_driver or any(job.is_active for job in jobs)):
             return
         time.sleep(REDRAW_SECONDS)
         jobs = progress_of(chosen, out)
@@ -60,9 +60,9 @@ def _since(job: "JobProgress") -> str:
 def _show(suite: Suite, jobs: "Sequence[JobProgress]", has_driver: bool, console: Console) -> None:
     """Print the table of a suite's jobs, and the number of runs in each state."""
     heads = ["run", "state", "generations", "host", "since", "last line"]
-    rows = [[each.run, each.state, each.done_of, each.host or "–", _since(each), each.last or "–"] for each in jobs]
+    rows = [[job.run, job.state, job.done_of, job.host or "–", _since(job), job.last or "–"] for job in jobs]
     print_table(Table(f"Runs of {suite.name}", heads, rows), console, optional=["host", "since"])
-    states = Counter(each.state for each in jobs)
+    states = Counter(job.state for job in jobs)
     say(", ".join(f"{number} {state}" for state, number in states.items()), console, "bold")
-    if any(each.is_open for each in jobs) and not has_driver:
+    if any(job.is_open for job in jobs) and not has_driver:
         say("No driver is running. The same `specbench run` command continues.", console)

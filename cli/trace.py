@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.analysis.acceptance import acceptance_rate, accepted_length
 from specbench.analysis.token_origin import MEANING, TracedRound
 from specbench.cli import params
-from specbench.cli.params import known
+from specbench.cli.params import preset_names
 from specbench.cli.progress import Terminal
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
@@ -20,14 +20,14 @@ from specbench.reporting.columns import column_of
 from specbench.runs.record import Record
 
 if TYPE_CHECKING:
-    from specbench.experiment.prompt_trace import Trace
+    from specbench.experiment.generation import Trace
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 INDENT = "    "
 Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
 
 
-class Line(NamedTuple):
+class TraceLine(NamedTuple):
     """One round: its number and counts, and its tokens. Nested rounds are indented."""
 
     label: str
@@ -41,7 +41,7 @@ def trace(
     method: params.Method = "se",
     pair: params.Pair = "tiny",
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=known("task"))
+        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=preset_names("task"))
     ] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
     shared: params.SharedOptions,
@@ -61,7 +61,7 @@ def trace(
     options = shared.options(limit=index + 1, seed=seed)
     require_known([method], pair, [task] if task else [])
     # imports torch, after names are checked
-    from specbench.experiment.prompt_trace import TraceRequest, trace_prompt
+    from specbench.experiment.generation import TraceRequest, trace_prompt
 
     request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
     traced = trace_prompt(request, Terminal())
@@ -94,10 +94,10 @@ def _show(traced: "Trace") -> None:
     for words in closing(record):
         console.print(words)
     console.print()
-    console.print(visible(record.text, kept="\n\t"))
+    console.print(visible(record.text, allowed="\n\t"))
 
 
-def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) -> None:
+def _print_colored(console: Console, shown: list[TraceLine], legend: dict[str, str]) -> None:
     """Print a legend and the rounds, with the tokens colored by origin."""
     entries = [Text(meaning, STYLES[origin]) for origin, meaning in legend.items()]
     console.print(Text("; ").join(entries))
@@ -109,13 +109,13 @@ def _print_colored(console: Console, shown: list[Line], legend: dict[str, str]) 
         console.print(drawn)
 
 
-def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[Line]:
+def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[TraceLine]:
     """Yield a line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
     for number, each in enumerate(rounds, 1):
-        place = f"{above}{number:>{0 if above else width}}"
-        yield Line(f"{INDENT * depth}{place}  {counts(each)}", spans(each))
-        yield from lines(each.get("inner", []), depth + 1, f"{place.strip()}.")
+        position = f"{above}{number:>{0 if above else width}}"
+        yield TraceLine(f"{INDENT * depth}{position}  {counts(each)}", spans(each))
+        yield from lines(each.get("inner", []), depth + 1, f"{position.strip()}.")
 
 
 def counts(traced: TracedRound) -> str:
@@ -144,7 +144,7 @@ def spans(traced: TracedRound) -> list[Span]:
     return out
 
 
-def plain(line: Line) -> str:
+def plain(line: TraceLine) -> str:
     """Return a line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
     parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
     return f"{line.label}  {' '.join(parts)}"
@@ -164,6 +164,6 @@ def closing(record: Record) -> list[str]:
     ]
 
 
-def visible(text: str, kept: str = "") -> str:
-    """Return the text on one line with control characters escaped, except those in `kept`."""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+def visible(text: str, allowed: str = "") -> str:
+    """Return the text on one line with control characters escaped, except those in `allowed`."""
+    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)

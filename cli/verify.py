@@ -10,11 +10,10 @@ from rich import box
 from rich.table import Table
 
 from specbench.cli import params
-from specbench.cli.arguments import words
+from specbench.cli.app import wrapped
 from specbench.cli.console import printable, terminal
-from specbench.cli.params import known
+from specbench.cli.params import preset_names, words
 from specbench.cli.progress import Terminal
-from specbench.cli.width import wrapped
 from specbench.config.presets import require_known
 from specbench.errors import ExitCode
 
@@ -37,7 +36,7 @@ def verify(
             "--task",
             "-t",
             help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]",
-            autocompletion=known("task"),
+            autocompletion=preset_names("task"),
         ),
     ] = None,
     shared: params.SharedOptions,

@@ -14,12 +14,11 @@ from specbench.analysis.rows import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal
-from specbench.cli.report_output import newest
+from specbench.cli.report import newest
 from specbench.config.construct import construct
-from specbench.config.options import Access, Options
+from specbench.config.options import Access, Options, Request
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
-from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write

@@ -17,13 +17,13 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from specbench.analysis.intervals import Estimate, interval_of_ratio
-from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import fingerprint
-from specbench.models.eager_session import EagerSession
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.engine import LeanSession, network_of
 from specbench.models.loader import use_huge_pages_for
-from specbench.models.random_weights import random_model
+from specbench.models.simulated import random_model
 from specbench.models.sizes import size_of
+from specbench.models.transformers_session import EagerSession
 
 OUT = Path("results/block-prices.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)

@@ -20,8 +20,7 @@ import yaml
 
 import specbench
 from specbench._logging import quiet
-from specbench.cli.app import app
-from specbench.cli.lazy import LazyGroup
+from specbench.cli.app import LazyGroup, app
 from specbench.cli.schema import SCHEMAS
 
 ROOT = Path(__file__).parents[1]

@@ -17,8 +17,7 @@ from specbench.analysis.rows import complete
 from specbench.analysis.speed import speedup
 from specbench.analysis.theory import polybasic, speculation
 from specbench.analysis.theory.polybasic import Plan
-from specbench.config.options import Access, Options
-from specbench.config.request import Request
+from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import run
 from specbench.files import write
 from specbench.machine.hardware import fingerprint

@@ -22,19 +22,18 @@ from typing import Any
 import numpy as np
 
 from specbench._logging import quiet
-from specbench.cli.verdict_output import findings, outcome
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.cli.compare import findings, outcome
+from specbench.config.options import Options, Request
 from specbench.experiment.fresh_process import (
     ARGUMENT,
-    Batch,
     Launch,
+    RequestBatch,
     batch_in,
     end_with_parent,
-    measure_apart,
     measure_here,
+    measure_in_new_process,
 )
-from specbench.experiment.gate import Recording, check, record
+from specbench.experiment.gate import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
@@ -138,11 +137,11 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
         temperature=0.0,
         device="cpu",
     )
-    path, nothing = folder / "snapshot.json", Batch()
+    path, nothing = folder / "snapshot.json", RequestBatch()
     request = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options)
-    how = Recording(counters_only=False, sessions=args.sessions)
-    record(path, folder / "base", Batch(requests=[request]), how)
-    launches: list[tuple[str, Launch]] = [("nothing", measure_apart)] * args.trials
+    how = SnapshotOptions(counters_only=False, sessions=args.sessions)
+    record(path, folder / "base", RequestBatch(requests=[request]), how)
+    launches: list[tuple[str, Launch]] = [("nothing", measure_in_new_process)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
     trials: list[tuple[str, list[Verdict]]] = []
     for number, (what, launch) in enumerate(launches):
@@ -157,8 +156,8 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
     print(args.out.read_text(encoding="utf-8"))
 
 
-def _injected(what: str, batch: Batch, out: Path) -> None:
-    measure_apart(batch, out, MODULE, "--inject", what)
+def _injected(what: str, batch: RequestBatch, out: Path) -> None:
+    measure_in_new_process(batch, out, MODULE, "--inject", what)
 
 
 def _page(

@@ -25,7 +25,7 @@ from specbench.config.pair import BUNDLED, PACKAGE, Pair
 from specbench.config.presets import preset
 from specbench.data.prompting import continuation, encode
 from specbench.data.task import Data, Task, without
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
@@ -129,7 +129,7 @@ def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Ite
     for sample in data.samples:
         prompt, _ = encode(loaded.tokenizer, task, sample, [], loaded.window)
         models = loaded.open(prompt)
-        limits = Limits(
+        limits = GenerationLimits(
             eos=loaded.eos,
             max_new_tokens=task.max_new_tokens,
             window=loaded.window,

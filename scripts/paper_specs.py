@@ -17,16 +17,16 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
-from specbench.config.architectures import architecture_of
 from specbench.config.construct import Table
+from specbench.config.model_files import architecture_of
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import preset
-from specbench.config.suite import TINY, Line, Suite, read_suite, suites
+from specbench.config.suite import TINY, GridLine, Suite, read_suite, suites
 from specbench.data.rows import Row
 from specbench.data.task import Task
-from specbench.experiment.pipeline import Steps, measure
+from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.observer import Observer
-from specbench.resolution.grid import Part, resolve_grid
+from specbench.resolution.grid import GridPart, resolve_grid
 from specbench.resolution.selection import read_pair
 
 RESULT = Path(__file__).parents[1] / "results" / "paper-specs.md"
@@ -117,9 +117,9 @@ def walk(suite: Suite, folder: Path) -> Walked:
     return walked
 
 
-def _decode(part: Part, walked: Walked) -> None:
+def _decode(part: GridPart, walked: Walked) -> None:
     assert part.plan
-    steps = Steps(access=Access(fresh=True), sandbox=part.sandbox)
+    steps = MeasureOptions(access=Access(fresh=True), sandbox=part.sandbox)
     for run in part.plan.runs:
         results = measure(part.plan, [run], steps, Observer())
         (summary,) = results.summaries
@@ -133,7 +133,7 @@ def _decode(part: Part, walked: Walked) -> None:
 def covering(names: Sequence[str], folder: Path) -> list[Suite]:
     """Return small suites that cover every method, architecture and task of some suites once."""
     seen: set[str] = set()
-    found: dict[str, list[Line]] = defaultdict(list)
+    found: dict[str, list[GridLine]] = defaultdict(list)
     originals = {name: toy_suite(name, folder) for name in names}
     for name, suite in originals.items():
         for line, pair, task in suite.parts():
@@ -149,7 +149,7 @@ def covering(names: Sequence[str], folder: Path) -> list[Suite]:
     return [replace(originals[name], grid=tuple(lines)) for name, lines in found.items()]
 
 
-def _first_values(line: Line, new: set[str]) -> Line:
+def _first_values(line: GridLine, new: set[str]) -> GridLine:
     """Return a line with its new methods, or its first one, and the first value of every sweep."""
     methods = tuple(name for name in line.methods if name in new) or line.methods[:1]
     over = tuple((key, values[:1]) for key, values in line.options.over if key.partition(".")[0] in methods)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
-from specbench.config.options import Access, Options, SandboxKind, fields_of
-from specbench.config.request import Request
+from specbench.config.options import Access, Options, Request, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer
@@ -86,7 +85,7 @@ class RunResult:
     unscored: MissingAsset | None = None
 
     def __repr__(self) -> str:
-        lines = (f"{each.spec.words}{'' if each.complete else ' (incomplete)'}" for each in self.summaries)
+        lines = (f"{summary.spec.words}{'' if summary.complete else ' (incomplete)'}" for summary in self.summaries)
         return _listed(f"RunResult of {counted(len(self.summaries), 'run')}:", list(lines))
 
     def _repr_html_(self) -> str:
@@ -267,7 +266,7 @@ def load(*folders: str | PathLike[str]) -> RunResult:
     """Read run folders, or folders that contain them. Raises ConfigError without folders, or for one without a run."""
     if not folders or not all(map(_is_path, folders)):
         raise ConfigError(f"load: {folders[0] if len(folders) == 1 else folders!r} must be paths of run folders")
-    paths = tuple(found for each in map(Path, folders) for found in runs_in(each) or [each])
+    paths = tuple(folder for path in map(Path, folders) for folder in runs_in(path) or [path])
     return RunResult(paths, tuple(summaries_of(paths)))
 
 
@@ -292,8 +291,8 @@ def register(plugin: type[Named] | str | PathLike[str]) -> None:
     A class is a subclass of Method, Proposer, Target, Stop or Task with a name. Runs record the hash of the source, so a
     changed class starts a new run. Raises ConfigError if the class has no name, or the file cannot be imported.
     """
-    known = plugins.register(plugin) if isinstance(plugin, type) else plugins.load(str(plugin))
-    _registered[known[0]] = known[1]
+    source = plugins.register(plugin) if isinstance(plugin, type) else plugins.load(str(plugin))
+    _registered[source[0]] = source[1]
 
 
 _registered: dict[str, str] = {}  # sources of registered classes: file name -> SHA-256
@@ -308,10 +307,10 @@ def _request(
 ) -> Request:
     """Return a request for methods, a pair and tasks."""
     method, pair, task = what
-    given = dict(options)
-    sandbox = given.pop("sandbox", None)
-    files = _names("plugins", given.pop("plugins", ()))
-    fields = fields_of(given, others=("method", "pair", "task", "plugins", "sandbox"))
+    values = dict(options)
+    sandbox = values.pop("sandbox", None)
+    files = _names("plugins", values.pop("plugins", ()))
+    fields = fields_of(values, others=("method", "pair", "task", "plugins", "sandbox"))
     return Request(
         methods=_names("method", method),
         pair=pair,
@@ -338,7 +337,7 @@ def _names(option: str, names: Names) -> tuple[str, ...]:
         return (names,)
     if not isinstance(names, Iterable):
         raise ConfigError(f"{option} = {names!r} must be a name, or a list of names")
-    found = tuple(map(str, names))
-    if not found and names != ():  # an empty tuple is the default
+    words = tuple(map(str, names))
+    if not words and names != ():  # an empty tuple is the default
         raise ConfigError(f"{option} = {names!r} names nothing; help: leave it out for the default")
-    return found
+    return words

@@ -51,19 +51,19 @@ class FolderInUse(MissingAsset):
     """A folder that another process writes to. The message names the process; exit code 4."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return the known word that is the most similar to another; empty if none is. Upper and lower case are alike."""
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in candidates}
     near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
     return lower[near[0]] if near else ""
 
 
-def hint(word: str, known: Iterable[str], listed: str = "known") -> str:
+def hint(word: str, candidates: Iterable[str], listed: str = "known") -> str:
     """Return ` (did you mean 'x'?)` with the nearest known word, and the list of known words; empty if there are none.
 
     `listed` introduces the list.
     """
-    names = sorted(filter(None, known))
+    names = sorted(filter(None, candidates))
     near = nearest(word, names)
     meant = f" (did you mean '{near}'?)" if near else ""
     return meant + (f"; {listed}: {', '.join(names)}" if names else "")

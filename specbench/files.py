@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from specbench.errors import ConfigError
 
 T = TypeVar("T")
-SEAL = "sha256"
+CHECKSUM = "sha256"
 
 
 def read_text(path: Path) -> str:
@@ -74,33 +74,36 @@ def write(path: Path, text: str) -> None:
         raise
 
 
-def write_sealed(path: Path, table: Mapping[str, Any], indent: int | None = None) -> None:
+def write_with_checksum(path: Path, table: Mapping[str, Any], indent: int | None = None) -> None:
     """Write a table as JSON, with its checksum under "sha256". Raises OSError, naming the file."""
-    write(path, sealed(table, indent))
+    write(path, json_with_checksum(table, indent))
 
 
-def sealed(table: Mapping[str, Any], indent: int | None = None) -> str:
+def json_with_checksum(table: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a table as JSON, with its checksum under "sha256"."""
     plain = json.loads(json.dumps(table))  # as it is read back: keys are strings, tuples are lists
-    return json.dumps({**plain, SEAL: seal_of(plain)}, ensure_ascii=False, indent=indent) + "\n"
+    return json.dumps({**plain, CHECKSUM: checksum_of(plain)}, ensure_ascii=False, indent=indent) + "\n"
 
 
-def read_sealed(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
-    """Read a file of `write_sealed`. Raises ConfigError, with the remedy, if it was damaged or changed or has no checksum."""
+def read_with_checksum(path: Path, kind: type[T], remedy: str = "restore it, or measure again with --fresh") -> T:
+    """Read a file of `write_with_checksum`.
+
+    Raises ConfigError, with the remedy, if the file was damaged or changed, or if it has no checksum.
+    """
     try:
         table = read_json(path, dict[str, Any])
-        known = table.pop(SEAL, None)
-        if known is None:
+        recorded = table.pop(CHECKSUM, None)
+        if recorded is None:
             raise ConfigError(f"{path}: damaged: it has no checksum")
-        if known != seal_of(table):
+        if recorded != checksum_of(table):
             raise ConfigError(f"{path}: damaged: changed after it was written")
         return checked(table, kind, str(path))
     except ConfigError as error:
         raise ConfigError(f"{error}; help: {remedy}") from None
 
 
-def seal_of(table: dict[str, Any]) -> str:
-    """Return the checksum of a table as it is read from JSON, without its key SEAL."""
+def checksum_of(table: dict[str, Any]) -> str:
+    """Return the checksum of a table as it is read from JSON, without its key CHECKSUM."""
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,5 +1,5 @@
 """Tasks, one class and one file each. Importing the package registers all of them."""
 
-from specbench.config.discovery import import_modules
+from specbench.config.construct import import_modules
 
 import_modules(__name__, __path__)

@@ -30,7 +30,7 @@ from scripts.gpu.exactness import (
 )
 from scripts.gpu.graphs import graph_checks
 from scripts.gpu.logits import StaleGraph, StaleLean, logits_agree
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint
@@ -65,7 +65,7 @@ def check(suite: str, what: str, run: Callable[[], Verdict]) -> Check:
 def greedy_agrees(worlds: dict[str, Small], engine: str, name: str, tokens: int) -> Verdict:
     """Compare a method's greedy tokens on one engine with autoregressive decoding by transformers, for every family."""
     method, plain = METHODS[name]
-    limits, other, tested, accepted, families = Limits(frozenset(), tokens), [], 0, 0, 0
+    limits, other, tested, accepted, families = GenerationLimits(frozenset(), tokens), [], 0, 0, 0
     for family, small in worlds.items():
         if engine in small.engines:
             out = decode(method, small.open(engine), GREEDY, limits)
@@ -82,7 +82,7 @@ def nan_is_reported(small: Small, engine: str, name: str, temperature: float) ->
     """Check that logits of NaN raise an error, at the latest at the end of the generation."""
     sampler = Sampler(temperature, generator=gpu.generator(small.reference.device, 0))
     try:
-        decode(METHODS[name][0], small.open(engine), sampler, Limits(frozenset(), 8))
+        decode(METHODS[name][0], small.open(engine), sampler, GenerationLimits(frozenset(), 8))
     except FloatingPointError as error:
         return f"reported {str(error).removeprefix(': ')}", "an error", True
     return "tokens, and no error", "an error", False

@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
 from specbench.files import write
-from specbench.models import random_weights as dummy
-from specbench.models.eager_session import EagerSession
+from specbench.models import simulated
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of, small_config
+from specbench.models.transformers_session import EagerSession
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import Opened
 
@@ -113,7 +113,7 @@ def _random_model(family: str, vocabulary: int) -> PreTrainedModel:
     """Return a random model of an example configuration, with weights large enough to make its choices clear."""
     config = small_config(family, vocabulary, POSITIONS)
     config.bos_token_id = config.eos_token_id = None
-    model = dummy.random_model(config, "float32", torch.device("cpu"))
+    model = simulated.random_model(config, "float32", torch.device("cpu"))
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from scripts.gpu.exactness import Verdict
-from specbench.config.placement import place_overrides
+from specbench.config.pair import place_overrides
 
 PLACEMENTS = {
     "a GPU for each model": ("sd", ["draft=cuda:1", "target=cuda:0"]),
@@ -75,8 +75,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
 
 def _tokens(method: str, places: list[str], temperature: float) -> dict[Any, list[int]]:
     """Return the token ids of a run by method, sample and repeat. Raises RuntimeError if a generation failed."""
-    from specbench.config.options import Options
-    from specbench.config.request import Request
+    from specbench.config.options import Options, Request
     from specbench.experiment.pipeline import run
     from specbench.runs.run_folder import load
 

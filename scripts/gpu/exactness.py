@@ -15,20 +15,18 @@ from torch import Tensor
 
 from scripts.gpu.common import Engines, Small, generator
 from specbench.decoding.drafting import roll
-from specbench.decoding.enumerating_sampler import exact_distribution
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
-from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
-from specbench.decoding.usage import Usage
 from specbench.decoding.verify import Verified, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.engine import GraphSession, LeanSession
-from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
+from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.verification.enumeration import Opened
 
 FEW = 3
@@ -80,13 +78,13 @@ class Listed:
     def hidden(self, ids: list[int], start: int) -> Tensor:
         raise ValueError("a list of logits has no hidden states")
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return 0
 
     def logits_of(self, states: Tensor) -> Tensor:
         raise ValueError("a list of logits has no LM head")
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
 
@@ -138,7 +136,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
     For n draws over m outcomes, the total variation distance to the true distribution exceeds sqrt(m / (2 pi n)) +
     sqrt(ln(1 / ODDS) / (2 n)) with a probability below ODDS (McDiarmid's inequality).
     """
-    (method, plain), limits = METHODS[name], Limits(frozenset(), FEW)
+    (method, plain), limits = METHODS[name], GenerationLimits(frozenset(), FEW)
     truth = "listed" if engine == "listed" else "eager"
     exact = exact_distribution(lambda sampler: tuple(decode(plain, world.open(truth), sampler, limits).tokens))
     sampler, counts, n = Sampler(generator=generator(world.device, seed)), dict.fromkeys(exact, 0), 0

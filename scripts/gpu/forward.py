@@ -14,11 +14,11 @@ from scripts.gpu.common import Engines, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
 from specbench.analysis import rows as records
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
-from specbench.machine.bandwidth import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.resolve import ResolvedModel
@@ -110,7 +110,7 @@ class _Bench:
         vocabulary = self.engines.vocabulary
         for i in range(self.settings.forwards):
             session.score(ids + [(n + i % 2 + j) % vocabulary for j in range(n)], len(ids))
-        session.settle()
+        session.finish()
 
     def drafting(self) -> list[Figure]:
         """Time DRAFTED consecutive draft tokens, sampling included, at T = 0 and T = 1."""
@@ -145,13 +145,13 @@ class _Bench:
         ids, chance = self._ids(), torch.Generator(self.settings.device).manual_seed(0)
         for i in range(self.settings.forwards):
             session.roll([*ids, i % 2], DRAFTED, Sampler(temperature, generator=chance), frozenset())
-        session.settle()
+        session.finish()
 
     def decoding(self) -> list[Figure]:
         """Time greedy `ar`: decoding seconds per token after the first, and the share that memory bandwidth explains."""
         say("autoregressive decoding")
         names, rows = self.engines.names(), {engine: list[Record]() for engine in self.engines.names()}
-        ar, limits = Autoregressive(scorers=("it",), target=Last()), Limits(frozenset(), self.settings.tokens)
+        ar, limits = Autoregressive(scorers=("it",), target=Last()), GenerationLimits(frozenset(), self.settings.tokens)
         for repeat in range(-1, self.settings.repeats):
             for engine in names:
                 models = Opened({"it": self.engines.session(engine)}, self._ids())

@@ -17,15 +17,15 @@ from scripts.gpu.common import Small, generator
 from scripts.gpu.exactness import METHODS, Verdict
 from specbench.decoding import sampling
 from specbench.decoding import verify as verify_module
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
-from specbench.models import random_weights as dummy
-from specbench.models.eager_session import EagerSession
+from specbench.models import simulated
 from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.models.quantization import quantize
+from specbench.models.transformers_session import EagerSession
 from specbench.verification.enumeration import Opened
 
 HEADS = {  # heads, key-value heads, width
@@ -72,7 +72,7 @@ def model(shape: tuple[int, int, int], dtype: str, device: torch.device) -> PreT
         vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2,
         num_attention_heads=heads, num_key_value_heads=shared, max_position_embeddings=POSITIONS,
     )  # fmt: skip
-    made = dummy.random_model(config, "float32", torch.device("cpu"))
+    made = simulated.random_model(config, "float32", torch.device("cpu"))
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in made.parameters():
@@ -226,6 +226,6 @@ def _decoded(small: Small, prompt: list[int], temperature: float) -> list[int] |
     sessions = {role: each.session("graph") for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=generator(small.reference.device, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)

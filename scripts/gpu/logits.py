@@ -6,8 +6,8 @@ import random
 from scripts.gpu.common import SOURCE, VOCABULARY, Small
 from scripts.gpu.exactness import Verdict
 from specbench.decoding.session import Session
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import GraphSession, LeanSession
+from specbench.models.transformers_session import EagerSession
 
 LIMIT = 2e-4  # float32 rounding of logits of size 10
 GROWTH = 248  # tokens added at once, to pass the first span of a graph
@@ -35,7 +35,7 @@ def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
         truth = EagerSession(small.reference, VOCABULARY, SOURCE if small.seq2seq else None).score(ids, start)
         error = float((found - truth).abs().nan_to_num(nan=math.inf).max())
         worst[kind], before = max(worst[kind], error), ids
-    session.settle()
+    session.finish()
     return worst
 
 

@@ -14,7 +14,7 @@ from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwar
 from specbench.analysis.rows import seconds
 from specbench.analysis.speed import speedup
 from specbench.analysis.theory import ensembles
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
@@ -24,7 +24,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.loaded_pair import LoadedPair
-from specbench.models.synthetic_logits import calibrate
+from specbench.models.simulated import calibrate
 from specbench.runs.record import Record
 
 GAMMA = 5  # draft length of speculative decoding, in both
@@ -131,9 +131,9 @@ def _call(each: Candidate, settings: Settings, prompt: int, repeat: int) -> tupl
     synchronise(settings.device)
     begin = time.perf_counter()
     models = each.pair.open(ids)
-    out = decode(each.method, models, Sampler(temperature=0.0), Limits(frozenset(), settings.tokens))
+    out = decode(each.method, models, Sampler(temperature=0.0), GenerationLimits(frozenset(), settings.tokens))
     synchronise(settings.device)
-    seconds = time.perf_counter() - begin - sum(session.usage.off_clock for session in models.sessions.values())
+    seconds = time.perf_counter() - begin - sum(session.usage.excluded_seconds for session in models.sessions.values())
     return record(each.name, prompt, repeat, models, out, each.simulated), seconds
 
 
@@ -182,7 +182,7 @@ def _sampled(methods: dict[str, Method], pair: LoadedPair, settings: Settings) -
     rows, names, limits = (
         {name: list[Record]() for name in methods},
         list(methods),
-        Limits(frozenset(), settings.tokens),
+        GenerationLimits(frozenset(), settings.tokens),
     )
     for repeat in range(-1, settings.repeats):  # the first is a warm-up
         for i in range(settings.prompts if repeat >= 0 else 1):

@@ -25,8 +25,7 @@ from specbench.analysis.speed import (
 )
 from specbench.analysis.summary import context_of
 from specbench.runs.record import Record
-from specbench.runs.run_folder import load
-from specbench.runs.scores import Scores
+from specbench.runs.run_folder import Scores, load
 
 RATIOS: dict[str, Callable[[Rows, Rows], Estimate]] = {  # values over a baseline, which two methods of a run share
     "speedup": speedup,

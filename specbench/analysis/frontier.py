@@ -20,8 +20,7 @@ from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import Choice, Point, swept
 from specbench.analysis.quality import scores_of
 from specbench.analysis.rows import seconds
-from specbench.runs.run_folder import read, spec_of
-from specbench.runs.scores import Scores
+from specbench.runs.run_folder import Scores, read, spec_of
 from specbench.scoring import metric
 
 RESAMPLES = 500

@@ -8,9 +8,8 @@ import numpy as np
 
 from specbench.analysis.intervals import Estimate, interval, interval_of_sums, wilson
 from specbench.errors import ConfigError
-from specbench.files import read_sealed
-from specbench.runs.run_folder import SCORES
-from specbench.runs.scores import ScoreRow, Scores
+from specbench.files import read_with_checksum
+from specbench.runs.run_folder import SCORES, ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
 
@@ -19,7 +18,7 @@ def scores_of(folder: Path) -> Scores:
     """Return a run's scores.json, without rows if nothing was scored yet. Raises ConfigError if it is damaged."""
     path = folder / SCORES
     if path.exists():
-        scores = read_sealed(path, Scores, f"specbench score {folder}")
+        scores = read_with_checksum(path, Scores, f"specbench score {folder}")
         names = [each["name"] for each in scores["metrics"]]
         if scores["headline"] and scores["headline"] not in names:
             raise ConfigError(

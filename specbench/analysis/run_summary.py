@@ -15,8 +15,8 @@ from specbench.analysis.speculation import Level
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment
+from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
-from specbench.runs.scores import MetricTable
 
 SCHEMA = 6  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately

@@ -29,7 +29,7 @@ from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunS
 from specbench.analysis.speculation import levels
 from specbench.analysis.speed import speedup
 from specbench.errors import ConfigError
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
 from specbench.runs.run_folder import (
     CONFIG,
@@ -38,12 +38,12 @@ from specbench.runs.run_folder import (
     SAMPLES,
     SCORES,
     SUMMARY,
+    Scores,
     imported_of,
     load,
     spec_of,
 )
 from specbench.runs.run_spec import Clock, MethodSpec, RunSpec
-from specbench.runs.scores import Scores
 
 PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in several processes
 PREFILL = 0.1  # share of the time from which on the headline includes prefill
@@ -63,7 +63,7 @@ def summary_of(folder: Path) -> RunSummary:
 
 def save_summary(folder: Path, summary: RunSummary) -> None:
     """Write a summary into its run folder."""
-    write_sealed(folder / SUMMARY, to_table(summary), indent=1)
+    write_with_checksum(folder / SUMMARY, to_table(summary), indent=1)
 
 
 def _stored(folder: Path) -> RunSummary | None:
@@ -72,7 +72,7 @@ def _stored(folder: Path) -> RunSummary | None:
     if not path.exists():
         return None
     try:
-        table = read_sealed(path, dict[str, Any])
+        table = read_with_checksum(path, dict[str, Any])
         if (table.get("schema"), table.get("stamp")) != (SCHEMA, stamp(folder)):
             return None
         return from_table({**table, "folder": str(folder), "run": folder.name}, str(path))
@@ -133,7 +133,7 @@ def summarise(folder: Path) -> RunSummary:
         what = "contains no run" if folder.exists() else "does not exist"
         raise ConfigError(f"{folder} {what}; help: specbench run")
     spec = spec_of(folder)
-    environment = read_sealed(folder / ENVIRONMENT, Environment)
+    environment = read_with_checksum(folder / ENVIRONMENT, Environment)
     recorded = load(folder)
     records = recorded.records
     scores = by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})

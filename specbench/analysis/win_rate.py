@@ -9,9 +9,8 @@ import numpy as np
 
 from specbench.analysis.intervals import Estimate, by_prompt, interval_of_sums, wilson
 from specbench.analysis.points import Point, PointValue
-from specbench.files import read_sealed
-from specbench.runs.run_folder import JUDGED
-from specbench.runs.scores import Judged, JudgedRow
+from specbench.files import read_with_checksum
+from specbench.runs.run_folder import JUDGED, Judged, JudgedRow
 
 JUDGE = "judge"  # the value of a point that names the judge
 
@@ -78,7 +77,7 @@ def judged_of(folder: Path) -> Judged | None:
     path = folder / JUDGED
     if not path.exists():
         return None
-    return read_sealed(path, Judged, "restore or delete it, and judge again")
+    return read_with_checksum(path, Judged, "restore or delete it, and judge again")
 
 
 def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:

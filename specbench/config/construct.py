@@ -3,7 +3,7 @@
     class Target(Named): ...                       # a family
     class Mixture(Target, name="mixture"): ...     # a member, found by the table's `name`
 
-A table holds the fields of the member and `name`. Errors are one line with the place, the value and the nearest known word.
+A table holds the fields of the member and `name`. Errors are one line with the location, the value and the nearest word.
 """
 
 import dataclasses
@@ -11,12 +11,16 @@ import inspect
 import math
 import types
 import typing
+from collections.abc import Iterable
 from enum import StrEnum
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ClassVar, Self, TypeVar
 
 from specbench.errors import ConfigError, hint
 
 Table = dict[str, object]  # a TOML table whose keys its reader checks
+T = TypeVar("T")
 
 
 class Named:
@@ -50,9 +54,6 @@ class Named:
                 )
             return member()
         return construct(member, {k: v for k, v in table.items() if k != "name"}, where)
-
-
-T = TypeVar("T")
 
 
 def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
@@ -157,3 +158,9 @@ def at_least(thing: object, **least: float) -> None:
     for key, low in least.items():
         if (value := getattr(thing, key)) is not None:
             within(key, value, low, math.inf)
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import all modules of a package, in alphabetical order, so that the classes in them register themselves."""
+    for module in sorted(iter_modules(path)):
+        import_module(f"{package}.{module.name}")

@@ -1,8 +1,8 @@
-"""The options of a run, apart from its methods, pair and tasks."""
+"""The options of a run, how commands use their folders, and requests: methods, a pair and tasks with options."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
@@ -140,8 +140,8 @@ class Options:
         _require_single("data", self.data)
         _require_single("gamma", tuple((scope, ",".join(map(str, lengths))) for scope, lengths in self.gamma))
         for option, key in ALSO_SET.items():
-            given = dict(self.overrides).get(f"task.{key}")
-            if (value := getattr(self, option)) and given not in (None, value):
+            override_value = dict(self.overrides).get(f"task.{key}")
+            if (value := getattr(self, option)) and override_value not in (None, value):
                 raise ConfigError(f"--{option.replace('_', '-')} and --set task.{key} conflict: give one of them")
 
     def changes(self) -> dict[str, Any]:
@@ -156,9 +156,9 @@ class Options:
         parsed = [override(key, value, [*extra, Path(name).stem]) for key, value in self.overrides]
         return sorted((o for o in parsed if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
-    def all_overrides(self, kind: str, own: Sequence[str] = ()) -> list[Override]:
-        """Return all overrides of a kind of table. `own` are names of presets that are not bundled."""
-        stems = [Path(name).stem for name in own]
+    def all_overrides(self, kind: str, extra: Sequence[str] = ()) -> list[Override]:
+        """Return all overrides of a kind of table. `extra` are names of presets that are not bundled."""
+        stems = [Path(name).stem for name in extra]
         return [each for key, value in self.overrides if (each := override(key, value, stems)).kind == kind]
 
     def data_for(self, task: str) -> str:
@@ -178,8 +178,8 @@ class Options:
                 heads.append((rest if colon else name, path))
         return tuple(heads)
 
-    def place(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
-        """Return the place that errors in a table name: its file, and the overrides that changed it."""
+    def location(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
+        """Return the location that errors in a table name: its file, and the overrides that changed it."""
         keys = ", ".join(each.key for each in applied if each.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
 
@@ -210,7 +210,7 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     """Return the fields of `Options` that a table of options by name gives, as a suite's file or Python has them.
 
     `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method; None leaves these
-    five out. `where` is the place of the table. `others` are names that an unknown option may be mistaken for.
+    five out. `where` is the location of the table. `others` are names that an unknown option may be mistaken for.
     Raises ConfigError, naming the option, for an unknown one and for a value of the wrong type.
     """
     kinds = get_type_hints(Options)
@@ -218,22 +218,22 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     renamed = {field: option for option, field in TABLES.items()}
     made: dict[str, Any] = {}
     for name, value in table.items():
-        place = f"{where}: {name}" if where else name
+        location = f"{where}: {name}" if where else name
         if name not in plain and name not in TABLES:
             nearest = hint(renamed.get(name, name), [*sorted(plain), *TABLES, *others])
             raise ConfigError(f"{f'{where}: ' if where else ''}unknown option '{name}'{nearest}")
         if value is None and name in {*TABLES, "data", "gamma"}:
             continue
         if name in TABLES:
-            made[TABLES[name]] = tuple(_entries(value, place, "table" if where else "dictionary"))
+            made[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
         elif name == "data":
             kind = "a path, or the name of a source"
-            made[name] = tuple((scope, _path(each, place, kind)) for scope, each in _scoped(value, place))
+            made[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
         elif name == "gamma":
-            made[name] = tuple((scope, _lengths(each, place)) for scope, each in _scoped(value, place))
+            made[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
         else:
             allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
-            made[name] = None if value is None and allows_none else convert(value, kinds[name], place)
+            made[name] = None if value is None and allows_none else convert(value, kinds[name], location)
     if "heads" in made:
         made["heads"] = tuple(
             (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]
@@ -241,16 +241,16 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     return made
 
 
-def _entries(value: object, place: str, kind: str) -> Iterable[tuple[str, Any]]:
+def _entries(value: object, location: str, kind: str) -> Iterable[tuple[str, Any]]:
     """Return the keys and values of a table."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{place} = {value!r} must be a {kind}")
+        raise ConfigError(f"{location} = {value!r} must be a {kind}")
     if wrong := [key for key in value if not isinstance(key, str)]:
-        raise ConfigError(f"{place}: key {wrong[0]!r} must be a text")
+        raise ConfigError(f"{location}: key {wrong[0]!r} must be a text")
     return value.items()
 
 
-def _scoped(value: object, place: str) -> Iterable[tuple[str, Any]]:
+def _scoped(value: object, location: str) -> Iterable[tuple[str, Any]]:
     """Return an option as values by scope, from one value for all or a table of values by name."""
     if isinstance(value, Mapping):
         return ((str(key), each) for key, each in value.items())
@@ -258,20 +258,20 @@ def _scoped(value: object, place: str) -> Iterable[tuple[str, Any]]:
         return (("", value),)
     if value == ():
         return ()
-    raise ConfigError(f"{place} = {value!r} must be one value, or a table of values by name")
+    raise ConfigError(f"{location} = {value!r} must be one value, or a table of values by name")
 
 
-def _path(value: object, place: str, kind: str = "a path") -> str:
+def _path(value: object, location: str, kind: str = "a path") -> str:
     if not isinstance(value, str | PathLike):
-        raise ConfigError(f"{place}: {value!r} must be {kind}")
+        raise ConfigError(f"{location}: {value!r} must be {kind}")
     return str(value)
 
 
-def _lengths(value: object, place: str) -> tuple[int, ...]:
+def _lengths(value: object, location: str) -> tuple[int, ...]:
     """Return draft lengths from an integer or a list of integers."""
     lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
-    if not lengths or not all(isinstance(each, int) and not isinstance(each, bool) for each in lengths):
-        raise ConfigError(f"{place} = {value!r} must be an integer, or a list of one integer per model")
+    if not lengths or not all(isinstance(length, int) and not isinstance(length, bool) for length in lengths):
+        raise ConfigError(f"{location} = {value!r} must be an integer, or a list of one integer per model")
     return lengths
 
 
@@ -289,3 +289,21 @@ class Access:
     break_lock: bool = False
     restart: bool = False
     untimed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Methods to measure on a pair and tasks.
+
+    Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
+    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for executing generated code,
+    which is not executed if it is None.
+    """
+
+    methods: tuple[str, ...]
+    pair: str
+    tasks: tuple[str, ...] = ()
+    options: Options
+    out: Path = Path("results")
+    access: Access = field(default_factory=Access)
+    sandbox: SandboxKind | None = None

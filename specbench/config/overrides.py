@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from specbench.config.construct import Table
 from specbench.config.presets import names, preset
@@ -27,14 +27,6 @@ OPTIONS = (  # that are no keys of a table
     "repeats", "device", "dtype", "engine", "head", "place",
 )  # fmt: skip
 EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
-
-
-@dataclass(frozen=True)
-class Scoped(Generic[T]):
-    """A value for one name, or for all names if `scope` is empty."""
-
-    scope: str
-    value: T
 
 
 @dataclass(frozen=True)
@@ -52,20 +44,20 @@ class Override:
         return ".".join([self.kind, *([self.scope] if self.scope else []), *self.path])
 
 
-def override(key: str, value: object, own: Iterable[str] = ()) -> Override:
-    """Parse a dotted key. `own` are names of presets that are not bundled. Raises ConfigError for a wrong first word."""
+def override(key: str, value: object, extra: Iterable[str] = ()) -> Override:
+    """Parse a dotted key. `extra` are names of presets that are not bundled. Raises ConfigError for a wrong first word."""
     kind, *path = key.split(".")
     if kind not in KINDS or not path:
         raise ConfigError(f"--set {key}: must start with method., pair. or task.")
-    scope, rest = _scope(kind, path, own)
+    scope, rest = _scope(kind, path, extra)
     return Override(kind, scope, tuple(rest), value)
 
 
-def _scope(kind: str, path: Sequence[str], own: Iterable[str]) -> tuple[str, Sequence[str]]:
+def _scope(kind: str, path: Sequence[str], extra: Iterable[str]) -> tuple[str, Sequence[str]]:
     """Split a path into the preset's name at its beginning, which may contain dots, and the rest."""
-    known = {*names(kind), *own}
+    preset_names = {*names(kind), *extra}
     for count in range(len(path) - 1, 0, -1):
-        if (name := ".".join(path[:count])) in known:
+        if (name := ".".join(path[:count])) in preset_names:
             return name, path[count:]
     return "", path
 
@@ -128,11 +120,11 @@ def changed(table: Table, changes: Iterable[tuple[Sequence[str], object]], where
     """Return a copy of a table with values set at paths. Raises ConfigError if a path passes through a value."""
     table = deepcopy(table)
     for path, value in changes:
-        place = table
+        table_at_path = table
         for key in path[:-1]:
-            inner = place.setdefault(key, {})
+            inner = table_at_path.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set: '{key}' of {where} is not a table")
-            place = inner
-        place[path[-1]] = value
+            table_at_path = inner
+        table_at_path[path[-1]] = value
     return table

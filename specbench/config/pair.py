@@ -1,17 +1,101 @@
-"""The description of a pair in TOML: models by role, trained heads and defaults. Importing it does not import torch."""
+"""The description of a pair in TOML: models by role, where each runs, trained heads and defaults. Imports no torch."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench.config.placement import Parallel, Placement, placement_of
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
 
+Parallel = Literal["none", "layers", "tensor"]
+ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
+PLACEMENT_FORMS = "ROLE=DEVICE, ROLE=layers:DEVICES or ROLE=tensor:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["", "int4", "int8", "nf4"]
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = "specbench:"  # a path inside the installed package
+FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The placement of one model.
+
+    `devices` are the names of its devices (`cuda:0`, `cpu`, `disk`), empty for the run's device. With `layers`, each device
+    holds consecutive layers, of at most `memory_gib` if given. With `tensor`, every matrix is split, and each device has a
+    process of its own.
+    """
+
+    parallel: Parallel = "none"
+    devices: tuple[str, ...] = ()
+    memory_gib: tuple[float, ...] = ()
+
+    @property
+    def label(self) -> str | None:
+        """The placement in words, for run specs and tables; None for the run's device."""
+        if not self.devices:
+            return None
+        names = ", ".join(self.devices)
+        return names if self.parallel == "none" else f"{self.parallel} on {names}"
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that decode with this model."""
+        return len(self.devices) if self.parallel == "tensor" else 1
+
+
+def placement_of(
+    device: str, devices: Sequence[int | str], parallel: Parallel, memory_gib: Sequence[float]
+) -> Placement:
+    """Return the placement that the keys of a pair's model describe. Raises ValueError if they conflict."""
+    if device and not ONE_DEVICE.fullmatch(device):
+        raise ValueError(f"device = '{device}' must be cpu, cuda or cuda:N")
+    if parallel == "none":
+        if devices or memory_gib:
+            raise ValueError('devices and memory_gib need parallel = "layers" or "tensor"')
+        return Placement(devices=(device,) if device else ())
+    if device:
+        raise ValueError(f'device and parallel = "{parallel}" conflict: name the devices in `devices`')
+    names = tuple(f"cuda:{each}" if isinstance(each, int) else "cuda:0" if each == "cuda" else each for each in devices)
+    if len(names) < 2:
+        raise ValueError(f'parallel = "{parallel}" needs at least two `devices`, such as [0, 1]')
+    are_valid = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]
+    if not all(are_valid):
+        allowed = "numbers of GPUs, cpu or disk" if parallel == "layers" else "numbers of GPUs, or cpu for each process"
+        raise ValueError(f"devices = {list(devices)} must be {allowed}")
+    if parallel == "tensor" and len({name.partition(":")[0] for name in names}) > 1:
+        raise ValueError(f"devices = {list(devices)}: the processes of split tensors are all on GPUs or all on the CPU")
+    if len(set(names)) < len(names) and set(names) != {"cpu"}:
+        raise ValueError(f"devices = {list(devices)} names a device twice")
+    if names[0] == "disk":
+        raise ValueError("the first of several devices must not be disk")
+    if "disk" in names and not memory_gib:
+        raise ValueError("devices with disk need memory_gib, a limit for each device")
+    if memory_gib and (parallel == "tensor" or len(memory_gib) != len(names)):
+        raise ValueError('memory_gib has one limit per device, for parallel = "layers"')
+    return Placement(parallel=parallel, devices=names, memory_gib=tuple(memory_gib))
+
+
+def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the overrides of `--place` options, which replace the placement in a pair's file.
+
+    Raises ConfigError for a text that is not one of PLACEMENT_FORMS.
+    """
+    overrides: list[tuple[str, Any]] = []
+    for text in texts:
+        role, equals, where = text.partition("=")
+        kind, colon, names = where.partition(":")
+        key = f"pair.models.{role}"
+        if equals and role and kind in ("layers", "tensor") and colon:
+            devices = [int(name) if name.isdecimal() else name for name in names.split(",")]
+            overrides += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
+        elif equals and role and ONE_DEVICE.fullmatch(where):
+            overrides += [(f"{key}.device", where), (f"{key}.parallel", "none"), (f"{key}.devices", [])]
+        else:
+            raise ConfigError(f"--place {text}: expected {PLACEMENT_FORMS}")
+    return overrides
 
 
 class HeadKind(StrEnum):
@@ -30,7 +114,6 @@ class Answers(StrEnum):
     reference = "reference"
 
 
-FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 HEADS = tuple(kind.value for kind in HeadKind)
 
 
@@ -39,7 +122,7 @@ class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
     Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `device`, or `devices` with `parallel`, are where the model runs (`specbench.config.placement`), by default the
+    loaded. `device`, or `devices` with `parallel`, are where the model runs (`Placement`), by default the
     run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then
     random, or that may be in addition to the architecture's. By default such weights are an error. `chat_template` is the
     name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
@@ -112,7 +195,7 @@ class Pair:
 
     description: str = ""
     paper: str = ""
-    stands_for: str = ""  # the paper's pair, whose printed values reports show beside this pair's
+    stands_for: str = ""  # the paper's pair, whose printed values reports show next to this pair's
     card: str = ""  # a Markdown file about the models, which `show` prints
     models: dict[str, ModelSpec]
     heads: dict[str, HeadSpec] = field(default_factory=dict)
@@ -150,11 +233,11 @@ class Pair:
             if isinstance(rate, float) and not 0.0 < rate <= 1.0:
                 raise ValueError(f"acceptance = {rate} must be above 0 and at most 1")
         if isinstance(self.acceptance, dict) and not self.acceptance_by_model:
-            known = [key for key in self.acceptance if key in self.models]
+            models = [key for key in self.acceptance if key in self.models]
             other = next((key for key in self.acceptance if key not in self.models), "")
-            if known:
+            if models:
                 raise ValueError(
-                    f"acceptance: '{known[0]}' is a model and '{other}' is no model{hint(other, self.models, 'models')};"
+                    f"acceptance: '{models[0]}' is a model and '{other}' is no model{hint(other, self.models, 'models')};"
                     " rates are by model or by task"
                 )
         if self.weights == "real" and any(spec.config for spec in self.models.values()):
@@ -222,11 +305,11 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
 
     Raises ConfigError for an unknown name, and for two names of one head.
     """
-    given: dict[str, str] = {}
+    names_by_label: dict[str, str] = {}
     for name, path in heads:
         label = head_named(name, table.get("heads", {}))
-        if given.setdefault(label, name) != name:
-            raise ConfigError(f"--head {given[label]} and --head {name} conflict: both name head '{label}'")
+        if names_by_label.setdefault(label, name) != name:
+            raise ConfigError(f"--head {names_by_label[label]} and --head {name} conflict: both name head '{label}'")
         kind, base = kind_and_base(name)
         heads_table = table.setdefault("heads", {})
         if label in heads_table or base in table.get("models", {}):

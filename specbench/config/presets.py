@@ -79,13 +79,13 @@ def preset(kind: str, name: str) -> Preset:
     path = file if name.endswith(".toml") or _is_like_a_path(file) else _folder(kind) / f"{name.replace(':', '/')}.toml"
     if not (path is file or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is file:
-            near = get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
+            near = get_close_matches(path.name, [other.name for other in path.parent.glob("*.toml")], n=1)
             meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
             raise ConfigError(f"no {kind} file {name}{meant}")
-        own_file = {"method": "--plugin FILE", "task": "--plugin FILE", "pair": "--target DIR --draft DIR"}.get(kind)
-        own_file = f"a TOML file, or {own_file}" if own_file else "a TOML file"
+        alternative = {"method": "--plugin FILE", "task": "--plugin FILE", "pair": "--target DIR --draft DIR"}.get(kind)
+        alternative = f"a TOML file, or {alternative}" if alternative else "a TOML file"
         raise ConfigError(
-            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or {own_file}"
+            f"unknown {kind} '{name}'{hint(name, names(kind))}; help: specbench list {KINDS[kind]}, or {alternative}"
         )
     table = read_toml(path)
     if "same_as" in table and path is not file:

@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.config.construct import Named
 from specbench.config.options import CHOICES, TABLES, Options
-from specbench.config.suite import Line, Suite
+from specbench.config.suite import GridLine, Suite
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -27,11 +27,11 @@ LENGTHS: Node = {"anyOf": [LENGTH, {"type": "array", "items": LENGTH, "minItems"
 class Rules:
     """How a TOML file differs from the constructor's parameters.
 
-    `beside` is a dataclass of keys that the file holds in addition. `optional` are keys that the file may leave out because
+    `extra` is a dataclass of keys that the file holds in addition. `optional` are keys that the file may leave out because
     they are resolved later. `types` replaces the type of a key. `hidden` are fields that no file sets.
     """
 
-    beside: type | None = None
+    extra: type | None = None
     optional: frozenset[str] = frozenset()
     types: dict[str, Any] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
@@ -60,10 +60,10 @@ def family_schema(
 def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
     builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
-    suite, line = builder.table(Suite, top=True), builder.table(Line)
+    suite, line = builder.table(Suite, top=True), builder.table(GridLine)
     keys = builder.fields(Options, skip={*TABLES.values(), "plugins"})
     for name in CHOICES.keys() - {"device"}:  # which may have a number
-        keys[name] = {**keys[name], "enum": [each.value for each in CHOICES[name]]}
+        keys[name] = {**keys[name], "enum": [choice.value for choice in CHOICES[name]]}
     keys |= {
         "data": _scoped({"type": "string"}, "FILE, hub or synthetic: for all tasks, or by task."),
         "gamma": _scoped(LENGTHS, "A draft length, or one per model: for all methods, or by method."),
@@ -75,7 +75,7 @@ def suite_schema() -> Node:
     }
     options = _object("Options of `specbench run`.", keys, [])
     lists = {key: {**line["properties"][key], "minItems": 1} for key in ("methods", "pairs", "tasks")}
-    row = _object(_description(Line), lists | keys, sorted(lists))
+    row = _object(_description(GridLine), lists | keys, sorted(lists))
     suite["properties"] |= {"options": options, "grid": {"type": "array", "items": row, "minItems": 1}}
     return {"$schema": DRAFT, "title": "specbench suite", **suite, "$defs": builder.definitions}
 
@@ -97,7 +97,7 @@ class _Builder:
         if origin is typing.Literal:
             return {"enum": list(arguments)}
         if origin in (types.UnionType, typing.Union):
-            nodes = [self.node(each) for each in arguments if each is not type(None)]
+            nodes = [self.node(argument) for argument in arguments if argument is not type(None)]
             return nodes[0] if len(nodes) == 1 else {"anyOf": nodes}
         if origin in (tuple, list):
             return {"type": "array", "items": self.node(arguments[0])}
@@ -118,8 +118,8 @@ class _Builder:
         if dataclasses.is_dataclass(kind):  # a plugin's class without fields need not be one
             keys |= self.fields(kind, skip=self.rules.hidden)
             required += [key for key in _required(kind) if key in keys and key not in self.rules.optional]
-        if top and self.rules.beside:
-            keys |= self.fields(self.rules.beside)
+        if top and self.rules.extra:
+            keys |= self.fields(self.rules.extra)
         return _object(_description(kind), keys, required)
 
     def fields(self, kind: type, skip: typing.Collection[str] = ()) -> dict[str, Node]:
@@ -154,7 +154,7 @@ class _Builder:
 
 def _family_of(kind: type) -> type[Named]:
     """Return the base of a member's family: the class directly below `Named`."""
-    return next(each for each in kind.__mro__ if Named in each.__bases__)
+    return next(class_ for class_ in kind.__mro__ if Named in class_.__bases__)
 
 
 def _required(kind: Any) -> list[str]:

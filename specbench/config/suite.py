@@ -28,17 +28,23 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from specbench.config.construct import construct, convert
-from specbench.config.options import ALSO_SET, Options, fields_of
+from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
 from specbench.config.overrides import in_scope, override
-from specbench.config.preparation import Preparation, require_distinct
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import names, preset, sweep_of
-from specbench.config.suite_layout import DEFAULT_TABLE, Expectation, PlotSpec, TableSpec
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
 
+NUMBERS = ("x", "weight")  # dimensions that are numbers
+DIMENSIONS = (  # of a measured point
+    "pair", "task", "group", "T", "method", "setting", "variant", "draft_length", "proposer", *NUMBERS,
+)  # fmt: skip
+PROMPT = "prompt"  # as the x of a plot: a point for each prompt
+Axis = Literal["linear", "log"]
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
 Kind = Literal["runs", "profile"]
@@ -47,7 +53,209 @@ JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any ca
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Preparation:
+    """Heads of one kind: one for each of these pairs, tasks and values of tau.
+
+    Each is trained on `limit` texts of the task's training split, with these `answers`, for at most `minutes` if it is not 0.
+    `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND. A
+    `label` distinguishes heads of one kind and tau with other recipes: KIND/LABEL, or KIND/TAU-LABEL. With a `base`, the
+    head reads that model, and is called KIND@BASE. With `on`, the rows of that task train one head for all `tasks`; without
+    `--data ON=FILE`, the head is not trained, and the pair's own is used.
+    """
+
+    kind: HeadKind
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    label: str = ""
+    base: str = ""
+    on: str = ""
+    tau: tuple[float, ...] = (TAU,)
+    features: str = FEATURES
+    answers: Answers = Answers.outputs
+    limit: int = 600
+    minutes: float = 0.0
+    seed: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind != HeadKind.sprinter and (self.tau, self.features) != ((TAU,), FEATURES):
+            raise ValueError(f"tau and features apply to sprinter only, not to {self.kind}")
+
+    def heads(self, pair: str, task: str) -> Iterator["PreparedHead"]:
+        """Yield the heads of a pair for the runs on a task."""
+        if pair in self.pairs and task in self.tasks:
+            kind = "@".join(filter(None, (self.kind.value, self.base)))
+            for tau in self.tau:
+                words = [f"{tau:g}"] * (len(self.tau) > 1) + [self.label] * bool(self.label)
+                yield PreparedHead(self, pair, self.on or task, "/".join(filter(None, (kind, "-".join(words)))), tau)
+
+
+@dataclass(frozen=True)
+class PreparedHead:
+    """A head of a preparation. `task` is the one whose rows train it."""
+
+    preparation: Preparation
+    pair: str
+    task: str
+    name: str
+    tau: float
+
+    @property
+    def words(self) -> str:
+        """The head in words."""
+        return f"{self.name} of {self.pair} on {self.task}"
+
+    def folder(self, out: Path) -> Path:
+        """Return the head's folder below the folder of results."""
+        label = self.preparation.kind.value
+        if self.preparation.kind == HeadKind.sprinter:
+            features = "" if self.preparation.features == FEATURES else f"-{self.preparation.features}"
+            label += f"-tau{self.tau:g}{features}"
+        suffix = "".join(f"-{word}" for word in (self.preparation.base, self.preparation.label) if word)
+        return self.collected(out).parent / f"{label}{suffix}"
+
+    def collected(self, out: Path) -> Path:
+        """Return the folder of the models' outputs, which heads of the same kind share."""
+        return (
+            out
+            / "heads"
+            / Path(self.pair).stem
+            / Path(self.task).stem.replace(":", "@")
+            / f"{self.preparation.kind}-outputs"
+        )
+
+
+def require_distinct(steps: Sequence[Preparation]) -> None:
+    """Raise ValueError, with both entries, for two heads that would replace each other.
+
+    These have one name for the same pair and measured task, or one folder and different recipes.
+    """
+    names: dict[tuple[str, str, str], int] = {}
+    folders: dict[Path, int] = {}
+    recipes = [replace(step, pairs=(), tasks=(), tau=(TAU,)) for step in steps]  # a folder's name has the others
+    for i, step in enumerate(steps):
+        for pair, task in product(dict.fromkeys(step.pairs), dict.fromkeys(step.tasks)):
+            for head in step.heads(pair, task):
+                key, folder = (pair, task, head.name), head.folder(Path())
+                other = names.get(key, folders.get(folder, i))
+                if key in names or recipes[other] != recipes[i]:
+                    raise ValueError(
+                        f"prepare[{other}] and prepare[{i}] both train '{head.name}' of {pair} on {head.task}; help: a label"
+                        " for one of them"
+                        if other != i
+                        else f"prepare[{i}] trains '{head.name}' of {pair} on {head.task} twice; help: each tau once"
+                    )
+                names[key], folders[folder] = i, i
+
+
+def require_dimensions(*words: str) -> None:
+    """Raise ValueError for a word that is not in DIMENSIONS."""
+    for word in words:
+        if word not in DIMENSIONS:
+            raise ValueError(f"'{word}' is not a dimension{hint(word, DIMENSIONS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table in the paper's layout: the DIMENSIONS of its rows and columns, and the values of each cell.
+
+    `only` selects points by their dimensions. `best` adds, where the rows differ in their setting or variant alone, a row
+    with the best by this value.
+    """
+
+    title: str = ""
+    rows: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    values: tuple[str, ...]
+    only: dict[str, Any] = field(default_factory=dict)
+    best: str = ""
+
+    def __post_init__(self) -> None:
+        require_dimensions(*self.rows, *self.columns, *self.only)
+        if self.best and not {"setting", "variant"} & set(self.rows):
+            raise ValueError("best compares settings: put 'setting' or 'variant' into rows")
+
+
+DEFAULT_TABLE = TableSpec(
+    title="Speed and quality",
+    rows=("pair", "task", "T", "method"),
+    values=("speedup", "acceptance_rate", "score"),
+)  # of a suite without tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotSpec:
+    """A plot of `y` over `x`, which is a value, one of the dimensions NUMBERS, or PROMPT for `y = "accepted_length"`.
+
+    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
+    horizontal lines. `only` selects points by their dimensions. `best` draws only the best point of a line at each x, and the
+    best of all lines. `diagonal` draws points and the line y = x.
+    """
+
+    title: str = ""
+    x: str
+    y: str
+    lines: tuple[str, ...] = ("method",)
+    panels: tuple[str, ...] = ("task",)
+    flat: tuple[str, ...] = ()
+    only: dict[str, Any] = field(default_factory=dict)
+    x_axis: Axis = "linear"
+    best: bool = False
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        require_dimensions(*self.lines, *self.panels, *self.only)
+        if self.x == PROMPT and self.y != "accepted_length":
+            raise ValueError(f'x = "{PROMPT}" plots accepted_length only, not {self.y}')
+        if self.best and self.x not in NUMBERS:
+            raise ValueError(f"best compares points at the same x: use one of {', '.join(NUMBERS)} as x")
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether x is a dimension, such as a swept parameter, and not a measured value."""
+        return self.x in NUMBERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """An expectation from theory or the paper: a value `of` some points is `at_least`, `at_most` or `equals` a bound.
+
+    The bound is a number, another value of the same point, or the value of other points of the run that agree in the
+    dimensions `by`. Values are equal if they cannot be distinguished. `best` compares the best settings, separately for each
+    value of the dimensions `by`. `source` says who compares: the paper, or this project. `beside` is another value, such as
+    the speedup on another clock, whose outcomes are shown as well and not counted. Points at which a value of
+    `cannot_fail_from` is at least the given number do not test the claim, so they are not counted. The bound is multiplied by
+    `factor`: 0.9 expects at least 90 % of it. `because` explains a deviation.
+    """
+
+    says: str
+    of: dict[str, Any]
+    value: str
+    at_least: float | str | dict[str, Any] | None = None
+    at_most: float | str | dict[str, Any] | None = None
+    equals: float | str | dict[str, Any] | None = None
+    best: bool = False
+    by: tuple[str, ...] = ()
+    source: Literal["paper", "project"] = "paper"
+    beside: str = ""
+    cannot_fail_from: dict[str, float] = field(default_factory=dict)
+    factor: float = 1.0
+    because: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.at_least, self.at_most, self.equals)) != 1:
+            raise ValueError("give one of at_least, at_most and equals")
+        require_dimensions(*self.of, *self.by, *(self.bound if isinstance(self.bound, dict) else ()))
+
+    @property
+    def bound(self) -> float | str | dict[str, Any]:
+        """The bound of the values."""
+        (bound,) = (each for each in (self.at_least, self.at_most, self.equals) if each is not None)
+        return bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridLine:
     """Methods x pairs x tasks, at options of `specbench run`."""
 
     methods: tuple[str, ...]
@@ -74,7 +282,7 @@ class Suite:
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
     prepare: tuple[Preparation, ...] = ()
-    grid: tuple[Line, ...]
+    grid: tuple[GridLine, ...]
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
@@ -108,7 +316,7 @@ class Suite:
         """The name of the corresponding suite on the paper's models, which may be this one."""
         return self.name.removesuffix(TINY)
 
-    def parts(self) -> Iterator[tuple[Line, str, str]]:
+    def parts(self) -> Iterator[tuple[GridLine, str, str]]:
         """Yield every line of the grid with each of its pairs and tasks."""
         for line in self.grid:
             for pair in line.pairs:
@@ -132,20 +340,20 @@ def read_suite(name: str, **changes: Any) -> Suite:
     table["name"] = Path(source.name).stem
     measured = json.dumps({key: source.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
-    lines = tuple(_line(each, common, changes, f"{where}: options or grid[{i}]") for i, each in enumerate(grid))
+    lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
 
 
-def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> Line:
+def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> GridLine:
     lists_of_names = {"methods", "pairs", "tasks"}
     words = {key: table[key] for key in lists_of_names if key in table}
-    given = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
+    options = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
     for key in sorted(lists_of_names):
         if not words.get(key):
             raise ConfigError(f"{where}: a value for '{key}' is missing")
     lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in lists_of_names}
-    return Line(**lists, options=_options(given, changes, where))
+    return GridLine(**lists, options=_options(options, changes, where))
 
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
@@ -160,7 +368,7 @@ def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Opti
             made.pop(option, None)
         elif changes.get(option):
             made["overrides"] = tuple(each for each in made.get("overrides", ()) if each[0] != f"task.{key}")
-    made["over"] = tuple(each for each in made.get("over", ()) if not _is_set(each[0], changes.get("overrides", ())))
+    made["over"] = tuple(sweep for sweep in made.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ())))
     for key in BY_SCOPE & changes.keys():
         made[key] = _merged(made.get(key, ()), changes[key])
     made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
@@ -190,3 +398,14 @@ def _swept(name: str, values: Any) -> tuple[str, Any]:
         return name, values
     key, grid = sweep_of(name)
     return f"{name}.{key}", grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRequest:
+    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
+
+    suite: Suite
+    out: Path
+    access: Access
+    sandbox: SandboxKind | None = None
+    changes: tuple[str, ...] = ()

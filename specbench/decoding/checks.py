@@ -26,11 +26,11 @@ class CheckedRounds:
         """Return the next round. Raises StopIteration if there is none."""
         return next(self._rounds)
 
-    def require_valid(self, found: Round) -> None:
+    def require_valid(self, round_: Round) -> None:
         """Raise PluginError if the round is not one that a method may yield."""
-        if fault := fault_in(found, self._vocabulary):
+        if fault := fault_in(round_, self._vocabulary):
             raise PluginError(f"{self._name}: {fault}")
-        self._empty = 0 if found.tokens else self._empty + 1
+        self._empty = 0 if round_.tokens else self._empty + 1
         if self._empty > MOST_EMPTY:
             raise PluginError(f"{self._name}: rounds() yielded {MOST_EMPTY} rounds without tokens")
 
@@ -43,12 +43,12 @@ def checked_rounds(method: Method, models: Sessions, sampler: Sampler, stop: Sto
     while room > 0:
         try:
             with exits_as_errors(where):
-                found = rounds.step()
+                round_ = rounds.step()
         except StopIteration:
             return
-        rounds.require_valid(found)
-        yield found.cut(min(room, len(found.tokens)))
-        room -= len(found.tokens)
+        rounds.require_valid(round_)
+        yield round_.cut(min(room, len(round_.tokens)))
+        room -= len(round_.tokens)
 
 
 def name_of(method: object) -> str:
@@ -56,37 +56,37 @@ def name_of(method: object) -> str:
     return f"method '{getattr(method, 'name', type(method).__name__)}'"
 
 
-def fault_in(found: Round, vocabulary: int) -> str:
+def fault_in(round_: Round, vocabulary: int) -> str:
     """Return why a round is not valid in a vocabulary of V tokens; empty if it is."""
-    if not isinstance(found, Round):
-        return f"yielded {shown(found)}, which is not a Round"
+    if not isinstance(round_, Round):
+        return f"yielded {shown(round_)}, which is not a Round"
     for name in COUNTS:
-        count = getattr(found, name)
+        count = getattr(round_, name)
         if type(count) is not int or count < 0:
             return f"Round.{name} = {shown(count)} must be an int of at least 0"
-    if found.accepted > found.tested:
-        return f"Round.accepted = {found.accepted} must be at most Round.tested = {found.tested}"
-    if fault := fault_in_tokens("Round.tokens", found.tokens, vocabulary):
+    if round_.accepted > round_.tested:
+        return f"Round.accepted = {round_.accepted} must be at most Round.tested = {round_.tested}"
+    if fault := fault_in_tokens("Round.tokens", round_.tokens, vocabulary):
         return fault
     for name in ("rejected", "inner", "proposers"):
-        if not isinstance(value := getattr(found, name), tuple | list):
+        if not isinstance(value := getattr(round_, name), tuple | list):
             return f"Round.{name} = {shown(value)} must be a tuple"
-    if fault := fault_in_tokens("Round.rejected", list(found.rejected), vocabulary):
+    if fault := fault_in_tokens("Round.rejected", list(round_.rejected), vocabulary):
         return fault
-    if found.untested + found.accepted > len(found.tokens):
-        accepted = f"untested = {found.untested} and accepted = {found.accepted}"
-        return f"Round.{accepted}, more than its {len(found.tokens)} tokens"
-    if not isinstance(found.counters, dict):
-        return f"Round.counters = {shown(found.counters)} must be a dict"
-    for name, value in found.counters.items():
+    if round_.untested + round_.accepted > len(round_.tokens):
+        accepted = f"untested = {round_.untested} and accepted = {round_.accepted}"
+        return f"Round.{accepted}, more than its {len(round_.tokens)} tokens"
+    if not isinstance(round_.counters, dict):
+        return f"Round.counters = {shown(round_.counters)} must be a dict"
+    for name, value in round_.counters.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not isinstance(name, str) or not is_number or not math.isfinite(value):
             return f"Round.counters[{shown(name)}] = {shown(value)} must be a finite number"
-    if not all(isinstance(role, str) for role in found.proposers):
-        return f"Round.proposers = {shown(found.proposers)} must be a tuple of roles"
-    if found.at is not None and not (isinstance(found.at, int | float) and 0.0 <= found.at < math.inf):
-        return f"Round.at = {shown(found.at)} must be a number of seconds"
-    return next((fault for each in found.inner if (fault := fault_in(each, vocabulary))), "")
+    if not all(isinstance(role, str) for role in round_.proposers):
+        return f"Round.proposers = {shown(round_.proposers)} must be a tuple of roles"
+    if round_.at is not None and not (isinstance(round_.at, int | float) and 0.0 <= round_.at < math.inf):
+        return f"Round.at = {shown(round_.at)} must be a number of seconds"
+    return next((fault for each in round_.inner if (fault := fault_in(each, vocabulary))), "")
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:

@@ -18,8 +18,9 @@ class Scoring(Protocol):
 
 
 class Rule:
-    """A stop rule for one sequence. It sees every draft as it grows, and learns from the next `ids` how many tokens
-    were accepted.
+    """A stop rule for one sequence.
+
+    It sees every draft as it grows, and learns from the next `ids` how many tokens were accepted.
 
     `start` is the position at which the current draft begins. At least `min_len` tokens are drafted regardless of the
     rule.
@@ -59,8 +60,9 @@ class Rule:
 def roll(
     session: Scoring, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int], rule: Rule | None = None
 ) -> Draft:
-    """Draft up to k tokens after ids as `Session.roll` does, reading each token before the next forward. `rule` may
-    stop the draft early.
+    """Draft up to k tokens after ids as `Session.roll` does, reading each token before the next forward.
+
+    `rule` may stop the draft early.
     """
     tokens: list[int] = []
     rows: list[Tensor] = []

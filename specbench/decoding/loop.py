@@ -16,7 +16,7 @@ from specbench.decoding.session import Session
 from specbench.errors import PluginError, exits_as_errors
 
 
-class Opened(Sessions, Protocol):
+class OpenSessions(Sessions, Protocol):
     """The sessions of a prompt, with access to their usage."""
 
     @property
@@ -25,8 +25,9 @@ class Opened(Sessions, Protocol):
 
 @dataclass
 class Generation:
-    """The result of decoding one prompt: committed tokens including the first stop token, the finish reason, rounds and
-    times in seconds.
+    """The result of decoding one prompt. Times are in seconds.
+
+    `tokens` are the committed ones, including the first stop token.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -40,9 +41,11 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What ends a generation: EOS ids, the maximum number of new tokens, a context window with the model that it belongs
-    to, and stop strings in the detokenized text. `vocabulary` is the number of tokens that may be committed.
+class GenerationLimits:
+    """What ends a generation.
+
+    EOS ids, the maximum number of new tokens, a context window with the model that it belongs to, and stop strings in
+    the detokenized text. `vocabulary` is the number of tokens that may be committed.
     """
 
     eos: frozenset[int]
@@ -77,7 +80,7 @@ class Limits:
         return any(s in text for s in self.stop)
 
 
-def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> Generation:
+def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: GenerationLimits) -> Generation:
     """Run a method on one prompt until it finishes.
 
     The clock runs only while the method computes a round; cutting, detokenizing and bookkeeping are not timed. Each
@@ -98,26 +101,26 @@ def decode(method: Method, models: Opened, sampler: Sampler, limits: Limits) -> 
             clock += time.perf_counter() - begin
             rounds.require_valid(current)
             if not out.first_token_seconds:
-                untimed = sum(session.usage.off_clock for session in models.sessions.values())
+                untimed = sum(session.usage.excluded_seconds for session in models.sessions.values())
                 out.first_token_seconds = clock - untimed if current.at is None else current.at
-            kept = 0
-            while not finish and kept < len(current.tokens):
-                out.tokens.append(current.tokens[kept])
-                kept += 1
+            count = 0
+            while not finish and count < len(current.tokens):
+                out.tokens.append(current.tokens[count])
+                count += 1
                 finish = _finish(out.tokens, limits, stop.length - len(models.ids))
-            out.rounds.append(current.cut(kept))
+            out.rounds.append(current.cut(count))
     for session in models.sessions.values():
-        session.settle()
-    usage = [session.usage for session in models.sessions.values()]
-    clock -= sum(each.off_clock for each in usage)
+        session.finish()
+    usages = [session.usage for session in models.sessions.values()]
+    clock -= sum(usage.excluded_seconds for usage in usages)
     out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
-    out.prefill_seconds = sum(each.prefill_seconds - each.prefill_beside for each in usage)
+    out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
     out.decode_seconds = clock - out.prefill_seconds
-    out.forward_seconds = sum(each.seconds - each.beside for each in usage)
+    out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
     return out
 
 
-def _finish(tokens: list[int], limits: Limits, max_tokens: int) -> str:
+def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str:
     """Return why decoding ends after the last token, or an empty string if it continues."""
     if tokens[-1] in limits.eos:
         return "eos"

@@ -20,8 +20,9 @@ Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most
 
 @dataclass(frozen=True)
 class StopCriteria:
-    """What ends a sequence: EOS ids, the maximum length of prompt and output, and a stop-string test for methods that
-    decode without the driver.
+    """What ends a sequence: EOS ids, and the maximum length of prompt and output.
+
+    `stopped` is a test for stop strings, for methods that decode without the driver.
     """
 
     eos: frozenset[int]
@@ -81,8 +82,9 @@ class Verification:
 
 
 class Method(Named):
-    """A decoding algorithm. Its fields are the paper's hyperparameters; state per sequence lives in the generator's
-    locals.
+    """A decoding algorithm.
+
+    Its fields are the paper's hyperparameters; state per sequence lives in the generator's locals.
     """
 
     greedy_only: ClassVar[bool] = False  # whether the method is undefined at T > 0
@@ -141,9 +143,7 @@ class Method(Named):
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """The models without which nothing can be written: those that define the output's distribution, or all if it is
-        unknown.
-        """
+        """The models that define the output's distribution, or all if it is unknown. Without them nothing is written."""
         if declared := self.declared_distribution():
             return declared[0]
         tested = self.verification()
@@ -156,9 +156,7 @@ class Method(Named):
         return declared is not None and declared[1].combines_logits
 
     def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
-        """Return the drafting role, the scorers and the target that drafts are tested against, or None if no draft is
-        tested.
-        """
+        """Return the drafting role, and the scorers and target that test its drafts; None if no draft is tested."""
         return None
 
     def verifications(self) -> tuple["Verification", ...]:
@@ -231,8 +229,8 @@ def _heads_in(part: object) -> tuple[str, ...]:
     """Return the values of all fields named `head` in a dataclass and its parts, without duplicates."""
     if not is_dataclass(part):
         return ()
-    found: list[str] = []
-    for each in fields(part):
-        value = getattr(part, each.name)
-        found += [value] if each.name == "head" else _heads_in(value)
-    return tuple(dict.fromkeys(found))
+    heads: list[str] = []
+    for field in fields(part):
+        value = getattr(part, field.name)
+        heads += [value] if field.name == "head" else _heads_in(value)
+    return tuple(dict.fromkeys(heads))

@@ -54,17 +54,18 @@ class Round:
             self, counters={key: self.counters.get(key, 0) + more.get(key, 0) for key in {**self.counters, **more}}
         )
 
-    def cut(self, kept: int) -> "Round":
-        """Return the round as if it had ended with the `kept`th token, so that committed = untested + accepted +
-        replaced + bonus still holds.
+    def cut(self, count: int) -> "Round":
+        """Return the round as if it had ended with its first `count` tokens.
+
+        So committed = untested + accepted + replaced + bonus still holds.
         """
-        if kept == len(self.tokens):
+        if count == len(self.tokens):
             return self
-        untested = min(self.untested, kept)
-        tested, accepted = min(self.tested, kept - untested), min(self.accepted, kept - untested)
+        untested = min(self.untested, count)
+        tested, accepted = min(self.tested, count - untested), min(self.accepted, count - untested)
         return replace(
             self,
-            tokens=self.tokens[:kept],
+            tokens=self.tokens[:count],
             untested=untested,
             tested=tested,
             accepted=accepted,

@@ -1,12 +1,13 @@
-"""Drafts, distributions and random choices.
+"""Drafts, distributions and random choices, drawn or enumerated.
 
 Notation: q is the distribution that a drafted token was drawn from, p a scoring model's, pi the one that the output must
 follow. V is the size of the shared vocabulary, k the number of drafted tokens.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +16,14 @@ from specbench.decoding.round import Round
 
 INVALID = -1  # drawn on a CUDA device from a row that is not a distribution; `read_tokens` raises for it
 ROUNDING = 1e-2  # allowed deviation of a distribution's sum from 1, for half precision over a large vocabulary
+Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Tokens and the distribution that each was drawn from, given all tokens before it. Invariant: tokens[i] ~
-    probs[i].
+    """Tokens and the distribution that each was drawn from, given all tokens before it.
+
+    Invariant: tokens[i] ~ probs[i].
     """
 
     tokens: list[int]  # (k,)
@@ -52,8 +55,7 @@ class Sampler:
         return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0
 
     def probs(self, logits: Tensor) -> Tensor:
-        """Return the next-token distribution: divide by T, keep the top_k largest, then the smallest set that reaches
-        top_p.
+        """Return the next-token distribution: divide by T, keep the top_k largest, then the smallest set that reaches top_p.
 
         logits (..., V) -> (..., V), float32 or better. At temperature 0, rows are one-hot at the arg max, ties resolved
         to the lowest token id, so that greedy decoding needs no special case elsewhere.
@@ -152,3 +154,53 @@ def read_tokens(picked: Tensor) -> list[int]:
     if tokens and min(tokens) < 0:
         raise FloatingPointError("a distribution has NaN or does not sum to 1")
     return tokens
+
+
+class EnumeratingSampler(Sampler):
+    """A sampler that follows one given branch of the tree of choices and records the alternatives.
+
+    `weight` is the probability of the branch. `forks` lists the branches that leave it; a choice with one possible
+    outcome adds none.
+    """
+
+    def __init__(self, branch: list[int], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:
+        super().__init__(temperature, top_k, top_p)
+        self.branch = branch
+        self.weight = 1.0
+        self.forks: list[list[int]] = []
+        self._choices: list[int] = []
+
+    def choose(self, probs: Tensor, uniform: Tensor | None = None) -> Tensor:
+        rows = probs.reshape(-1, probs.shape[-1]).tolist()
+        return torch.tensor([self._pick(row) for row in rows]).reshape(probs.shape[:-1])
+
+    def _pick(self, row: list[float]) -> int:
+        possible = [i for i, mass in enumerate(row) if mass > 0.0]
+        if not abs(sum(row) - 1.0) < ROUNDING:
+            raise FloatingPointError(f"a distribution sums to {sum(row):g}, not to 1")
+        at = len(self._choices)
+        if at < len(self.branch):
+            pick = self.branch[at]
+        else:
+            pick = possible[0]
+            self.forks += [[*self._choices, other] for other in possible[1:]]
+        self._choices.append(pick)
+        self.weight *= row[pick]
+        return pick
+
+
+def exact_distribution(
+    run: Callable[[Sampler], Outcome], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> dict[Outcome, float]:
+    """Return the exact distribution of `run(sampler)`, summed over every branch of its choices.
+
+    Feasible for table models only.
+    """
+    distribution: dict[Outcome, float] = {}
+    branches: list[list[int]] = [[]]
+    while branches:
+        sampler = EnumeratingSampler(branches.pop(), temperature, top_k, top_p)
+        outcome = run(sampler)
+        distribution[outcome] = distribution.get(outcome, 0.0) + sampler.weight
+        branches += sampler.forks
+    return distribution

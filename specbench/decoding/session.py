@@ -1,12 +1,52 @@
-"""Interfaces between decoding and models: sessions, concurrent sessions, and models that a library runs itself."""
+"""Interfaces between decoding and models: sessions and their cost, concurrent sessions, models that a library runs itself."""
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.usage import Usage
+
+
+@dataclass
+class Usage:
+    """The cost of a session.
+
+    The first forward, including the encoder's, counts as prefill; all others count as decoding.
+    """
+
+    prefill_fed: int = 0  # tokens of the first forward, and of the encoder's
+    prefill_seconds: float = 0.0
+    encodes: int = 0  # encoder forwards, at most one per prompt
+    forwards: int = 0
+    fed: int = 0
+    seconds: float = 0.0
+    by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
+    read: int = 0  # cached positions that the decoding forwards attended to, summed
+    excluded_seconds: float = 0.0  # in no other time: synthetic logits, stop strings in transformers' loop
+    overlapped_seconds: float = 0.0  # part of `seconds` during which a slower model was running
+    prefill_overlapped_seconds: float = 0.0  # part of `prefill_seconds`, likewise
+
+    def prefill(self, fed: int, seconds: float) -> None:
+        """Record a prefill forward of `fed` tokens."""
+        self.prefill_fed += fed
+        self.prefill_seconds += seconds
+
+    def decoding(self, fed: int, seconds: float, read: int = 0) -> None:
+        """Record a decoding forward of `fed` tokens that attended to `read` cached positions."""
+        self.forwards += 1
+        self.fed += fed
+        self.seconds += seconds
+        self.read += read
+        size = self.by_fed.setdefault(fed, [0, 0.0])
+        size[0] += 1
+        size[1] += seconds
+
+    def add_overlap(self, before: "Usage") -> None:
+        """Count the time since `before` as time during which a slower model was running."""
+        self.overlapped_seconds += self.seconds - before.seconds
+        self.prefill_overlapped_seconds += self.prefill_seconds - before.prefill_seconds
 
 
 class Session(Protocol):
@@ -26,29 +66,33 @@ class Session(Protocol):
         """Return logits (len(ids) - start, V); row j is for the token after ids[: start + j + 1]."""
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """Draft up to k tokens after ids, one forward each, ending at an EOS. The first forward also reads the ids not
-        yet read.
+        """Draft up to k tokens after ids, one forward each, ending at an EOS.
+
+        The first forward also reads the ids not yet read.
         """
 
     def room(self, ids: list[int]) -> int:
-        """Return how many tokens the model can draft after ids: 0 if it cannot read ids, because of a token
-        outside its vocabulary or a full context window. A proposer drafts no more than this.
+        """Return how many tokens the model can draft after ids; a proposer drafts no more.
+
+        It is 0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
         """
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H). Reads ids
-        first if needed.
+        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H).
+
+        Reads ids first if needed.
         """
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         """Return how many of ids, counted from the first, the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
-        """Return the LM head's logits of states (n, H), which may be another module's predictions: (n, W), where W <= V is
-        the number of tokens that the model has.
+        """Return the LM head's logits (n, W) of states (n, H), where W <= V is the number of tokens that the model has.
+
+        The states may be another module's predictions.
         """
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
 
 
@@ -73,8 +117,8 @@ class Concurrent(Protocol):
     def result(self) -> Tensor:
         """Return what `Session.score` would have returned."""
 
-    def settle(self) -> None:
-        """Finish as `Session.settle` does."""
+    def finish(self) -> None:
+        """Finish as `Session.finish` does."""
 
 
 class TrainedHead(Protocol):

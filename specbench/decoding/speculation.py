@@ -107,8 +107,10 @@ def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor) -> Tensor 
 
 
 def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Sequence[int] = ()) -> dict[str, float]:
-    """Return a round's counters: `fallbacks` if a stop rule ended the draft, `positions` and `deferrals` (1 or 0 per
-    committed position), and `expected_rejections`, the sum of the `distances` of the tested positions.
+    """Return a round's counters.
+
+    `fallbacks` is 1 if a stop rule ended the draft. `positions` and `deferrals` count committed positions, with 1 or 0
+    for each in `deferred`. `expected_rejections` is the sum of the `distances` of the tested positions.
     """
     counters: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
     if deferred:

@@ -19,7 +19,7 @@ from zipfile import ZIP_STORED
 
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
-from specbench.files import parse_json, read_sealed, sealed, write_sealed
+from specbench.files import json_with_checksum, parse_json, read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
 from specbench.reporting.suites import measured_runs
 from specbench.reporting.verifiers import report_files
@@ -34,12 +34,13 @@ from specbench.runs.run_folder import (
     SAMPLES,
     SCORES,
     Imported,
+    Judged,
+    Scores,
     listed,
     load,
     read,
     spec_of,
 )  # fmt: skip
-from specbench.runs.scores import Judged, Scores
 
 FORMAT = 1  # of archives
 LISTING = "archive.json"  # the manifest, the first member of an archive
@@ -77,7 +78,7 @@ class Listing:
     @property
     def bytes(self) -> int:
         """The size of all files."""
-        return sum(each.bytes for each in self.files.values())
+        return sum(file.bytes for file in self.files.values())
 
 
 def size_text(size: int) -> str:
@@ -123,7 +124,7 @@ def pack(
 
 @contextmanager
 def writing(archive: Path) -> Iterator[Path]:
-    """Yield a file beside an archive, which replaces it at the end of the block, through symbolic links.
+    """Yield a file next to an archive, which replaces it at the end of the block, through symbolic links.
 
     Raises ConfigError if the archive is there and is not a regular file.
     """
@@ -174,7 +175,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = 
                 for name in names:
                     _require_run(folder / name)
                     if mark:
-                        write_sealed(folder / name / IMPORTED, asdict(origin), indent=1)
+                        write_with_checksum(folder / name / IMPORTED, asdict(origin), indent=1)
                 for name in folders:
                     (out / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).rename(out / name)
@@ -197,28 +198,28 @@ def _records_without_texts(path: Path) -> bytes:
 
 def _without_texts(record: Record) -> Record:
     """Return a record without the generated text and the ids of the prompt's ends. Token ids are kept: results need them."""
-    return replace(record, text="", pieces=[], prompt_ends=[], rounds=[_round(each) for each in record.rounds])
+    return replace(record, text="", pieces=[], prompt_ends=[], rounds=[_round(round_) for round_ in record.rounds])
 
 
 def _round(record: RoundRecord) -> RoundRecord:
     fields = {key: value for key, value in record.items() if key != "rejected"}
     if "inner" in fields:
-        fields["inner"] = [_round(each) for each in record["inner"]]
+        fields["inner"] = [_round(round_) for round_ in record["inner"]]
     return cast(RoundRecord, fields)
 
 
 def _scores_without_texts(path: Path) -> bytes:
-    scores = read_sealed(path, Scores)
+    scores = read_with_checksum(path, Scores)
     scores.pop("samples", None)
-    return sealed(cast(dict[str, Any], scores)).encode()
+    return json_with_checksum(cast(dict[str, Any], scores)).encode()
 
 
 def _judged_without_texts(path: Path) -> bytes:
-    judged = read_sealed(path, Judged)
+    judged = read_with_checksum(path, Judged)
     for each in (judged, *judged.get("earlier", [])):
         for row in each["rows"]:
             row["exchanges"] = []
-    return sealed(cast(dict[str, Any], judged)).encode()
+    return json_with_checksum(cast(dict[str, Any], judged)).encode()
 
 
 WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
@@ -231,7 +232,7 @@ WITHOUT_TEXTS: dict[str, Callable[[Path], bytes]] = {
 def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listing:
     """Return an archive's manifest. Raises ConfigError unless it lists exactly the members, with safe names and sizes."""
     members = file.namelist()
-    if any(each.compress_type not in COMPRESSION for each in file.infolist()):
+    if any(member.compress_type not in COMPRESSION for member in file.infolist()):
         raise ConfigError(f"{archive}: compressed in another way than by deflate, which is not imported")
     if len(members) > MOST_FILES:
         raise ConfigError(f"{archive}: {len(members)} files; at most {MOST_FILES} are imported")
@@ -248,7 +249,7 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
         is_of_run = FOLDER_NAME.fullmatch(name) and name not in SUITE_FOLDERS and inside in FILES
         if not is_of_run and not SUITE_FILE.fullmatch(path):
             raise ConfigError(f"{archive}: {path!r} is not a file of a run folder")
-    if listing.bytes > most_bytes or any(each.bytes < 0 for each in listing.files.values()):
+    if listing.bytes > most_bytes or any(entry.bytes < 0 for entry in listing.files.values()):
         raise ConfigError(
             f"{archive}: {size_text(listing.bytes)} when unpacked; help: --max-gib N imports larger archives"
         )
@@ -283,11 +284,11 @@ def _require_run(folder: Path) -> None:
     for file in (CONFIG, MANIFEST, ENVIRONMENT, SAMPLES):
         if not (folder / file).exists():
             raise ConfigError(f"{folder.name} has no {file}")
-    read_sealed(folder / ENVIRONMENT, Environment)
+    read_with_checksum(folder / ENVIRONMENT, Environment)
     if (folder / SCORES).exists():
-        read_sealed(folder / SCORES, Scores)
+        read_with_checksum(folder / SCORES, Scores)
     if (folder / JUDGED).exists():
-        read_sealed(folder / JUDGED, Judged)
+        read_with_checksum(folder / JUDGED, Judged)
     if problems := load(folder).problems:
         raise ConfigError(f"{folder.name}: {listed(problems)}")
 

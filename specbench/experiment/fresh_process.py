@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.config.options import Access, SandboxKind
-from specbench.config.request import Request
+from specbench.config.options import Access, Request, SandboxKind
 from specbench.errors import ExitCode
 from specbench.observer import Observer
 
@@ -27,7 +26,7 @@ REQUEST = "batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class RequestBatch:
     """Requests to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins.
 
     Without a backend, generated code is not executed.
@@ -39,10 +38,10 @@ class Batch:
     plugins: Sequence[str] = ()
 
 
-Launch = Callable[[Batch, Path], None]
+Launch = Callable[[RequestBatch, Path], None]
 
 
-def measure_here(batch: Batch, out: Path, observer: Observer | None = None) -> None:
+def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = None) -> None:
     """Measure every request into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
     # imports torch
     from specbench.experiment.pipeline import run
@@ -57,7 +56,7 @@ def measure_here(batch: Batch, out: Path, observer: Observer | None = None) -> N
                 raise results.unscored
 
 
-def measure_apart(batch: Batch, out: Path, module: str = "specbench", *arguments: str) -> None:
+def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
     from specbench.regression.snapshot import command_of  # imports numpy, which `--help` need not
@@ -72,7 +71,7 @@ def measure_apart(batch: Batch, out: Path, module: str = "specbench", *arguments
         sys.exit(done.returncode)
 
 
-def sessions(batch: Batch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
+def sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[Measured]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
     from specbench.regression.measurement import of_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
@@ -81,17 +80,19 @@ def sessions(batch: Batch, out: Path, launch: Launch, count: int, first: int = 1
     for number in range(first, first + count):
         folder = out / f"session-{number}"
         launch(batch, folder)
-        runs += [of_run(each.parent) for each in sorted(folder.glob(f"*/{SAMPLES}"))]
+        runs += [of_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
     return pooled(runs)
 
 
-def batch_in(out: Path) -> Batch:
-    """Return the batch that `measure_apart` wrote."""
+def batch_in(out: Path) -> RequestBatch:
+    """Return the batch that `measure_in_new_process` wrote."""
     from specbench.regression.snapshot import request_of  # imports numpy, which `--help` need not
 
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
-    requests = [request_of(each) for each in table["requests"]]
-    return Batch(**{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])})
+    requests = [request_of(command) for command in table["requests"]]
+    return RequestBatch(
+        **{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])}
+    )
 
 
 @contextmanager
@@ -108,7 +109,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Have Linux send SIGTERM to this process when its parent in `measure_apart` ends, even by SIGKILL."""
+    """Have Linux send SIGTERM to this process when its parent in `measure_in_new_process` ends, even by SIGKILL."""
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return

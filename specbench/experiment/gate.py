@@ -1,12 +1,12 @@
-"""Recording, updating and checking of snapshots, by measuring their requests."""
+"""Record, update and check snapshots by measuring their requests."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.config.options import Request
 from specbench.config.presets import preset
-from specbench.config.request import Request
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import Batch, Launch, measure_apart, measure_here, sessions
+from specbench.experiment.fresh_process import Launch, RequestBatch, measure_here, measure_in_new_process, sessions
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import Measured, pooled
 from specbench.regression.snapshot import Snapshot, load
@@ -18,7 +18,7 @@ CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class SnapshotOptions:
     """How to record a snapshot: counters only or with timing from `sessions`; `add` keeps the file's content."""
 
     counters_only: bool
@@ -26,7 +26,7 @@ class Recording:
     add: bool = False
 
 
-def record(path: Path, out: Path, batch: Batch, how: Recording) -> None:
+def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> None:
     """Measure a request, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
     (request,) = batch.requests
     if not how.counters_only:
@@ -43,7 +43,7 @@ def record(path: Path, out: Path, batch: Batch, how: Recording) -> None:
     Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
 
 
-def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
+def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> None:
     """Measure a snapshot's requests with this machine's number of threads, and write the file from the results."""
     snapshot = load(path, outdated=True)
     batch = replace(batch, requests=snapshot.requests)
@@ -52,7 +52,9 @@ def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
     Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
 
 
-def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
+def check(
+    path: Path, out: Path, batch: RequestBatch, limits: Limits, launch: Launch = measure_in_new_process
+) -> list[Verdict]:
     """Measure a snapshot's requests again and compare.
 
     While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
@@ -68,7 +70,7 @@ def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = 
 
     def slower(limits: Limits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
-        return any(each.status is Status.regression and each.aspect in CLOCKED for each in verdicts)
+        return any(verdict.status is Status.regression and verdict.aspect in CLOCKED for verdict in verdicts)
 
     for number in range(2, MOST + 1):
         decided = number > AGREEING and slower(limits)
@@ -91,12 +93,12 @@ def _counting(request: Request) -> Request:
     return replace(request, methods=methods, options=replace(request.options, repeats=1))
 
 
-def _measured(batch: Batch, out: Path, counters_only: bool, count: int) -> list[Measured]:
+def _measured(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[Measured]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
-        runs = [replace(each, sessions=[], costs={}) for each in sessions(batch, out, measure_here, 1)]
+        runs = [replace(run, sessions=[], costs={}) for run in sessions(batch, out, measure_here, 1)]
     else:
-        runs = sessions(batch, out, measure_apart, count)
+        runs = sessions(batch, out, measure_in_new_process, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]
     if failed:
         raise ConfigError(f"generations failed, so there is no snapshot: {', '.join(failed)}; help: specbench run")

@@ -1,4 +1,4 @@
-"""One generation: a prompt, decoded once by one method, as a record."""
+"""One prompt, decoded once by one method: as a record of a run, or as a trace of its rounds."""
 
 import hashlib
 import time
@@ -6,21 +6,29 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from specbench.data.prompting import Turn, continuation, encode, pieces
-from specbench.data.task import Sample, Task, without
-from specbench.decoding.loop import Generation, Limits, decode
+from specbench.analysis.token_origin import TracedRound, of_round
+from specbench.config.options import Options, Request
+from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces
+from specbench.data.task import Data, Sample, Task, without
+from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
-from specbench.decoding.ties import wrong_tokens
-from specbench.machine.other_load import OtherLoad
+from specbench.decoding.targets.target import wrong_tokens
+from specbench.errors import ConfigError
+from specbench.machine.hardware import OtherLoad
 from specbench.models.loaded_pair import LoadedPair, Models
-from specbench.resolution.plugins import place_of
-from specbench.runs.record import Record, round_record, rounded, usage_record
+from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.plugins import location_of
+from specbench.resolution.resolve import Choice, plan_on
+from specbench.resolution.selection import Selected
+from specbench.runs.record import Record, RoundRecord, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec
 
 
@@ -42,11 +50,11 @@ class Setting:
         generator = torch.Generator(self.pair.device).manual_seed(int.from_bytes(digest[:8]) >> 1)
         return Sampler(self.decoding.temperature, self.decoding.top_k, self.decoding.top_p, generator)
 
-    def limits(self, method: Method) -> Limits:
+    def limits(self, method: Method) -> GenerationLimits:
         """Return the limits of a generation by a method."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
         window = self.pair.window_of(method.deciding)
-        return Limits(
+        return GenerationLimits(
             eos=frozenset() if free else self.pair.eos,
             max_new_tokens=self.decoding.max_new_tokens,
             window=window.length,
@@ -69,7 +77,7 @@ def attempt(method: Method, record: Record, setting: Setting, sample: Sample, hi
             raise ValueError(f"the turn before it, {sample.after}, failed")
         generate(method, record, setting, sample, history)
     except Exception as error:
-        if isinstance(error, AssertionError) and place_of(error) is None:  # a bug of ours, not of the sample
+        if isinstance(error, AssertionError) and location_of(error) is None:  # a bug of ours, not of the sample
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
         return record.as_failed(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
@@ -138,7 +146,7 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
                 sampler = setting.sampler(setting.decoding.seed, sample)
                 yield decode(method, setting.pair.open(prompt), sampler, setting.limits(method)).rounds
             except Exception as error:
-                if isinstance(error, AssertionError) and place_of(error) is None:
+                if isinstance(error, AssertionError) and location_of(error) is None:
                     raise
                 continue  # the sample fails again when it is measured, and is recorded then
 
@@ -155,3 +163,87 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
         for entry, step in zip(record.rounds, out.rounds, strict=True):
             if step.rejected:
                 entry["rejected"] = tokenizer.decode(step.rejected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest:
+    """A prompt, or a sample of a task by its index, to decode by a method on a pair."""
+
+    method: str
+    pair: str
+    prompt: str | None = None
+    task: str = ""
+    index: int = 0
+    options: Options
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A decoded prompt, with the text of the tokens of its rounds."""
+
+    pair: str
+    temperature: float
+    record: Record
+    rounds: list[TracedRound]
+
+
+def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
+    """Decode one prompt. Raises ConfigError if it does not fit, MissingAsset if a model or data are missing."""
+    plan = _planned(request)
+    (run,) = plan.runs
+    with observer.status(f"loading {', '.join(plan.roles)}"):
+        plan.load()
+    record, rounds = _decoded(plan, run)
+    return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
+
+
+def _planned(request: TraceRequest) -> PairPlan:
+    """Return a plan with a single run of the method on one prompt."""
+    options, tasks = request.options, (request.task,) if request.prompt is None else ()
+    choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
+    if request.prompt is None:
+        (selected,) = choice.tasks.by_name.values()
+        data = selected.data
+        firsts = [sample for sample in data.samples if not sample.after]
+        if request.index >= len(firsts):
+            raise ConfigError(
+                f"--sample-index {request.index} is out of range: {selected.name} has {len(firsts)} samples"
+            )
+        data = Data([firsts[request.index]], data.source, data.revision, data.sha256, data.total)
+        selected = Selected(selected.name, selected.task, data)
+    else:
+        name, task = selection.read_task("prompts", choice.pair, options)
+        digest = hashlib.sha256(request.prompt.encode()).hexdigest()
+        selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
+    return plan_on([selected], choice, choice.pair.on(request.task))
+
+
+def _decoded(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+    """Return the record of the last method, and its rounds with their text."""
+    spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
+    pair = run.pair_of(plan.load())
+    setting = Setting(pair, run.task, spec.decoding)
+    record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
+    try:
+        (prompt,) = encode_firsts(pair.tokenizer, run.task, [sample], pair.window)
+        method = calibrated(run.methods[label], setting, [sample])
+        pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.max_block)
+        out = generate(method, record, setting, sample, [])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    rounds, before = [], [] if pair.encoder_decoder else prompt
+    for entry, step in zip(record.rounds, out.rounds, strict=bool(record.rounds)):
+        rounds.append(_with_text(entry, step, before, pair.tokenizer))
+        before = before + step.tokens
+    return record, rounds
+
+
+def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> TracedRound:
+    """Return a recorded round with the ids, texts and origins of its tokens, and of the rounds that made its draft."""
+    text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
+    text |= {"origins": of_round(entry), "rejected": tokenizer.decode(step.rejected)}
+    inner: list[TracedRound] = []
+    for each, made in zip(entry.get("inner", []), step.inner, strict=True):
+        inner.append(_with_text(each, made, before, tokenizer))
+        before = before + made.tokens
+    return cast("TracedRound", {**entry, **text, "inner": inner})

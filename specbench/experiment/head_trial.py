@@ -9,9 +9,8 @@ from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.analysis.rows import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
-from specbench.config.options import Access, Options
+from specbench.config.options import Access, Options, Request
 from specbench.config.pair import HeadKind
-from specbench.config.request import Request
 from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
@@ -85,7 +84,7 @@ class HeadTrial:
 
     def row(self, summary: RunSummary) -> MethodSummary | None:
         """Return the method's row of a run; None if it was not measured."""
-        return next((each for each in summary.measured if each.method == self.method), None)
+        return next((row for row in summary.measured if row.method == self.method), None)
 
     def best(self) -> Gain | None:
         """Return the largest measured gain whose interval lies above 1, else the largest predicted one; None without both.
@@ -99,15 +98,20 @@ class HeadTrial:
         return None
 
     def _predicted(self, summary: RunSummary) -> list[Gain]:
-        """Return the predicted speedups at other draft lengths over the run's baseline; none for a run that is compared end
-        to end, or with another method.
+        """Return the predicted speedups at other draft lengths over the run's baseline.
+
+        There are none for a run that is compared end to end, or with another method.
         """
         row = self.row(summary)
         if row is None or summary.end_to_end or self.against != summary.baseline:
             return []
         theory = summary.traits(row).theory
         used = theory.gamma if theory else ()
-        return [Gain(summary, each.speedup, each.gamma) for each in row.predicted_lengths if each.gamma not in used]
+        return [
+            Gain(summary, prediction.speedup, prediction.gamma)
+            for prediction in row.predicted_lengths
+            if prediction.gamma not in used
+        ]
 
 
 def method_of(kind: HeadKind, base: str) -> str:
@@ -140,7 +144,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     pair = choice.pair.on(selected[0].name) if len(selected) == 1 else choice.pair
     plan = plan_on(selected, choice, pair)
     try:  # code is not executed: the trial is about speed
-        results = pipeline.measure(plan, plan.runs, pipeline.Steps(access=Access(fresh=True)), observer)
+        results = pipeline.measure(plan, plan.runs, pipeline.MeasureOptions(access=Access(fresh=True)), observer)
     finally:
         plan.release()
     return trial_of(method, against, results.summaries)
@@ -154,9 +158,9 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
         ours, theirs = complete(records, method), complete(records, against)
         if paired(ours, theirs)[0]:
             gains.append(Gain(summary, speedup(ours, theirs, summary.end_to_end)))
-        place = summary.spec.task.name
+        task = summary.spec.task.name
         counts += [
-            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{place}/{row.sample}")
+            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{task}/{row.sample}")
             for row in ours
         ]
     return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))
@@ -167,37 +171,37 @@ def _selected(request: TrialRequest) -> list[Selected]:
     selected = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)
     texts = request.texts.held_out(request.seed)
-    for each in request.sources:
-        samples = [text.sample for text in texts if text.task == each.name][:share]
+    for source in request.sources:
+        samples = [text.sample for text in texts if text.task == source.name][:share]
         if samples:
-            data = Data(samples, f"held-out rows of {each.source}", None, "", len(samples))
-            task = replace(each.task, max_new_tokens=min(each.task.max_new_tokens, MOST_TOKENS))
-            selected.append(Selected(each.name, task, replace(data, sha256=data.prompts_sha256)))
+            data = Data(samples, f"held-out rows of {source.source}", None, "", len(samples))
+            task = replace(source.task, max_new_tokens=min(source.task.max_new_tokens, MOST_TOKENS))
+            selected.append(Selected(source.name, task, replace(data, sha256=data.prompts_sha256)))
     return selected
 
 
 @dataclass(frozen=True)
-class Drafting:
+class HeadDrafting:
     """The drafts of a head: the proposer that uses it, and the temperature."""
 
     proposer: Eagle
     temperature: float
 
 
-def drafting_of(pair: str, options: Options, base: str, folder: Path) -> Drafting:
+def drafting_of(pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
     """Return the drafts of a head on a base: those of the method `eagle` on the target, else the default ones at T = 0."""
-    default = Drafting(Eagle(head=NAME, base=base), 0.0)
+    default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default
     with_head = replace(options, heads=((f"{HeadKind.eagle.value}@{base}", str(folder)),))
     _, models = selection.read_pair(pair, with_head)
     method = Methods((HeadKind.eagle.value,), models, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
-    return Drafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
+    return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
 
 
 def measure_acceptance(
-    pair: LoadedPair, folder: Path, drafting: Drafting, texts: Sequence[Text], observer: Observer
+    pair: LoadedPair, folder: Path, drafting: HeadDrafting, texts: Sequence[Text], observer: Observer
 ) -> Estimate | None:
     """Decode prompts with the head in a folder and its base, and return the acceptance rate of the drafts.
 

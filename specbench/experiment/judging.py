@@ -13,11 +13,10 @@ import torch
 from specbench.config.construct import Table
 from specbench.data.task import Data
 from specbench.errors import ConfigError, hint
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.judges.judge import Judge, Judgment
 from specbench.observer import Observer
-from specbench.runs.run_folder import JUDGED, read, require_texts
-from specbench.runs.scores import Judged, JudgedRow
+from specbench.runs.run_folder import JUDGED, Judged, JudgedRow, read, require_texts
 
 FLUSHED = 20  # comparisons between two writes of judged.json
 
@@ -64,37 +63,37 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
     stored = _stored(run)
-    earlier = {row["key"]: row for each in stored for row in each["rows"]}
-    others = [each for each in stored if _of(each) != (request.judge, request.of, request.against)]
-    rows = {each.key: earlier[each.key] for each in comparisons if each.key in earlier}
-    missing = [each for each in comparisons if each.key not in rows]
+    earlier = {row["key"]: row for judged in stored for row in judged["rows"]}
+    others = [judged for judged in stored if _of(judged) != (request.judge, request.of, request.against)]
+    rows = {comparison.key: earlier[comparison.key] for comparison in comparisons if comparison.key in earlier}
+    missing = [comparison for comparison in comparisons if comparison.key not in rows]
 
-    def kept() -> Judged:
+    def current() -> Judged:
         judged: Judged = {
             "judge": request.judge,
             "label": judge.label,
             "of": request.of,
             "against": request.against,
             "comparisons": len(comparisons),
-            "rows": [rows[each.key] for each in comparisons if each.key in rows],
+            "rows": [rows[comparison.key] for comparison in comparisons if comparison.key in rows],
         }
         if others:
             judged["earlier"] = others
         return judged
 
-    if not missing and stored and stored[1:] == others and stored[0]["rows"] == kept()["rows"]:
-        return kept()
+    if not missing and stored and stored[1:] == others and stored[0]["rows"] == current()["rows"]:
+        return current()
     try:
         with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
             for i, (each, judgment) in enumerate(_judged(judge, missing), 1):
                 rows[each.key] = _row(each, judgment)
                 if i % FLUSHED == 0:
-                    write_sealed(run / JUDGED, kept())
+                    write_with_checksum(run / JUDGED, current())
                 advance()
     finally:
         if rows or not stored:  # a judge that never answers hides no other
-            write_sealed(run / JUDGED, kept())
-    return kept()
+            write_with_checksum(run / JUDGED, current())
+    return current()
 
 
 def methods_of(run: Path) -> list[str]:
@@ -142,7 +141,9 @@ def _row(comparison: _Comparison, judgment: Judgment) -> JudgedRow:
         "verdict": judgment.verdict,
         "unclear": judgment.unclear,
         "key": comparison.key,
-        "exchanges": [{"prompt": each.prompt, "answer": _well_formed(each.answer)} for each in judgment.exchanges],
+        "exchanges": [
+            {"prompt": exchange.prompt, "answer": _well_formed(exchange.answer)} for exchange in judgment.exchanges
+        ],
         "equal": comparison.one == comparison.two,
     }
 
@@ -158,7 +159,7 @@ def _judge(table: str, device: str) -> Judge:
 def _stored(run: Path) -> list[Judged]:
     """Return what judges have found, the last one first; nothing if the file is missing or damaged."""
     try:
-        stored = read_sealed(run / JUDGED, Judged) if (run / JUDGED).exists() else None
+        stored = read_with_checksum(run / JUDGED, Judged) if (run / JUDGED).exists() else None
     except ConfigError:
         return []
     return [stored, *stored.pop("earlier", [])] if stored else []

@@ -7,16 +7,15 @@ from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarise
-from specbench.config.options import Access
-from specbench.config.request import Request
+from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
-from specbench.experiment.block_times import time_blocks
 from specbench.experiment.judging import JudgeRequest, judge_run
+from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.resolve import resolve
 from specbench.resolution.spec import unused_rates
 from specbench.runs.locking import FolderLock, locked
@@ -39,7 +38,7 @@ class Results:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class MeasureOptions:
     """What is done with a run: `profile` also times blocks of tokens, and `judge` compares two methods' outputs.
 
     Without a sandbox, generated code is not executed.
@@ -68,20 +67,20 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
         observer.message(
             f"{len(specs)} runs with {methods} methods, {count} generations; -m, -t, -n and --repeats make it fewer"
         )
-    steps = Steps(access=request.access, sandbox=resolved.sandbox, profile=profile)
+    steps = MeasureOptions(access=request.access, sandbox=resolved.sandbox, profile=profile)
     results = []
     for plan in resolved.plans:
         with closing_ranks(plan):
             results.append(measure(plan, plan.runs, steps, observer))
         if len(resolved.plans) > 1:
             plan.release()  # one pair's models at a time
-    unscored = [each.unscored for each in results if each.unscored]
+    unscored = [result.unscored for result in results if result.unscored]
     return Results(
-        [summary for each in results for summary in each.summaries], unscored[-1] if unscored else resolved.unscored
+        [summary for result in results for summary in result.summaries], unscored[-1] if unscored else resolved.unscored
     )
 
 
-def measure(plan: Plan, runs: Sequence[PlannedRun], steps: Steps, observer: Observer) -> Results:
+def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, observer: Observer) -> Results:
     """Lock runs of a plan, decode, score and judge what is missing of each, and summarize them."""
     summaries, unscored = list[RunSummary](), None
     with locked((run.folder for run in runs), steps.access) as locks:
@@ -101,7 +100,7 @@ def measure(plan: Plan, runs: Sequence[PlannedRun], steps: Steps, observer: Obse
 
 
 @contextmanager
-def closing_ranks(plan: Plan) -> Iterator[None]:
+def closing_ranks(plan: PairPlan) -> Iterator[None]:
     """End the other processes of a plan afterwards, if tensors of its models are split."""
     try:
         yield
@@ -110,7 +109,7 @@ def closing_ranks(plan: Plan) -> Iterator[None]:
             plan.release()
 
 
-def load(plan: Plan, runs: Sequence[PlannedRun], access: Access, observer: Observer) -> None:
+def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: Observer) -> None:
     """Load a plan's models if one of these runs lacks generations, and check the prompts of those that do.
 
     Raises ConfigError for prompts that cannot be encoded or are too long.
@@ -127,7 +126,7 @@ def load(plan: Plan, runs: Sequence[PlannedRun], access: Access, observer: Obser
         runner.check_prompts(run, plan.load())
 
 
-def decode(plan: Plan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
+def decode(plan: PairPlan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
     """Measure the missing generations of a run whose folder is locked, with loaded models."""
     if run.complete and not access.fresh:
         return

@@ -5,16 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench.config.architectures import architecture_of
+from specbench.config.model_files import architecture_of
 from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
-from specbench.config.preparation import PreparedHead
-from specbench.config.suite import Suite
+from specbench.config.suite import PreparedHead, Suite
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.head_training import TrainRequest, train_head
+from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.prepared_heads import Step, has_rows, is_trained, pending, steps_of, write_identity
+from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
 from specbench.training.feature_size import free_bytes, gb, token_bytes
 
 
@@ -27,7 +26,7 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            lines.append(_left_out(head))
+            lines.append(_skip_note(head))
         elif not is_trained(step, out):
             each = features.get(step.rows_key)
             lines.append(f"{head.words} is not trained; run --suite trains it first")
@@ -38,7 +37,7 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
     return [*lines, *([_room(features, out)] if features else [])]
 
 
-def _left_out(head: PreparedHead) -> str:
+def _skip_note(head: PreparedHead) -> str:
     return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
 
 
@@ -49,15 +48,16 @@ class _Features(NamedTuple):
     bytes: int
 
 
-def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
+def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
     features: dict[Hashable, _Features] = {}
     for step in steps:
-        if step.head.step.kind != HeadKind.eagle or step.rows_key in features:
+        preparation = step.head.preparation
+        if preparation.kind != HeadKind.eagle or step.rows_key in features:
             continue
         preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
         try:
-            base = pair.on(step.head.task).models[step.head.step.base or default_base(step.head.step.kind)]
+            base = pair.on(step.head.task).models[preparation.base or default_base(preparation.kind)]
             width, texts = architecture_of(base, preset.path.parent).get("hidden_size"), step.texts()
         except (ConfigError, MissingAsset):
             continue
@@ -68,7 +68,7 @@ def _features_of(steps: Sequence[Step]) -> dict[Hashable, _Features]:
 
 def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
-    size, free = sum(each.bytes for each in features.values()), free_bytes(out)
+    size, free = sum(feature.bytes for feature in features.values()), free_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
     return text if size <= free else f"! {text}; help: {help_}"
@@ -87,7 +87,7 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            observer.message(_left_out(head))
+            observer.message(_skip_note(head))
             continue
         if is_trained(step, out):
             continue
@@ -102,11 +102,11 @@ def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list
     return missing
 
 
-def _request(step: Step, out: Path, access: Access) -> TrainRequest:
-    head, options = step.head, step.options
+def _request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
+    head, options, source = step.head, step.options, step.head.preparation
     return TrainRequest(
-        kind=head.step.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
-        count=head.step.limit, skip=step.skipped(), answers=head.step.answers, features=head.step.features, tau=head.tau,
-        seed=head.step.seed, base=head.step.base, recipe=head.step.recipe, out=head.folder(out),
-        collected=head.collected(out), minutes=head.step.minutes, trial=0, compare=False, access=access,
+        kind=source.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
+        count=source.limit, skip=step.skipped(), answers=source.answers, features=source.features, tau=head.tau,
+        seed=source.seed, base=source.base, recipe=source.recipe, out=head.folder(out), collected=head.collected(out),
+        minutes=source.minutes, trial=0, compare=False, access=access,
     )  # fmt: skip

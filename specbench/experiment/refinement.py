@@ -1,4 +1,4 @@
-"""Coarse-to-fine measurement of curves: few prompts at every setting, then all prompts at those that may be chosen."""
+"""Short runs that choose what a longer run measures: the settings of a curve, and the draft lengths of a sweep."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,16 +9,22 @@ from typing import Any
 from specbench.analysis.frontier import candidates, frontier_of
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import swept
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import Line, Suite
+from specbench.config.options import Request
+from specbench.config.presets import preset
+from specbench.config.suite import GridLine, Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode
+from specbench.experiment.pipeline import run
 from specbench.experiment.suite_runner import run_suite
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
-from specbench.resolution.plan import Plan
+from specbench.resolution.plan import PairPlan
+from specbench.resolution.resolve import Choice
 from specbench.runs.run_folder import CONFIG
 
-Kept = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
+Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
+PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions
+PILOT_PROMPTS = 8
+REACH = 2  # lengths on each side of the predicted one
 
 
 def run_refined(request: SuiteRequest, prompts: int, observer: Observer) -> tuple[Suite, ExitCode]:
@@ -55,7 +61,7 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
     """Return the suite of a request without the settings that the runs of the coarse suite exclude."""
     plans = [part.plan for part in resolve_grid(first, request.out, request.sandbox).parts]
     grid = [
-        Line(
+        GridLine(
             methods=line.methods,
             pairs=(pair,),
             tasks=(task,),
@@ -66,9 +72,9 @@ def refined(request: SuiteRequest, first: Suite) -> Suite:
     return replace(request.suite, grid=tuple(grid))
 
 
-def _narrowed(line: Line, plan: Plan | None) -> tuple[tuple[str, Any], ...]:
+def _narrowed(line: GridLine, plan: PairPlan | None) -> tuple[tuple[str, Any], ...]:
     """Return the sweeps of a line with the values that remain. A line that was not measured keeps all of them."""
-    candidates_by_key = _kept([run.folder for run in plan.runs] if plan else [])
+    candidates_by_key = _remaining([run.folder for run in plan.runs] if plan else [])
     sweeps = []
     for key, values in line.options.over:
         method, name = key.split(".", 1)[0], key.rpartition(".")[2]
@@ -77,8 +83,8 @@ def _narrowed(line: Line, plan: Plan | None) -> tuple[tuple[str, Any], ...]:
     return tuple(sweeps)
 
 
-def _kept(folders: Sequence[Path]) -> Kept:
-    numbers: Kept = defaultdict(set)
+def _remaining(folders: Sequence[Path]) -> Remaining:
+    numbers: Remaining = defaultdict(set)
     for folder in folders:
         curves = frontier_of(folder) if (folder / CONFIG).exists() else None  # a run that failed excludes nothing
         for label, settings in (candidates(curves) if curves else {}).items():
@@ -91,3 +97,33 @@ def _kept(folders: Sequence[Path]) -> Kept:
 
 def _number(value: Any) -> float:
     return float(value[0] if isinstance(value, list) else value)
+
+
+def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]:
+    """Return for each method the draft lengths around the predicted one, from a run of a few prompts at length 5.
+
+    The run is stored in the request's output folder, and later calls reuse it. Raises ConfigError for a method without a
+    prediction, such as one that does not draft a fixed length.
+    """
+    request = replace(request, methods=Choice.of(request).methods.names)
+    options = request.options
+    limit = min(PILOT_PROMPTS, options.limit or PILOT_PROMPTS)
+    pilot = replace(options, gamma=(("", (PILOT_LENGTH,)),), over=(), repeats=1, limit=limit, sample=0)
+    results = run(replace(request, options=pilot, sandbox=None), observer)
+    predicted: dict[str, list[int]] = {}
+    for summary in results.summaries:
+        for row in summary.measured:
+            if row.predicted_lengths:
+                best = max(row.predicted_lengths, key=lambda each: each.speedup.value).gamma
+                predicted.setdefault(summary.spec.methods[row.method].preset, []).append(best)
+    if missing := [name for name in request.methods if preset("method", name).name not in predicted]:
+        why = (
+            f"its short run has {limit} of at most {PILOT_PROMPTS} prompts, too few to know the cost of blocks; help:"
+            f" -n {PILOT_PROMPTS}, or"
+            if limit < PILOT_PROMPTS
+            else "it drafts no fixed length, or its outputs are too short to know the cost of blocks; help:"
+        )
+        raise ConfigError(
+            f"--over gamma=auto: no draft length can be predicted for {', '.join(missing)}: {why} --over gamma=[1, 3, 5]"
+        )
+    return {name: list(range(max(min(best) - REACH, 1), max(best) + REACH + 1)) for name, best in predicted.items()}

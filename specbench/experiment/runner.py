@@ -1,4 +1,7 @@
-"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
+"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up.
+
+For `specbench profile`, forwards are also timed by the number of tokens that they read.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +12,11 @@ import tomli_w
 import torch
 
 from specbench.config.options import Access
-from specbench.data.prompting import Turn, encode_firsts
+from specbench.data.prompting import Turn, encode, encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
-from specbench.files import read_sealed, write, write_sealed
-from specbench.machine.bandwidth import copy_bandwidth
+from specbench.files import read_with_checksum, write, write_with_checksum
 from specbench.machine.hardware import (
     Environment,
     Fingerprint,
@@ -23,13 +25,14 @@ from specbench.machine.hardware import (
     fingerprint,
     incomparable,
 )
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
-from specbench.resolution.plan import PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder, Recording
 from specbench.runs.run_folder import (
     ATTEMPTS,
+    BLOCKS,
     CONFIG,
     ENVIRONMENT,
     JUDGED,
@@ -38,12 +41,16 @@ from specbench.runs.run_folder import (
     SCORES,
     SUMMARY,
     Manifest,
+    Recorder,
+    RecordSink,
     read,
     spec_of,
 )
 from specbench.runs.run_spec import RunSpec
 
 WARM_UP_TOKENS = 16
+LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token before them
+FORWARDS_OF_EACH_SIZE = 20
 
 
 def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
@@ -68,8 +75,10 @@ def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
         _require_same(run.spec, folder, environment)
     else:
         manifest = Manifest(run.spec.checksum, [sample.id for sample in run.data.samples])
-        write_sealed(folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2)
-        write_sealed(folder / MANIFEST, dataclasses.asdict(manifest))
+        write_with_checksum(
+            folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2
+        )
+        write_with_checksum(folder / MANIFEST, dataclasses.asdict(manifest))
         write(folder / CONFIG, tomli_w.dumps(run.spec.to_toml()))
     return recorder
 
@@ -93,7 +102,7 @@ def _other_conditions(folder: Path, environment: Fingerprint) -> list[str]:
     """Return the conditions in which a folder's records differ from this environment; empty without records."""
     if not (folder / ENVIRONMENT).exists():
         return []
-    return incomparable(conditions(read_sealed(folder / ENVIRONMENT, Environment)), conditions(environment))
+    return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), conditions(environment))
 
 
 def _set_aside(folder: Path) -> None:
@@ -128,10 +137,11 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
 
 
 def measure(
-    run: PlannedRun, loaded: LoadedPair, recorder: Recording, check: Callable[[Record], None] | None = None
+    run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written. `check` is called with each
-    record first, also of a warm-up.
+    """Decode the missing generations, yielding each record after it is written.
+
+    `check` is called with each record first, also of a warm-up.
 
     Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
     """
@@ -152,7 +162,7 @@ def measure(
         graphs.forget_drafts()
     firsts = [sample for sample in data.samples if not sample.after]
     pilots = [sample for sample in data.all_samples if not sample.after]
-    captured = capture(pair, _longest(setting, data), max(each.max_block for each in run.methods.values()))
+    captured = capture(pair, _longest(setting, data), max(method.max_block for method in run.methods.values()))
     lacking = {label for _, _, label in todo}
     methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in lacking}
     baseline = run.methods[spec.baseline].declared_distribution()
@@ -183,9 +193,9 @@ def measure(
         yield record
 
 
-def _blank(spec: RunSpec, label: str, sample: str, place: tuple[int, int]) -> Record:
-    """Return the record of a generation before it is decoded; `place` is its repeat and its order."""
-    repeat, order = place
+def _blank(spec: RunSpec, label: str, sample: str, position: tuple[int, int]) -> Record:
+    """Return the record of a generation before it is decoded; `position` is its repeat and its order."""
+    repeat, order = position
     return Record(
         method=label, sample=sample, repeat=repeat, seed=spec.decoding.seed + repeat, order=order, run=spec.key
     )
@@ -223,7 +233,7 @@ def _longest(setting: Setting, data: Data) -> int:
 class Conversations:
     """The answers of each method to samples that a later sample continues."""
 
-    def __init__(self, data: Data, recorder: Recording) -> None:
+    def __init__(self, data: Data, recorder: RecordSink) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
         self._needed = {sample.after for sample in data.samples if sample.after}
         self._texts: dict[tuple[str, str, int], str | None] = {}
@@ -258,3 +268,34 @@ def most_turns(data: Data) -> int:
             count, at = count + 1, following[at]
         longest = max(longest, count)
     return longest
+
+
+def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
+    """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
+
+    A folder that has times already is skipped.
+    """
+    if not (run.folder / BLOCKS).exists():
+        pair = run.pair_of(plan.load())
+        write_with_checksum(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
+
+
+def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
+    """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
+    window = pair.window_of((role,)).length
+    prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], window)
+    models = pair.open(prompt)
+    largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(models.ids))
+    pair.prepare(len(models.ids) + largest, largest)
+    session = models[role]
+    session.score(models.ids, len(models.ids) - 1)
+    for time in range(FORWARDS_OF_EACH_SIZE + 1):
+        for size in range(1, largest + 1):
+            tokens = [(7 * time + 13 * size + 3 * i) % min(pair.vocabulary, 200) for i in range(size)]
+            session.score(models.ids + tokens, len(models.ids))
+        session.finish()
+        if not time:
+            first = {size: list(sums) for size, sums in session.usage.by_fed.items()}  # warm-up
+    return {
+        size: [count - first[size][0], spent - first[size][1]] for size, (count, spent) in session.usage.by_fed.items()
+    }

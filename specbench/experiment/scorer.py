@@ -9,10 +9,9 @@ from typing import Any
 
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.record import Record
-from specbench.runs.run_folder import CONFIG, SCORES, read, require_texts, spec_of
-from specbench.runs.scores import ScoreRow, Scores
+from specbench.runs.run_folder import CONFIG, SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Score
 
@@ -22,7 +21,7 @@ SHOWN = 800  # characters of a prompt, and of a reference, in scores.json
 
 def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
     """Return whether all generations of a folder are scored by this version of the task."""
-    scores = _kept(folder)
+    scores = _stored(folder)
     if scores is None or scores["version"] != task.version:
         return False
     if any(grader_of(task) not in metric["signature"] for metric in scores["metrics"]):
@@ -37,9 +36,11 @@ def is_scored(folder: Path, task: Task, sandbox: Sandbox | None) -> bool:
 def grader_of(task: Task) -> str:
     """Return the checksum of the files that define a plugin's task; empty for a bundled task, which has a version."""
     classes = [
-        each for each in type(task).__mro__ if issubclass(each, Task) and not each.__module__.startswith("specbench.")
+        class_
+        for class_ in type(task).__mro__
+        if issubclass(class_, Task) and not class_.__module__.startswith("specbench.")
     ]
-    modules = dict.fromkeys(sys.modules.get(each.__module__) for each in classes)
+    modules = dict.fromkeys(sys.modules.get(class_.__module__) for class_ in classes)
     files = [file for module in modules if (file := getattr(module, "__file__", None))]
     digest = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files))
     return f"grader:{digest.hexdigest()[:GRADER]}" if files else ""
@@ -47,15 +48,15 @@ def grader_of(task: Task) -> str:
 
 def is_executed(folder: Path) -> bool:
     """Return whether the scores of a folder come from executing generated code."""
-    scores = _kept(folder)
+    scores = _stored(folder)
     return scores is not None and bool(scores.get("sandbox"))
 
 
-def _kept(folder: Path) -> Scores | None:
+def _stored(folder: Path) -> Scores | None:
     """Return the stored scores; None if they are missing or damaged, since generations can be scored again."""
     path = folder / SCORES
     try:
-        return read_sealed(path, Scores) if path.exists() else None
+        return read_with_checksum(path, Scores) if path.exists() else None
     except (ConfigError, TypeError, ValueError):
         return None
 
@@ -93,10 +94,10 @@ def score(
         "sandbox": sandbox.signature if sandbox and task.executes_code else None,
         "not_executed": task.executes_code and sandbox is None,
         "records": len(records),
-        "samples": {each: _excerpt(samples[each]) for each in dict.fromkeys(record.sample for record in records)},
+        "samples": {sample: _excerpt(samples[sample]) for sample in dict.fromkeys(record.sample for record in records)},
         "rows": rows,
     }
-    write_sealed(folder / SCORES, scores)
+    write_with_checksum(folder / SCORES, scores)
 
 
 def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
@@ -144,7 +145,7 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
     """Return a score as a float, or as the statistics of a corpus metric. Raises ConfigError if it is not a number."""
     try:
         numbers = value if isinstance(value, list) else [value]
-        if any(isinstance(each, str | bytes) for each in numbers):
+        if any(isinstance(number, str | bytes) for number in numbers):
             raise TypeError
         return [float(each) for each in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):

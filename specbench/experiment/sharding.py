@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 
 import tomli_w
 
-from specbench.config.request import Request, SuiteRequest
-from specbench.config.suite import Suite
+from specbench.config.options import Request
+from specbench.config.suite import Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
 from specbench.experiment.suite_runner import run_one, run_suite, write_index
-from specbench.files import read_sealed, write, write_sealed
+from specbench.files import read_with_checksum, write, write_with_checksum
 from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
@@ -38,10 +38,10 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
 
     Raises NotComparable if the shards were measured on different machines.
     """
-    requests = [replace(request, options=replace(request.options, shard=each)) for each in shards_of(count)]
+    requests = [replace(request, options=replace(request.options, shard=shard)) for shard in shards_of(count)]
     for each in requests:
         run(each, observer)
-    shards = [resolve(each).runs for each in requests]
+    shards = [resolve(shard).runs for shard in requests]
     for whole, *parts in zip(resolve(request).runs, *shards, strict=True):
         with locked([whole.folder], request.access) as locks:
             combine(whole, parts, locks[whole.folder])
@@ -50,7 +50,7 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
 
 def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -> ExitCode:
     """Measure the missing shards of a suite's runs, and combine those whose shards are complete."""
-    requests = [replace(request, suite=with_shard(request.suite, each)) for each in shards_of(count)]
+    requests = [replace(request, suite=with_shard(request.suite, shard)) for shard in shards_of(count)]
     for each in requests:
         run_suite(each, observer)
     return combine_suite(request, requests, observer)
@@ -62,13 +62,13 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
     `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
     """
     grids = [resolve_grid(each.suite, each.out, each.sandbox) for each in (request, *requests)]
-    indexes = [Index.of(each.suite.name, each.out, bool(each.changes)).runs for each in requests]
+    indexes = [Index.of(shard.suite.name, shard.out, bool(shard.changes)).runs for shard in requests]
     seconds: dict[str, float] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
             entries = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
-            seconds[whole.folder.name] = sum(each.seconds for each in entries if each)
+            seconds[whole.folder.name] = sum(entry.seconds for entry in entries if entry)
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
@@ -101,10 +101,10 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
         for record in sorted(part.recorded.records, key=lambda each: each.order):
             lines.append(line_of(replace(record, order=order, run=whole.spec.key)))
             order += 1
-    environment = read_sealed(parts[0].folder / ENVIRONMENT, Environment)
-    write_sealed(whole.folder / ENVIRONMENT, dict(environment), indent=2)
+    environment = read_with_checksum(parts[0].folder / ENVIRONMENT, Environment)
+    write_with_checksum(whole.folder / ENVIRONMENT, dict(environment), indent=2)
     manifest = Manifest(whole.spec.checksum, [sample.id for sample in whole.data.samples])
-    write_sealed(whole.folder / MANIFEST, asdict(manifest))
+    write_with_checksum(whole.folder / MANIFEST, asdict(manifest))
     write(whole.folder / CONFIG, tomli_w.dumps(whole.spec.to_toml()))
     write(whole.folder / SAMPLES, b"".join(lines).decode())
     del whole.__dict__["recorded"]  # read before the records were there
@@ -112,7 +112,7 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
 
 def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:
     """Raise unless the shards are parts of one run (ConfigError), measured under the same conditions (NotComparable)."""
-    conditions_of = [conditions(read_sealed(part.folder / ENVIRONMENT, Environment)) for part in parts]
+    conditions_of = [conditions(read_with_checksum(part.folder / ENVIRONMENT, Environment)) for part in parts]
     for part, environment in zip(parts, conditions_of, strict=True):
         if replace(spec_of(part.folder), task=whole.spec.task).sha256 != whole.spec.sha256:
             raise ConfigError(f"{part.folder} is not a shard of {whole.folder}")

@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.presets import preset
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import Line
+from specbench.config.suite import GridLine, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
-from specbench.experiment.pipeline import Steps, measure
+from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.preparation import prepare
 from specbench.observer import Observer
 from specbench.resolution.chain_profile import levels_of
-from specbench.resolution.grid import Grid, Part, resolve_grid
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.grid import Grid, GridPart, resolve_grid
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.locking import locked
 from specbench.runs.run_spec import word
 from specbench.runs.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
@@ -42,7 +41,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
     for note in grid.unused.values():
         observer.message(note)
     keep: list[str] = []
-    last: Plan | None = None
+    last: PairPlan | None = None
     for part in grid.parts:
         if part.plan is None:
             keep.append(part.key)
@@ -54,7 +53,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             last.release()  # one pair's models at a time
         for run in part.plan.runs:
             keep.append(run.folder.name)
-            _perform(_Job(request, part, part.plan, run, index), keep, observer)
+            _perform(_SuiteRun(request, part, part.plan, run, index), keep, observer)
         last = part.plan
     if last is not None and last.ranks:
         last.release()
@@ -70,7 +69,7 @@ def _code(index: Index) -> ExitCode:
     return ExitCode.OK if states == {DONE} and not index.failures else ExitCode.SOME_FAILED
 
 
-def _unresolved(part: Part) -> IndexEntry:
+def _unresolved(part: GridPart) -> IndexEntry:
     state, why = (FAILED, part.invalid) if part.invalid else (MISSING, part.missing)
     return IndexEntry(key=part.key, pair=part.pair, task=part.task, state=state, why=why)
 
@@ -86,7 +85,7 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
     for part in grid:
         for run in part.plan.runs if part.plan else []:
             if run.folder.name == key and part.plan:
-                job = _Job(request, part, part.plan, run, Index.of(request.suite.name, request.out))
+                job = _SuiteRun(request, part, part.plan, run, Index.of(request.suite.name, request.out))
                 summary = _completed(job, observer or Observer())
                 return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
     if missing := next((part.missing for part in grid if part.missing), ""):
@@ -94,12 +93,12 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
     raise ConfigError(f"suite {request.suite.name} has no run {key}; help: specbench plan --suite {request.suite.name}")
 
 
-def _may_hold(key: str, line: Line, pair: str, task: str) -> bool:
+def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
     """Return whether a run folder's name has the pair's and the task's name in it."""
     return f"_{word(preset('pair', pair).name)}_{word(task)}_" in key
 
 
-def _alone(line: Line, pair: str, task: str) -> Line:
+def _alone(line: GridLine, pair: str, task: str) -> GridLine:
     return replace(line, pairs=(pair,), tasks=(task,))
 
 
@@ -116,7 +115,7 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
             index.record(_unresolved(part))
             continue
         for run in part.plan.runs:
-            entry = _entry(_Job(request, part, part.plan, run, index))
+            entry = _entry(_SuiteRun(request, part, part.plan, run, index))
             entry = replace(entry, seconds=seconds.get(entry.key, 0.0))
             if replace(run).complete:  # without what it has read before
                 rows = summary_of(run.folder).methods
@@ -128,17 +127,17 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
 
 
 @dataclass(frozen=True)
-class _Job:
+class _SuiteRun:
     """One run of a suite that is being performed."""
 
     request: SuiteRequest
-    part: Part
-    plan: Plan
+    part: GridPart
+    plan: PairPlan
     run: PlannedRun
     index: Index
 
 
-def _perform(job: _Job, keep: list[str], observer: Observer) -> None:
+def _perform(job: _SuiteRun, keep: list[str], observer: Observer) -> None:
     """Measure a run, and record its state and its seconds, also after an exception."""
     key, begin = job.run.folder.name, time.perf_counter()
     entry = replace(_entry(job), state=BEGUN, why="interrupted")
@@ -146,12 +145,12 @@ def _perform(job: _Job, keep: list[str], observer: Observer) -> None:
         entry = _measured(job, observer)
     finally:
         job.index.record(replace(entry, seconds=time.perf_counter() - begin))
-        job.index.keep(keep + [each for each in job.index.runs if each not in keep])
+        job.index.keep(keep + [key for key in job.index.runs if key not in keep])
     if entry.why:
         observer.message(f"{key}: {entry.state}: {entry.why}")
 
 
-def _measured(job: _Job, observer: Observer) -> IndexEntry:
+def _measured(job: _SuiteRun, observer: Observer) -> IndexEntry:
     """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
     run, entry = job.run, _entry(job)
     try:
@@ -167,10 +166,10 @@ def _measured(job: _Job, observer: Observer) -> IndexEntry:
     return replace(entry, failed=failed, why=f"{failed} generations failed, the first: {first}" if failed else "")
 
 
-def _completed(job: _Job, observer: Observer) -> RunSummary:
+def _completed(job: _SuiteRun, observer: Observer) -> RunSummary:
     """Measure, score and judge what is missing of a run, and summarize it."""
     suite = job.request.suite
-    steps = Steps(
+    steps = MeasureOptions(
         access=job.request.access, sandbox=job.part.sandbox, profile=suite.kind == "profile",
         judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
     )  # fmt: skip
@@ -180,7 +179,7 @@ def _completed(job: _Job, observer: Observer) -> RunSummary:
     return results.summaries[0]
 
 
-def _entry(job: _Job) -> IndexEntry:
+def _entry(job: _SuiteRun) -> IndexEntry:
     """Return the index entry of a run that is done without failures."""
     spec, suite = job.run.spec, job.request.suite
     return IndexEntry(

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from specbench._logging import quietly
-from specbench.config.placement import Placement
+from specbench.config.pair import Placement
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import runner
 from specbench.models import loader
@@ -34,7 +34,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
 from specbench.models.resolve import ResolvedModel
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Key, Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
@@ -76,7 +76,7 @@ class TokensDiffer(RuntimeError):
 class TensorParallel:
     """The processes of a plan with split models. Opening it starts them, and loads the models in all of them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PairPlan) -> None:
         """Raise MissingAsset if a rank cannot load its models."""
         placement = tensor_placement(plan.models)
         assert placement is not None
@@ -192,7 +192,7 @@ def agree(record: Record) -> None:
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     digests = [torch.empty_like(digest, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, digest.to(device))
-    if len({int(each) for each in digests}) > 1:
+    if len({int(digest) for digest in digests}) > 1:
         raise TokensDiffer(f"the ranks decoded different tokens: {record.method}, sample {record.sample}")
 
 

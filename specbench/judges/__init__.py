@@ -3,6 +3,6 @@
 Importing the package registers all of them.
 """
 
-from specbench.config.discovery import import_modules
+from specbench.config.construct import import_modules
 
 import_modules(__name__, __path__)

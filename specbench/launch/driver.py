@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.request import SuiteRequest
+from specbench.config.suite import SuiteRequest
 from specbench.errors import ExitCode
 from specbench.experiment.preparation import prepare
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import write_index
-from specbench.launch.launcher import JobState, Launcher
-from specbench.launch.ledger import FINAL, Entry, Ledger, State, folder_of
+from specbench.launch.job import JobState, Launcher
+from specbench.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
 from specbench.launch.local import local_launcher
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.launch.slurm import slurm_launcher
@@ -96,13 +96,16 @@ class _Share:
 def _shares(campaign: Campaign) -> list[_Share]:
     """Resolve the suite, or each of its shards."""
     request, arguments = campaign.request, campaign.arguments
-    found = [(request, arguments)]
+    shares = [(request, arguments)]
     if campaign.shards:
-        found = [
-            (replace(request, suite=with_shard(request.suite, each)), (*arguments, "--shard", each))
-            for each in shards_of(campaign.shards)
+        shares = [
+            (replace(request, suite=with_shard(request.suite, shard)), (*arguments, "--shard", shard))
+            for shard in shards_of(campaign.shards)
         ]
-    return [_Share(each, resolve_grid(each.suite, each.out, each.sandbox), own) for each, own in found]
+    return [
+        _Share(each, resolve_grid(each.suite, each.out, each.sandbox), share_arguments)
+        for each, share_arguments in shares
+    ]
 
 
 class _Driver:
@@ -124,20 +127,20 @@ class _Driver:
                 key = run.folder.name
                 self.runs[key] = run
                 arguments = (*share.arguments, "--only", key)
-                known = self.before.get(key)
-                entry = Entry(
+                earlier = self.before.get(key)
+                entry = LedgerEntry(
                     key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
-                    node=known.node if known else "", seconds=known.seconds if known else 0.0,
+                    node=earlier.node if earlier else "", seconds=earlier.seconds if earlier else 0.0,
                 )  # fmt: skip
-                if known and self.same and known.active and self.launcher.outlives:
-                    entry = known
+                if earlier and self.same and earlier.active and self.launcher.outlives:
+                    entry = earlier
                 elif self._is_complete(key) and is_scored(run.folder, run.task, part.sandbox):
                     entry = replace(entry, state="done")
                 self.ledger.put(entry)
             if part.plan is None:
                 state: State = "missing" if part.missing else "failed"
                 why = part.missing or part.invalid
-                self.ledger.put(Entry(part.key, part.pair, part.task, (), 0, state, why=why))
+                self.ledger.put(LedgerEntry(part.key, part.pair, part.task, (), 0, state, why=why))
 
     def run(self) -> None:
         """Submit and follow jobs until every run is done or has failed."""
@@ -169,13 +172,13 @@ class _Driver:
         canceled = "1 job" if len(active) == 1 else f"{len(active)} jobs"
         self.observer.message(f"{canceled} canceled; the same command resumes their runs")
 
-    def _active(self) -> list[Entry]:
+    def _active(self) -> list[LedgerEntry]:
         return [entry for entry in self.ledger.entries.values() if entry.active]
 
     def _poll(self) -> int:
         """Update the entries of active jobs. Returns how many runs are finished by this."""
         active = {entry.id: entry for entry in self._active()}
-        states = self.launcher.poll({each: self.ledger.job(entry) for each, entry in active.items()})
+        states = self.launcher.poll({identifier: self.ledger.job(entry) for identifier, entry in active.items()})
         finished = 0
         for identifier, state in states.items():
             entry = active[identifier]
@@ -187,7 +190,7 @@ class _Driver:
                 self.ledger.change(entry.key, state="running", changed=outcome.began, **where)
         return finished
 
-    def _ended(self, entry: Entry) -> bool:
+    def _ended(self, entry: LedgerEntry) -> bool:
         """Decide what follows the end of a job. Returns whether its run is finished."""
         job = self.ledger.job(entry)
         outcome = job.outcome()
@@ -212,7 +215,7 @@ class _Driver:
         """Submit waiting runs, as many as the launcher has room for."""
         waiting = [entry for entry in self.ledger.entries.values() if entry.state == "waiting"]
         room = self.launcher.free(len(self._active()))
-        chosen = [replace(each, attempt=each.attempt + 1) for each in waiting[:room]]
+        chosen = [replace(entry, attempt=entry.attempt + 1) for entry in waiting[:room]]
         if not chosen:
             return
         jobs = [self.ledger.job(entry) for entry in chosen]

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
-from specbench.launch.job import LEASES, Job
-from specbench.launch.launcher import JobState
+from specbench.launch.job import LEASES, Job, JobState
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,16 @@ class LocalLauncher:
         return min(max(most - active, 0), sum(map(_is_free, self.gpus)) // self.per_job)
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        found = []
+        identifiers = []
         for job in jobs:
             leases = self._leases()
             if self.gpus and not leases:  # another driver was faster
                 break
-            found.append(self._start(job, leases))
-        return found
+            identifiers.append(self._start(job, leases))
+        return identifiers
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
-        return {each: JobState.running if self._is_alive(each) else JobState.ended for each in jobs}
+        return {identifier: JobState.running if self._is_alive(identifier) else JobState.ended for identifier in jobs}
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:
@@ -137,16 +136,16 @@ def gpus_here(kind: str = "") -> list[Gpu]:
     """Return the GPUs of one kind: of this name, or of the first GPU. Raises ConfigError if none has the name."""
     import torch  # slow to import
 
-    found = []
+    gpus = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         properties = torch.cuda.get_device_properties(index)
-        found.append(Gpu(f"GPU-{properties.uuid}", properties.name))
-    wanted = kind or (found[0].kind if found else "")
-    if kind and not any(gpu.kind == kind for gpu in found):
+        gpus.append(Gpu(f"GPU-{properties.uuid}", properties.name))
+    name = kind or (gpus[0].kind if gpus else "")
+    if kind and not any(gpu.kind == kind for gpu in gpus):
         raise ConfigError(
-            f"gpu = '{kind}': none here; known: {', '.join(sorted({gpu.kind for gpu in found})) or 'none'}"
+            f"gpu = '{kind}': none here; known: {', '.join(sorted({gpu.kind for gpu in gpus})) or 'none'}"
         )
-    return [gpu for gpu in found if gpu.kind == wanted]
+    return [gpu for gpu in gpus if gpu.kind == name]
 
 
 def _leased(gpu: Gpu) -> int | None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from specbench.config.construct import Table, at_least, construct, within
 from specbench.errors import MissingAsset
-from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState
+from specbench.launch.job import UNLIMITED, Job, JobState, perform
 
 HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
 NICENESS = "RAY_worker_niceness"  # of a node's workers, 15 by default: other processes would delay the jobs
@@ -49,15 +48,19 @@ class RayLauncher:
         return UNLIMITED
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        found = {(task := self._start(job)).hex(): task for job in jobs}
-        self._tasks |= found
-        return list(found)
+        tasks = {(task := self._start(job)).hex(): task for job in jobs}
+        self._tasks |= tasks
+        return list(tasks)
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         import ray
 
-        known = [self._tasks[each] for each in jobs if each in self._tasks]
-        done = {each.hex() for each in ray.wait(known, num_returns=len(known), timeout=0)[0]} if known else set()
+        references = [self._tasks[job] for job in jobs if job in self._tasks]
+        done = (
+            {each.hex() for each in ray.wait(references, num_returns=len(references), timeout=0)[0]}
+            if references
+            else set()
+        )
         for identifier in done:
             self._keep_error(identifier, jobs[identifier])
         states = {}
@@ -105,13 +108,13 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
         import ray
     except ImportError:
         raise MissingAsset(HELP) from None
-    wanted = construct(RaySettings, settings, "launcher ray")
-    address = wanted.address or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"num_cpus": wanted.cpus, "max_retries": 0}
-    if wanted.accelerator:
-        options["accelerator_type"] = wanted.accelerator
-    if wanted.resources:
-        options["resources"] = wanted.resources
+    task_settings = construct(RaySettings, settings, "launcher ray")
+    address = task_settings.address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"num_cpus": task_settings.cpus, "max_retries": 0}
+    if task_settings.accelerator:
+        options["accelerator_type"] = task_settings.accelerator
+    if task_settings.resources:
+        options["resources"] = task_settings.resources
     if not address:
         os.environ.setdefault(NICENESS, "0")
     try:
@@ -120,7 +123,7 @@ def ray_launcher(settings: Table, may_use_gpu: bool) -> RayLauncher:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise MissingAsset(f"launcher ray: no cluster at {address or 'this machine'}: {error}") from None
     has_gpus = may_use_gpu and ray.cluster_resources().get("GPU", 0) > 0
-    options["num_gpus"] = int(has_gpus) if wanted.gpus is None else wanted.gpus
+    options["num_gpus"] = int(has_gpus) if task_settings.gpus is None else task_settings.gpus
     return RayLauncher(
         ray.remote(_on_node), options, shared=options["num_gpus"] < 1, warning=_unmet(options, ray.nodes())
     )
@@ -134,8 +137,8 @@ def _unmet(options: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> st
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     if any(all(has.get(key, 0) >= number for key, number in needs.items()) for has in alive):
         return ""
-    wanted = ", ".join(f"{key} {number:g}" for key, number in needs.items() if number)
-    return f"no node of the cluster has {wanted}; jobs wait until one is added"
+    resources = ", ".join(f"{key} {number:g}" for key, number in needs.items() if number)
+    return f"no node of the cluster has {resources}; jobs wait until one is added"
 
 
 def _on_node(outcome_file: Path, log: Path, command: Sequence[str], cwd: Path) -> int:

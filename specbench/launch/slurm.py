@@ -10,8 +10,7 @@ from typing import Any, Literal
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import in_one_line
-from specbench.launch.job import Job, perform
-from specbench.launch.launcher import UNLIMITED, JobState
+from specbench.launch.job import UNLIMITED, Job, JobState, perform
 
 HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
 ALIASES = {  # our settings -> submitit's parameters
@@ -72,17 +71,19 @@ class SlurmLauncher:
 
         try:
             with self.executor.batch():  # one array
-                found = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
+                submitted = [self.executor.submit(perform, job.outcome_file, job.log, job.command) for job in jobs]
         except submitit.core.utils.FailedJobError as error:
             raise ConfigError(f"launcher slurm: {in_one_line(error)}") from None
-        self._jobs |= {each.job_id: each for each in found}
-        return [each.job_id for each in found]
+        self._jobs |= {job.job_id: job for job in submitted}
+        return [job.job_id for job in submitted]
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
         queued = self._queued(list(jobs)) if self.cluster == "slurm" else {}
         if queued is None:  # no answer: nothing is known but the outcomes
-            return {each: _without_queue(job) for each, job in jobs.items()}
-        return {each: self._state(each, job, queued.get(each, "")) for each, job in jobs.items()}
+            return {identifier: _without_queue(job) for identifier, job in jobs.items()}
+        return {
+            identifier: self._state(identifier, job, queued.get(identifier, "")) for identifier, job in jobs.items()
+        }
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:
@@ -96,14 +97,14 @@ class SlurmLauncher:
         if outcome and outcome.exit_code is not None:
             return JobState.ended
         if self.cluster != "slurm":
-            own = self._jobs.get(identifier)
-            if own is None:
+            submitted = self._jobs.get(identifier)
+            if submitted is None:
                 return JobState.ended
             if self.cluster == "debug":
                 with suppress(Exception):  # the outcome file tells how it ended
-                    own.results()  # which runs it
+                    submitted.results()  # which runs it
                 return JobState.ended
-            return JobState.ended if own.done() else JobState.running
+            return JobState.ended if submitted.done() else JobState.running
         if queued:
             self._unknown[identifier] = 0
         if queued in WAITING:
@@ -119,11 +120,11 @@ class SlurmLauncher:
         """Return the states of jobs in Slurm's queue, by id; None if Slurm does not answer, for example while it restarts."""
         if not identifiers:
             return {}
-        arrays = sorted({each.partition("_")[0] for each in identifiers})
-        found = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}")
-        if found is None or (found.returncode and UNKNOWN_JOB not in found.stderr):
+        arrays = sorted({identifier.partition("_")[0] for identifier in identifiers})
+        answer = _run("squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}")
+        if answer is None or (answer.returncode and UNKNOWN_JOB not in answer.stderr):
             return None
-        return dict(line.split(maxsplit=1) for line in found.stdout.splitlines() if line.strip())
+        return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
 
 
 def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
@@ -132,21 +133,21 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
         import submitit  # an extra
     except ImportError:
         raise MissingAsset(HELP) from None
-    own = [each.name for each in fields(SlurmSettings)]
-    wanted = construct(SlurmSettings, {key: settings[key] for key in settings if key in own}, "launcher slurm")
-    named = {name: getattr(wanted, key) for key, name in ALIASES.items()}
+    names = [each.name for each in fields(SlurmSettings)]
+    slurm = construct(SlurmSettings, {key: settings[key] for key in settings if key in names}, "launcher slurm")
+    named = {name: getattr(slurm, key) for key, name in ALIASES.items()}
     parameters = {"name": "specbench", **{name: value for name, value in named.items() if value is not None}}
-    parameters |= {key: settings[key] for key in settings if key not in own}  # submitit's own
-    if wanted.setup:
-        parameters["slurm_setup"] = list(wanted.setup)
+    parameters |= {key: settings[key] for key in settings if key not in names}  # submitit's own
+    if slurm.setup:
+        parameters["slurm_setup"] = list(slurm.setup)
     try:
-        executor = submitit.AutoExecutor(folder=str(folder / "submitit"), cluster=wanted.cluster)
+        executor = submitit.AutoExecutor(folder=str(folder / "submitit"), cluster=slurm.cluster)
         executor.update_parameters(**parameters)
     except WRONG as error:
-        raise ConfigError(f"launcher slurm: {in_one_line(error)}; known settings: {', '.join(own)}") from None
+        raise ConfigError(f"launcher slurm: {in_one_line(error)}; known settings: {', '.join(names)}") from None
     except RuntimeError as error:
         raise MissingAsset(f"launcher slurm: {error}") from None
-    return SlurmLauncher(executor, wanted.cluster, shared=not (wanted.gpus or wanted.exclusive))
+    return SlurmLauncher(executor, slurm.cluster, shared=not (slurm.gpus or slurm.exclusive))
 
 
 def _without_queue(job: Job) -> JobState:

@@ -34,7 +34,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """The result of one check: its state, what was found, and advice."""
 
     name: str
@@ -43,20 +43,22 @@ class Check:
     help: str = ""
 
 
-def checks(results: Path) -> Iterator[Check]:
+def checks(results: Path) -> Iterator[MachineCheck]:
     """Yield all checks, in a few seconds. Without torch, those that need it are skipped."""
     yield _python()
     needed = [_package(name) for name in ("torch", "transformers")]
     yield from needed
     if any(check.state == "fail" for check in needed):
         return
-    found = fingerprint()
-    device = "cuda" if "gpu" in found else "cpu"
-    yield from (_cpu(found), _load(found), _memory(found))
-    yield from _gpu(found.get("gpu"))
-    from specbench.machine.bandwidth import copy_bandwidth  # imports torch, which may be missing
+    facts = fingerprint()
+    device = "cuda" if "gpu" in facts else "cpu"
+    yield from (_cpu(facts), _load(facts), _memory(facts))
+    yield from _gpu(facts.get("gpu"))
+    from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
 
-    yield Check("memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})")
+    yield MachineCheck(
+        "memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})"
+    )
     yield clock(_timed(device))
     yield _disk("disk for results", results, RESULTS_BYTES)
     yield from _hub()
@@ -65,20 +67,26 @@ def checks(results: Path) -> Iterator[Check]:
     yield bundled(PACKAGE / "tiny")
 
 
-def _python() -> Check:
-    wanted = ".".join(map(str, PYTHON))
+def _python() -> MachineCheck:
+    least = ".".join(map(str, PYTHON))
     state: State = "ok" if sys.version_info >= PYTHON else "fail"
-    return Check("python", state, platform.python_version(), "" if state == "ok" else f"use Python {wanted} or newer")
+    return MachineCheck(
+        "python", state, platform.python_version(), "" if state == "ok" else f"use Python {least} or newer"
+    )
 
 
-def _package(name: str) -> Check:
+def _package(name: str) -> MachineCheck:
     version = _version(name)
-    return Check(name, "ok", version) if version else Check(name, "fail", "not installed", f"pip install {name}")
+    return (
+        MachineCheck(name, "ok", version)
+        if version
+        else MachineCheck(name, "fail", "not installed", f"pip install {name}")
+    )
 
 
-def _extra(name: str, help_: str) -> Check:
+def _extra(name: str, help_: str) -> MachineCheck:
     version = _version(name)
-    return Check(name, "ok", version) if version else Check(name, "warn", "not installed", help_)
+    return MachineCheck(name, "ok", version) if version else MachineCheck(name, "warn", "not installed", help_)
 
 
 def _version(name: str) -> str:
@@ -88,46 +96,46 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(found: Fingerprint) -> Check:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else found["cores"]
-    text = f"{found['cpu']}, {usable} of {found['cores']} cores, {found['threads']} threads"
-    if found["threads"] > usable:
-        return Check("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
-    return Check("cpu", "ok", text)
+def _cpu(facts: Fingerprint) -> MachineCheck:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
+    text = f"{facts['cpu']}, {usable} of {facts['cores']} cores, {facts['threads']} threads"
+    if facts["threads"] > usable:
+        return MachineCheck("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
+    return MachineCheck("cpu", "ok", text)
 
 
-def _load(found: Fingerprint) -> Check:
-    text = f"{found['load_1min']:.2f} in the last minute"
-    if found["load_1min"] > BUSY * found["cores"]:
-        return Check("load", "warn", text, "speeds will vary while other programs run")
-    return Check("load", "ok", text)
+def _load(facts: Fingerprint) -> MachineCheck:
+    text = f"{facts['load_1min']:.2f} in the last minute"
+    if facts["load_1min"] > BUSY * facts["cores"]:
+        return MachineCheck("load", "warn", text, "speeds will vary while other programs run")
+    return MachineCheck("load", "ok", text)
 
 
-def _memory(found: Fingerprint) -> Check:
+def _memory(facts: Fingerprint) -> MachineCheck:
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
-    text = f"{found['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
+    text = f"{facts['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
     if free is not None and free < MEMORY_BYTES:
-        return Check("memory", "warn", text, "little memory is available; end other programs")
-    return Check("memory", "ok", text)
+        return MachineCheck("memory", "warn", text, "little memory is available; end other programs")
+    return MachineCheck("memory", "ok", text)
 
 
-def _gpu(found: dict[str, str | None] | None) -> Iterator[Check]:
+def _gpu(gpu: dict[str, str | None] | None) -> Iterator[MachineCheck]:
     """Yield checks of the CUDA device and of other processes on it."""
-    if found is None:
-        yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")
+    if gpu is None:
+        yield MachineCheck("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
-    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in found.items())
-    yield Check("gpu", "ok", ", ".join(texts))
+    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in gpu.items())
+    yield MachineCheck("gpu", "ok", ", ".join(texts))
     others = gpu_processes()
     if others is None:
         help_ = "driver, clocks, power limit and other processes are unknown; install nvidia-smi"
-        yield Check("gpu processes", "warn", "no nvidia-smi", help_)
+        yield MachineCheck("gpu processes", "warn", "no nvidia-smi", help_)
     elif others:
-        yield Check("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
+        yield MachineCheck("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
     else:
-        yield Check("gpu processes", "ok", "none but this one")
+        yield MachineCheck("gpu processes", "ok", "none but this one")
 
 
 def _timed(device: str) -> list[float]:
@@ -149,28 +157,32 @@ def _timed(device: str) -> list[float]:
     return seconds[1:]
 
 
-def clock(seconds: list[float]) -> Check:
+def clock(seconds: list[float]) -> MachineCheck:
     """Return the check of timing noise: slowest minus fastest over the median time of the same computation."""
     spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
     text = f"the same product took {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms, a spread of {spread:.1%}"
     if spread > SPREAD:
-        return Check("clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine")
-    return Check("clock", "ok", text)
+        return MachineCheck(
+            "clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine"
+        )
+    return MachineCheck("clock", "ok", text)
 
 
-def _disk(name: str, folder: Path, wanted: int) -> Check:
+def _disk(name: str, folder: Path, least: int) -> MachineCheck:
     """Return the check of the free disk space at a folder, which may not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / GIB:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):
-        return Check(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
-    if free < wanted:
-        return Check(name, "warn", text, f"less than {wanted / GIB:.0f} GiB: use another disk with --out or HF_HOME")
-    return Check(name, "ok", text)
+        return MachineCheck(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
+    if free < least:
+        return MachineCheck(
+            name, "warn", text, f"less than {least / GIB:.0f} GiB: use another disk with --out or HF_HOME"
+        )
+    return MachineCheck(name, "ok", text)
 
 
-def _hub() -> Iterator[Check]:
+def _hub() -> Iterator[MachineCheck]:
     """Yield checks of the hub's cache, connection and token."""
     from huggingface_hub import constants, get_token
 
@@ -178,18 +190,18 @@ def _hub() -> Iterator[Check]:
     help_ = (
         "bundled pairs and local folders work; download others with `specbench fetch` on a machine with network access"
     )
-    asked = not offline_mode()
+    may_connect = not offline_mode()
     look_for_hub()
-    if not asked:
-        yield Check("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
+    if not may_connect:
+        yield MachineCheck("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
     elif offline_mode():
-        yield Check("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)
+        yield MachineCheck("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)
     else:
-        yield Check("hub", "ok", constants.ENDPOINT)
-    yield Check("hub token", "ok", "set" if get_token() else "none; gated models need one: `hf auth login`")
+        yield MachineCheck("hub", "ok", constants.ENDPOINT)
+    yield MachineCheck("hub token", "ok", "set" if get_token() else "none; gated models need one: `hf auth login`")
 
 
-def sandbox() -> Check:
+def sandbox() -> MachineCheck:
     """Return which sandboxes generated code can run in here, and which protections they lack."""
     works, fails, weak = [], [], False
     for kind in ("bwrap", "unshare"):
@@ -202,14 +214,14 @@ def sandbox() -> Check:
             weak |= bool(lacking)
     if weak:
         help_ = "generated code can run; the docstring of specbench.sandbox says what these protections are for"
-        return Check("sandbox", "warn", "; ".join(works + fails), help_)
+        return MachineCheck("sandbox", "warn", "; ".join(works + fails), help_)
     if works:
-        return Check("sandbox", "ok", "; ".join(works + fails))
+        return MachineCheck("sandbox", "ok", "; ".join(works + fails))
     help_ = "only --allow-code-execution needs one: install bubblewrap (0.8 or newer)"
-    return Check("sandbox", "warn", "; ".join(fails), help_)
+    return MachineCheck("sandbox", "warn", "; ".join(fails), help_)
 
 
-def bundled(folder: Path) -> Check:
+def bundled(folder: Path) -> MachineCheck:
     """Return the check of the bundled models and heads."""
     kinds = {kind: sorted(path for path in (folder / kind).glob("*") if path.is_dir()) for kind in ("models", "heads")}
     empty = [kind for kind, paths in kinds.items() if not paths]
@@ -221,5 +233,7 @@ def bundled(folder: Path) -> Check:
         if not any(path.glob("*.safetensors")):
             empty.append(f"{path.name} (no weights)")
     if empty:
-        return Check("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
-    return Check("bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable")
+        return MachineCheck("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
+    return MachineCheck(
+        "bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable"
+    )

@@ -1,8 +1,12 @@
-"""The fingerprint of machine and software in env.json, and the conditions under which two measurements are comparable."""
+"""The fingerprint of machine and software in env.json, and conditions under which two measurements are comparable.
+
+Also the processor time that other programs use during a measurement.
+"""
 
 import hashlib
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +39,9 @@ MACHINE = ("cpu", "instructions", "cores", "threads", "os", "python")
 TIMING = (*MACHINE, "gpu", *CARD, *LIBRARIES, "untimed")  # these affect speeds
 CODE = ("revision", "changed", "code")  # the version of specbench
 PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
+Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMING and CODE; empty strings if unknown
+STAT = Path("/proc/stat")
+BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, softirq, steal
 
 
 class Revision(TypedDict):
@@ -42,9 +49,6 @@ class Revision(TypedDict):
 
     revision: NotRequired[str]
     dirty: NotRequired[bool]
-
-
-Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMING and CODE; empty strings if unknown
 
 
 class Fingerprint(TypedDict):
@@ -119,13 +123,13 @@ def configure(device: "torch.device") -> None:
 
 def conditions(environment: Fingerprint) -> Conditions:
     """Return the parts of a fingerprint that affect a measurement: TIMING and CODE; empty strings if unknown."""
-    known: Mapping[str, Any] = environment
-    gpu, packages, git = known.get("gpu", {}), known["packages"], known.get("git", {})
-    machine = {key: known.get(key, "") for key in MACHINE}
+    facts: Mapping[str, Any] = environment
+    gpu, packages, git = facts.get("gpu", {}), facts["packages"], facts.get("git", {})
+    machine = {key: facts.get(key, "") for key in MACHINE}
     card = {"gpu": gpu.get("name", "none")} | {key: gpu.get(field) or "" for key, field in CARD.items()}
-    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": known.get("code", "")}
+    code = {"revision": git.get("revision", ""), "changed": bool(git.get("dirty")), "code": facts.get("code", "")}
     libraries = {name: packages.get(name, "") for name in LIBRARIES}
-    return machine | card | libraries | code | ({"untimed": True} if known.get("untimed") else {})
+    return machine | card | libraries | code | ({"untimed": True} if facts.get("untimed") else {})
 
 
 def incomparable(one: Conditions, other: Conditions) -> list[str]:
@@ -177,10 +181,10 @@ def _instructions() -> str:
     machines give different processors the same name.
     """
     info = Path("/proc/cpuinfo")
-    wanted = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    keys = ("cpu family", "model", "stepping", "flags", "Features", "CPU part")
     lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
-    found = [line for line in lines if line.partition(":")[0].strip() in wanted]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:8] if found else ""
+    features = [line for line in lines if line.partition(":")[0].strip() in keys]
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:8] if features else ""
 
 
 def _gpu() -> dict[str, str | None]:
@@ -190,8 +194,8 @@ def _gpu() -> dict[str, str | None]:
     fields = "driver_version,clocks.sm,clocks.mem,power.limit,memory.used,utilization.gpu"
     this = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"  # CUDA_VISIBLE_DEVICES may number devices otherwise
     values = _run("nvidia-smi", this, f"--query-gpu={fields}", "--format=csv,noheader").split("\n")[0].split(", ")
-    found = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
-    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **found, **_arithmetic()}
+    state = dict(zip(fields.split(","), values, strict=False)) if values != [""] else {}
+    return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **state, **_arithmetic()}
 
 
 def _arithmetic() -> dict[str, str]:
@@ -241,3 +245,55 @@ def _run(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+class OtherLoad:
+    """Measures the CPU seconds of other programs from its creation on.
+
+    Processes of this program, such as the workers of models that run in parallel, do not count. Time that a hypervisor
+    gives to other guests does. The clock of /proc/stat ticks every 10 ms, so short times are inexact, and may be
+    negative; their sums are exact.
+    """
+
+    def __init__(self) -> None:
+        self._start = _others()
+
+    def seconds(self) -> float | None:
+        """Return the CPU seconds of other programs so far, over all processors; None if they are unknown."""
+        now = _others()
+        return None if now is None or self._start is None else now - self._start
+
+
+def _others() -> float | None:
+    if not STAT.exists():
+        return None
+    ticks = STAT.read_text().split("\n", 1)[0].split()[1:]
+    busy = sum(int(ticks[i]) for i in BUSY_COLUMNS if i < len(ticks)) / os.sysconf("SC_CLK_TCK")
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return (
+        busy
+        - sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        - sum(map(_seconds_of, _descendants(os.getpid())))
+    )
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the running processes that a process has started, directly or not."""
+    pids: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in path.read_text().split()]
+        except OSError:  # it has just ended
+            continue
+        for child in children:
+            pids += [child, *_descendants(child)]
+    return pids
+
+
+def _seconds_of(pid: int) -> float:
+    """Return the CPU seconds of a process; 0 if it has just ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime

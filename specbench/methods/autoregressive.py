@@ -11,8 +11,7 @@ from specbench.decoding.targets import Last, Target
 
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Method, name="autoregressive"):
-    """x ~ E(p_1, ..., p_n), with one forward of every scorer per token. With one scorer and target `last`: plain
-    decoding.
+    """x ~ E(p_1, ..., p_n), with one forward of every scorer per token. With one scorer and target `last`: plain decoding.
 
     With a deferral rule as target: the oracle of the cascades paper (Oracle [Diff], its Figure 1).
     """

@@ -77,7 +77,7 @@ class OriginalBild(Method, name="bild"):
             if not self.check_eos and stop.closes(draft.tokens):
                 current = Round(draft.tokens, len(draft.tokens), counters=counters_of(draft))
                 continue
-            verified = replace(speculation, propose=partial(_given, draft)).round(ids, stop)
+            verified = replace(speculation, propose=partial(_reuse, draft)).round(ids, stop)
             current = verified.round
             current.counters["rollbacks"] = current.tested - current.accepted
             if verified.beyond is not None:
@@ -85,6 +85,6 @@ class OriginalBild(Method, name="bild"):
                 current = replace(current, tokens=current.tokens + bonus)
 
 
-def _given(draft: Draft, ids: list[int], room: int) -> Draft:
+def _reuse(draft: Draft, ids: list[int], room: int) -> Draft:
     """Return a draft that was made before: a proposer for `Speculation`."""
     return draft

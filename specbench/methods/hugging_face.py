@@ -40,8 +40,9 @@ class Generate(Method, name="hf-generate"):
 
 @dataclass(frozen=True, kw_only=True)
 class Assisted(Method, name="hf-assisted"):
-    """Assisted generation (Leviathan et al. 2023 as in transformers), with fixed gamma and the confidence threshold
-    disabled.
+    """Assisted generation, as transformers has it, with fixed gamma and the confidence threshold disabled.
+
+    See Leviathan et al. 2023.
     """
 
     draft: str
@@ -65,7 +66,7 @@ class Assisted(Method, name="hf-assisted"):
             raise ValueError(
                 "transformers' assisted generation needs two models; the draft and the target are the same"
             )
-        sizes = [each.model.config.get_text_config().vocab_size for each in (draft, target)]
+        sizes = [instrumented.model.config.get_text_config().vocab_size for instrumented in (draft, target)]
         if len(set(sizes)) > 1:
             raise ValueError(f"transformers' assisted generation needs models of one vocab_size, not {sizes}; help: sd")
         rounds = _Rounds(target, models.ids, stop)
@@ -76,16 +77,17 @@ class Assisted(Method, name="hf-assisted"):
             "eos_token_id": sorted(stop.eos) or None,
         }
         with ExitStack() as stack:
-            for each in (draft, target):
-                stack.enter_context(each.instrument())
+            for instrumented in (draft, target):
+                stack.enter_context(instrumented.instrument())
             stack.enter_context(_set(draft.model.generation_config, settings))
             _generate(target, models.ids, sampler, stop, rounds, assistant_model=draft.model)
         yield from rounds.rounds(self.draft)
 
 
 class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
-    """Records tokens and times while the library decodes: a streamer for tokens, and a stopping criterion for stop
-    strings.
+    """Records tokens and times while the library decodes.
+
+    It is a streamer for tokens, and a stopping criterion for stop strings.
     """
 
     def __init__(self, target: InstrumentedModel, start: list[int], stop: StopCriteria) -> None:
@@ -110,7 +112,7 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
                 self._stop.stopped(new[:i]) for i in range(self._checked - len(self._start) + 1, len(new) + 1)
             )
         self._checked = len(ids)
-        self._target.usage.off_clock += time.perf_counter() - begin
+        self._target.usage.excluded_seconds += time.perf_counter() - begin
         return torch.tensor([stopped], device=input_ids.device)
 
     def rounds(self, draft: str = "") -> Iterator[Round]:
@@ -126,8 +128,9 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
 def _generate(
     target: InstrumentedModel, start: list[int], sampler: Sampler, stop: StopCriteria, rounds: _Rounds, **more: Any
 ) -> None:
-    """Call `generate` with nothing left to the model's own generation config. Random numbers come from the sampler's
-    generator.
+    """Call `generate` with nothing left to the model's own generation config.
+
+    Random numbers come from the sampler's generator.
     """
     seq2seq = target.model.config.is_encoder_decoder
     sampling = {"temperature": sampler.temperature, "top_k": sampler.top_k, "top_p": sampler.top_p}

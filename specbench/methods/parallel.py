@@ -1,5 +1,6 @@
-"""The parallel ensemble, WE-P and CD-P (CoS): every model reads every token, and all forwards of a token run
-concurrently.
+"""The parallel ensemble, WE-P and CD-P (CoS).
+
+Every model reads every token, and all forwards of a token run concurrently.
 """
 
 import time
@@ -17,7 +18,7 @@ class Parallel(Method, name="parallel"):
 
     On a CPU every model has a process and an equal share of the threads; on a GPU, a stream. Ideally a token takes as
     long as the slowest model. `communication_seconds` counts the time beyond that, `moved_bytes` the data sent between
-    processes. Streams send nothing, and their overlap is recorded when the sessions settle.
+    processes. Streams send nothing, and their overlap is recorded when the sessions finish.
     """
 
     scorers: tuple[str, ...]
@@ -49,7 +50,7 @@ class Parallel(Method, name="parallel"):
             slowest = busy.index(max(busy))
             for i, session in enumerate(sessions):
                 if i != slowest:
-                    session.usage.overlapped(before[i])
+                    session.usage.add_overlap(before[i])
             tokens = read_tokens(sampler.choose(self.target(logits, sampler)))
             ids += tokens
             sent, moved = sum(session.moved for session in sessions) - moved, sum(session.moved for session in sessions)

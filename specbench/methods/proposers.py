@@ -107,9 +107,7 @@ class _NGramIndex:
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions after its occurrences, oldest first
 
     def continuation(self, ids: list[int]) -> int:
-        """Return the position after the newest earlier occurrence of the longest n-gram that ids ends with; 0 if there
-        is none.
-        """
+        """Return the position after the newest earlier occurrence of the longest n-gram at the end of ids; 0 if none."""
         self._read(ids)
         for n in range(min(self._longest, len(ids)), 0, -1):
             earlier = self._ends[tuple(ids[-n:])]
@@ -119,11 +117,11 @@ class _NGramIndex:
 
     def _read(self, ids: list[int]) -> None:
         """Remove the n-grams of dropped tokens and add those of new tokens."""
-        known = common_prefix(ids, self._ids)
-        for end in range(len(self._ids), known, -1):
+        common = common_prefix(ids, self._ids)
+        for end in range(len(self._ids), common, -1):
             for n in range(1, min(self._longest, end) + 1):
                 self._ends[tuple(self._ids[end - n : end])].pop()
-        for end in range(known + 1, len(ids) + 1):
+        for end in range(common + 1, len(ids) + 1):
             for n in range(1, min(self._longest, end) + 1):
                 self._ends.setdefault(tuple(ids[end - n : end]), []).append(end)
         self._ids = list(ids)

@@ -1,5 +1,6 @@
-"""SeqCascade [Chow] (SpecCascade, Section 2, equation 1): the small model answers; if it was not confident, the large one
-answers instead.
+"""SeqCascade [Chow] (SpecCascade, Section 2, equation 1).
+
+The small model answers. If it was not confident, the large one answers instead.
 """
 
 import math
@@ -92,5 +93,5 @@ def _stopped(session: Session, tokens: list[int], stop: StopCriteria) -> bool:
     """Return whether a stop string is complete. The search is excluded from all timings."""
     begin = time.perf_counter()
     stopped = stop.stopped is not None and bool(tokens) and stop.stopped(tokens)
-    session.usage.off_clock += time.perf_counter() - begin
+    session.usage.excluded_seconds += time.perf_counter() - begin
     return stopped

@@ -25,8 +25,9 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeEnsemble(Method, name="speculative-ensemble"):
-    """Lossless for E(p_1, ..., p_n). The models take turns: each scores the pending tokens, and its bonus token is a
-    proposal.
+    """Lossless for E(p_1, ..., p_n).
+
+    The models take turns: each scores the pending tokens, and its bonus token is a proposal.
 
     `models` are in the target's order. The first is the default proposer, which starts again after a rejection (as in
     the paper's text; its pseudo-code omits this). `gamma` is each model's draft length, including its bonus. No bonus
@@ -75,8 +76,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             return 0 if stop.closes(tokens) else stop.room(ids) - len(tokens)
 
         def score(i: int) -> None:
-            """Let model i score the part of B that it has not scored, and the next position if another proposal may
-            follow.
+            """Let model i score the part of B that it has not scored.
+
+            It also scores the next position if another proposal may follow.
             """
             tokens = [proposal.token for proposal in pending]
             read = ids + (tokens if room() else tokens[:-1])

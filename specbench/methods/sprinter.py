@@ -1,5 +1,6 @@
-"""SPRINTER (Section 3): a trained verifier predicts per token whether the target would accept it, and calls the target
-only if not.
+"""SPRINTER (Section 3): a trained verifier predicts whether the target would accept a token.
+
+The target is called only if not.
 """
 
 import math

@@ -1,5 +1,6 @@
-"""TokenCascade [Chow] (SpecCascade, Section 3): the small model writes the tokens it is confident of, the large one the
-rest.
+"""TokenCascade [Chow] (SpecCascade, Section 3).
+
+The small model writes the tokens that it is confident of, the large one the rest.
 """
 
 from collections.abc import Iterator

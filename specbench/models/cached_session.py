@@ -10,25 +10,62 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.usage import Usage
-from specbench.models.draft_graph import Drafted, DraftGraph, Drafting, Start
+from specbench.decoding.session import Usage
 
 Feeds = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
+
+
+class DraftSettings(NamedTuple):
+    """The settings that a draft graph is captured for: k tokens over a vocabulary of V, and the sampler's settings."""
+
+    k: int
+    vocabulary: int
+    temperature: float
+    top_k: int
+    top_p: float
+    feeds: bool  # whether it starts with a forward of the sequence's last token
+
+
+class DraftInputs(NamedTuple):
+    """The inputs of a draft: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
+
+    `states` (1, H) are those of the previous position, for drafts whose forwards read them.
+    """
+
+    logits: Tensor | None = None
+    states: Tensor | None = None
+    token: Tensor | None = None
+
+
+class DraftOutputs(NamedTuple):
+    """The outputs of a draft: k tokens with their distributions, and the outputs of its m forwards."""
+
+    tokens: Tensor  # (k,)
+    probs: Tensor  # (k, V)
+    logits: Tensor  # (m, V), m = k if the draft `feeds`, else k - 1
+    states: Tensor  # (m, H)
+
+
+class DraftGraph(Protocol):
+    """A whole draft in a single launch."""
+
+    def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
+        """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
 
 
 class CachedSession(ABC):
     """The bookkeeping of a session: cached tokens, kept logits, and timing of every forward.
 
     A subclass feeds tokens after the cached ones and truncates its cache. On a CUDA device forwards are timed by
-    events, and nothing waits for the device until `settle`.
+    events, and nothing waits for the device until `finish`.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -43,15 +80,15 @@ class CachedSession(ABC):
 
     def score(self, ids: list[int], start: int) -> Tensor:
         assert 0 <= start < len(ids)
-        known = common_prefix(ids, self._ids)
+        cached = common_prefix(ids, self._ids)
         first = len(self._ids) - len(self._rows)  # the oldest position whose logits are kept
         if start < first:
-            known = min(known, start)
-        if known < len(ids):
-            self._cut(known)
-            fed = to_device(ids[known:], self._device)
-            new = self._timed(fed, keep=len(ids) - max(known, start), known=known)
-            rows = [*self._rows, *new.unbind()] if start <= known else [*new.unbind()]
+            cached = min(cached, start)
+        if cached < len(ids):
+            self._cut(cached)
+            fed = to_device(ids[cached:], self._device)
+            new = self._timed(fed, keep=len(ids) - max(cached, start), cached=cached)
+            rows = [*self._rows, *new.unbind()] if start <= cached else [*new.unbind()]
             self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
             if new.shape[0] == len(ids) - start:
                 return new
@@ -72,7 +109,7 @@ class CachedSession(ABC):
         """
         if k == 0:
             return Draft([], torch.empty(0, 0))
-        if k == 1 and 0 < self.known(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
+        if k == 1 and 0 < self.cached_length(ids) == len(ids) - 1 and (out := self._next(ids, sampler)) is not None:
             drawn, probs, rows = out
         else:
             logits = self.score(ids, len(ids) - 1)  # (1, V)
@@ -83,29 +120,28 @@ class CachedSession(ABC):
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], probs[:length])
 
-    def find_draft(self, drafting: Drafting, length: int, start: Start) -> DraftGraph | None:
+    def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions, or None."""
         return None
 
-    def _drafted(self, logits: Tensor, k: int, sampler: Sampler, known: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return tokens (k,) after `known` cached positions, their distributions (k, V), and the logits of the k - 1
-        forwards.
+    def _drafted(self, logits: Tensor, k: int, sampler: Sampler, cached: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return tokens (k,) after the first `cached` positions, their distributions (k, V), and the forwards' logits.
 
-        The first token is drawn from logits (1, V). No token is read, so the host does not wait.
+        There are k - 1 forwards. The first token is drawn from logits (1, V). No token is read, so the host does not wait.
         """
         uniforms = sampler.uniforms(k, self._device)
-        start = Start(logits, self._draft_states())
-        drafting = Drafting(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
-        graph = self.find_draft(drafting, known + k - 1, start) if k > 1 and type(sampler) is Sampler else None
+        start = DraftInputs(logits, self._draft_states())
+        drafting = DraftSettings(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
+        graph = self.find_draft(drafting, cached + k - 1, start) if k > 1 and type(sampler) is Sampler else None
         if graph is not None:
-            return self._replayed(graph, start, uniforms, known, k - 1)
+            return self._replayed(graph, start, uniforms, cached, k - 1)
         drawn: list[Tensor] = []
         distributions: list[Tensor] = []
         rows: list[Tensor] = []
         for i in range(k):
             if drawn:
                 fed = drawn[-1].clamp_min(0)  # INVALID, for which `read_tokens` raises, has no embedding
-                logits = self._timed(fed, keep=1, known=known + i - 1)
+                logits = self._timed(fed, keep=1, cached=cached + i - 1)
                 rows.append(logits[0])
             token, row = sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1])  # (1,), (1, V)
             drawn.append(token)
@@ -116,21 +152,21 @@ class CachedSession(ABC):
         """Feed the last of ids and draw the next token in one graph. Returns None if no such graph was captured."""
         if not self._rows or self._draft_states() is not None or type(sampler) is not Sampler:
             return None
-        known, vocabulary = len(ids) - 1, self._rows[-1].shape[-1]
-        drafting = Drafting(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
-        start = Start(token=to_device(ids[-1:], self._device))
+        cached, vocabulary = len(ids) - 1, self._rows[-1].shape[-1]
+        drafting = DraftSettings(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
+        start = DraftInputs(token=to_device(ids[-1:], self._device))
         graph = self.find_draft(drafting, len(ids), start)
         if graph is None:
             return None
-        self._cut(known)
-        return self._replayed(graph, start, sampler.uniforms(1, self._device), known, 1)
+        self._cut(cached)
+        return self._replayed(graph, start, sampler.uniforms(1, self._device), cached, 1)
 
     def _replayed(
-        self, graph: DraftGraph, start: Start, uniforms: Tensor | None, known: int, forwards: int
+        self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, cached: int, forwards: int
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Replay a draft graph and record its forwards; returns what `_drafted` does."""
-        with torch.inference_mode(), self._clock([(1, known + i) for i in range(forwards)]):
-            out = Drafted(*(each.clone() for each in graph.replay(start, uniforms, known)))
+        with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
+            out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
         self._fed_by_graph(out)
         return out.tokens, out.probs, [*out.logits.unbind()]
@@ -139,23 +175,23 @@ class CachedSession(ABC):
         """Return the states (1, H) of the newest position, for forwards that read them."""
         return None
 
-    def _fed_by_graph(self, out: Drafted) -> None:
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
         """Keep the outputs of a draft graph's forwards. A session with its own cache also counts their positions."""
         self._keep(out.states)
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
-        if self.known(ids) < len(ids):
+        if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         return self._states.rows(start, len(ids))
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize  # `LimitedSession` wraps a session that has a limit
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self._ids)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         if self._events:
             torch.cuda.synchronize(self._device)
         for feeds, begin, end in self._events:
@@ -168,26 +204,27 @@ class CachedSession(ABC):
     def logits_of(self, states: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _forget(self, known: int) -> None:
-        """Truncate the cache to its first `known` positions."""
+    def _forget(self, cached: int) -> None:
+        """Truncate the cache to its first `cached` positions."""
 
     @abstractmethod
     def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        """Feed `tokens` (n,) after the cached ones. Returns logits (keep, V) of the last `keep`, float32 or better, and
-        the states (n, H) of all if they are kept.
+        """Feed `tokens` (n,) after the cached ones.
+
+        Returns logits (keep, V) of the last `keep`, float32 or better, and the states (n, H) of all if they are kept.
         """
 
-    def _cut(self, known: int) -> None:
-        """Truncate cache and kept logits to the first `known` positions."""
-        extra = len(self._ids) - known
+    def _cut(self, cached: int) -> None:
+        """Truncate cache and kept logits to the first `cached` positions."""
+        extra = len(self._ids) - cached
         if extra:
-            self._forget(known)
-            self._states.cut(known)
-            self._rows, self._ids = self._rows[:-extra], self._ids[:known]
+            self._forget(cached)
+            self._states.cut(cached)
+            self._rows, self._ids = self._rows[:-extra], self._ids[:cached]
 
-    def _timed(self, tokens: Tensor, keep: int, known: int) -> Tensor:
-        """Run `_forward` after `known` cached positions, and record its time."""
-        feeds = [(tokens.shape[0], known)]  # faster than len()
+    def _timed(self, tokens: Tensor, keep: int, cached: int) -> Tensor:
+        """Run `_forward` after the first `cached` positions, and record its time."""
+        feeds = [(tokens.shape[0], cached)]  # faster than len()
         if self._device.type == "cuda":
             with self._clock(feeds):
                 logits, states = self._forward(tokens, keep)
@@ -218,7 +255,7 @@ class CachedSession(ABC):
         self._events.append((feeds, begin, end))
 
     def _require_finite(self, logits: Tensor) -> None:
-        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `settle` raises it later."""
+        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `finish` raises it later."""
         if self._device.type == "cuda":
             self._finite.append(logits.sum().isfinite())
         elif not math.isfinite(logits.sum().item()):
@@ -232,9 +269,9 @@ class CachedSession(ABC):
 
     def _record(self, feeds: Feeds, seconds: float) -> None:
         """Record forwards that took `seconds` together."""
-        for fed, known in feeds:
-            if known:
-                self.usage.decoding(fed, seconds / len(feeds), known)
+        for fed, cached in feeds:
+            if cached:
+                self.usage.decoding(fed, seconds / len(feeds), cached)
             else:
                 self.usage.prefill(fed, seconds / len(feeds))
 
@@ -243,18 +280,18 @@ class States:
     """A growable tensor of rows (length, H) that can be truncated in constant time."""
 
     def __init__(self) -> None:
-        self._held = torch.empty(0, 0)
+        self._storage = torch.empty(0, 0)
         self.length = 0
 
     def append(self, rows: Tensor) -> None:
         """Append rows (n, H). The first call determines H."""
         total = self.length + len(rows)
-        if total > len(self._held):
+        if total > len(self._storage):
             larger = rows.new_empty(max(256, 2 * total), rows.shape[-1])
             if self.length:
-                larger[: self.length] = self._held[: self.length]
-            self._held = larger
-        self._held[self.length : total] = rows
+                larger[: self.length] = self._storage[: self.length]
+            self._storage = larger
+        self._storage[self.length : total] = rows
         self.length = total
 
     def cut(self, length: int) -> None:
@@ -264,4 +301,4 @@ class States:
     def rows(self, start: int, end: int) -> Tensor:
         """Return a copy (end - start, H), since later rounds overwrite the rows."""
         assert 0 <= start < end <= self.length
-        return self._held[start:end].clone()
+        return self._storage[start:end].clone()

@@ -73,7 +73,7 @@ def load_model(
     settings = {**(placement(config, device) if device else {}), **(placed or {})}
     try:
         with CONSTRUCTION, explained(role, source, config):
-            model, found = class_of(config).from_pretrained(
+            model, info = class_of(config).from_pretrained(
                 source,
                 config=config,
                 revision=checkpoint.revision,
@@ -93,7 +93,7 @@ def load_model(
         ) from None
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
-    _require_complete(checkpoint, found)
+    _require_complete(checkpoint, info)
     return model
 
 
@@ -119,12 +119,12 @@ def _is_hubs(error: BaseException | None) -> bool:
     return False
 
 
-def _require_complete(checkpoint: Checkpoint, found: Mapping[str, Any]) -> None:
+def _require_complete(checkpoint: Checkpoint, info: Mapping[str, Any]) -> None:
     """Raise MissingAsset, listing them, for weights that are missing, unexpected or of another shape."""
     wrong = {
-        "missing (they would be random)": _not_in(found["missing_keys"], checkpoint.allowed),
-        "of another shape": _not_in((each[0] for each in found["mismatched_keys"]), ()),
-        "unexpected": _not_in(found["unexpected_keys"], (*checkpoint.allowed, *BUFFERS)),
+        "missing (they would be random)": _not_in(info["missing_keys"], checkpoint.allowed),
+        "of another shape": _not_in((mismatch[0] for mismatch in info["mismatched_keys"]), ()),
+        "unexpected": _not_in(info["unexpected_keys"], (*checkpoint.allowed, *BUFFERS)),
     }
     if any(wrong.values()):
         lists = "; ".join(f"{len(keys)} {what}: {_listed(keys)}" for what, keys in wrong.items() if keys)

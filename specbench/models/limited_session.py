@@ -11,9 +11,8 @@ from transformers import PreTrainedModel
 
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
-from specbench.models.eager_session import window_of
+from specbench.decoding.session import Session, Usage
+from specbench.models.transformers_session import window_of
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class Reach:
 
     def covered(self, ids: Sequence[int]) -> int:
         """Return how many of ids, counted from the first, the model can read."""
-        known = len(ids)
+        readable = len(ids)
         if ids and max(ids) >= self.embedded:
-            known = next(i for i, token in enumerate(ids) if token >= self.embedded)
-        return known if self.window is None else min(known, self.window)
+            readable = next(i for i, token in enumerate(ids) if token >= self.embedded)
+        return readable if self.window is None else min(readable, self.window)
 
     def room(self, ids: Sequence[int]) -> int:
         """Return how many tokens the model can write after ids; 0 if it cannot read ids."""
@@ -50,11 +49,11 @@ class Reach:
 
     def require(self, ids: Sequence[int]) -> None:
         """Raise ValueError, with the reason, if the model cannot read ids."""
-        known = self.covered(ids)
-        if known == len(ids):
+        readable = self.covered(ids)
+        if readable == len(ids):
             return
-        if ids[known] >= self.embedded:
-            raise ValueError(f"model '{self.role}' cannot read token {ids[known]}: it has {self.embedded} tokens")
+        if ids[readable] >= self.embedded:
+            raise ValueError(f"model '{self.role}' cannot read token {ids[readable]}: it has {self.embedded} tokens")
         raise ValueError(f"model '{self.role}' cannot read {len(ids)} tokens: its context window is {self.window}")
 
 
@@ -90,12 +89,12 @@ class LimitedSession:
         return self._reach.room(ids) if self._reach.room(self._source) else 0
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        known = self._reach.covered(ids)
-        if self._strict or known <= start:
+        readable = self._reach.covered(ids)
+        if self._strict or readable <= start:
             self._require(ids)
-        rows = self._session.score(ids[:known], start)
+        rows = self._session.score(ids[:readable], start)
         rows = F.pad(rows, (0, self._vocabulary - rows.shape[-1]), value=-torch.inf)  # (known - start, V)
-        return torch.cat([rows, rows[-1:].expand(len(ids) - known, -1)])
+        return torch.cat([rows, rows[-1:].expand(len(ids) - readable, -1)])
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         if k:
@@ -106,14 +105,14 @@ class LimitedSession:
         self._require(ids)
         return self._session.hidden(ids, start)
 
-    def known(self, ids: list[int]) -> int:
-        return self._session.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._session.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._session.logits_of(states)
 
-    def settle(self) -> None:
-        self._session.settle()
+    def finish(self) -> None:
+        self._session.finish()
 
     def _require(self, ids: Sequence[int]) -> None:
         self._reach.require(self._source)

@@ -11,14 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Session, TrainedHead
 from specbench.errors import ConfigError
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network
 from specbench.models.heads import EagleHead, Head
-from specbench.models.instrumented import InstrumentedSession
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
-from specbench.models.synthetic_logits import SyntheticDistribution, SyntheticSession
+from specbench.models.simulated import SyntheticDistribution, SyntheticSession
+from specbench.models.transformers_session import EagerSession, InstrumentedSession
 
 H = TypeVar("H", bound=TrainedHead)
 # Tokenizers that split this text alike are taken to be the same.
@@ -51,8 +50,9 @@ class LoadedPair:
         graphs: dict[str, Graphs] | None = None,
         simulated: bool = False,
     ) -> None:
-        """Raise ConfigError, naming both, if two roles' tokenizers differ. Models with random weights share one
-        tokenizer.
+        """Raise ConfigError, naming both, if two roles' tokenizers differ.
+
+        Models with random weights share one tokenizer.
         """
         self.models, self._tokenizers = models, tokenizers
         self.deciding: tuple[str, ...] = (list(models)[-1],)
@@ -67,7 +67,7 @@ class LoadedPair:
         self.devices: dict[str, torch.device] = {}  # of models that are elsewhere than the pair's device, by role
         for role, other in tokenizers.items():
             require_same_tokenizer(self.tokenizer, other, self.target, role)
-        rows = min(each.entries for each in self.reaches.values())
+        rows = min(reach.entries for reach in self.reaches.values())
         if simulated and rows < len(self.tokenizer):
             raise ConfigError(
                 f"a dummy vocabulary of {rows} is too small for the prompts' {len(self.tokenizer)} tokens"
@@ -95,14 +95,14 @@ class LoadedPair:
         Simulated models have no meaningful tokens, so V is what all of them have.
         """
         if self.simulated or self.synthetic:
-            return min(each.entries for each in self.reaches.values())
+            return min(reach.entries for reach in self.reaches.values())
         rows = [self.reaches[role].entries for role in self.deciding]
         return min(rows) if self._combines_logits else max(rows)
 
     @property
     def writable(self) -> int:
         """The number of tokens that a round may commit: V, or of simulated models, whose V is cut, what any of them has."""
-        return max(each.entries for each in self.reaches.values()) if self.simulated else self.vocabulary
+        return max(reach.entries for reach in self.reaches.values()) if self.simulated else self.vocabulary
 
     @cached_property
     def eos(self) -> frozenset[int]:
@@ -118,8 +118,8 @@ class LoadedPair:
 
     def window_of(self, roles: Iterable[str]) -> Window:
         """Return the smallest context window of the deciding models and of these."""
-        known = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
-        return min(known, key=lambda each: each.length or 0, default=Window(None, self.target))
+        windows = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
+        return min(windows, key=lambda each: each.length or 0, default=Window(None, self.target))
 
     def require_defined(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens."""
@@ -130,7 +130,7 @@ class LoadedPair:
                 f" {self.reaches[lacking[0]].entries} of {self.vocabulary} tokens; help: a method whose baseline does too"
             )
 
-    def place(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
+    def set_devices(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
         """Set the run's device, and those of the models."""
         self.device = device
         self.devices = {role: each for role, each in devices.items() if numbered(each) != numbered(device)}
@@ -160,26 +160,27 @@ class LoadedPair:
             pair.deciding = decided_by.deciding
             pair._combines_logits = decided_by.combines_logits
         if spreads is not None:
-            rows = min(each.entries for each in pair.reaches.values())
+            rows = min(reach.entries for reach in pair.reaches.values())
             pair.synthetic = {role: SyntheticDistribution(rows, i, spreads[role]) for i, role in enumerate(roles)}
         _ = pair.eos  # raises for ids outside the vocabulary
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
-        pair.place(self.device, {role: each for role, each in self.devices.items() if role in roles})
+        pair.set_devices(self.device, {role: device for role, device in self.devices.items() if role in roles})
         return pair
 
     def prepare(self, length: int, max_block: int = 0) -> int:
-        """Capture missing graphs for sequences of up to `length` tokens and forwards of up to `max_block`; returns how
-        many.
+        """Capture missing graphs. Returns how many were captured.
+
+        They are for sequences of up to `length` tokens and forwards of up to `max_block`.
         """
-        heads = [each.graphs for each in self.heads.values() if isinstance(each, EagleHead) and each.graphs]
-        models = {id(each): (role, each) for role, each in self.graphs.items()}  # roles may share one
+        of_heads = [head.graphs for head in self.heads.values() if isinstance(head, EagleHead) and head.graphs]
+        of_models = {id(graphs): (role, graphs) for role, graphs in self.graphs.items()}  # roles may share one
         captured = 0
-        for role, each in models.values():
-            with on(each.device):
-                captured += each.prepare(min(length, self.reaches[role].window or length), max_block)
-        for each in heads:
-            with on(each.device):
-                captured += each.prepare(length)
+        for role, graphs in of_models.values():
+            with on(graphs.device):
+                captured += graphs.prepare(min(length, self.reaches[role].window or length), max_block)
+        for graphs in of_heads:
+            with on(graphs.device):
+                captured += graphs.prepare(length)
         return captured
 
     def stream(self, role: str) -> Any:
@@ -294,12 +295,12 @@ def eos_of(model: PreTrainedModel, reach: Reach) -> frozenset[int]:
     Raises ConfigError for an id that the model cannot write.
     """
     config = model.generation_config or model.config
-    found = config.eos_token_id
-    ids = frozenset([] if found is None else [found] if isinstance(found, int) else found)
-    for each in sorted(ids):
-        if not 0 <= each < reach.entries:
+    eos = config.eos_token_id
+    ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
+    for id_ in sorted(ids):
+        if not 0 <= id_ < reach.entries:
             raise ConfigError(
-                f"model '{reach.role}': {model.config.name_or_path} has the EOS id {each}, and {reach.entries} tokens;"
+                f"model '{reach.role}': {model.config.name_or_path} has the EOS id {id_}, and {reach.entries} tokens;"
                 " help: correct eos_token_id in its generation_config.json"
             )
     return ids
@@ -311,7 +312,7 @@ def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenize
     One of them may have more tokens after the base vocabulary.
     """
     shared = min(len(one), len(two))
-    a, b = ({i: t for t, i in each.get_vocab().items() if i < shared} for each in (one, two))
+    a, b = ({i: t for t, i in tokenizer.get_vocab().items() if i < shared} for tokenizer in (one, two))
     if (
         one.vocab_size != two.vocab_size
         or a != b

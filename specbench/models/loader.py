@@ -14,22 +14,21 @@ from specbench.decoding.session import Session
 from specbench.errors import ConfigError
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
-from specbench.models.eager_session import new_cache
 from specbench.models.engine import Graphs, Network, network_of
 from specbench.models.heads import EagleHead, EagleNetwork
-from specbench.models.heads.loader import load_head
-from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
 from specbench.models.resolve import ResolvedModel, device_of_model
+from specbench.models.transformers_session import new_cache
 
 
 def load(
-    found: Mapping[str, ResolvedModel],
+    resolved: Mapping[str, ResolvedModel],
     base: Path,
     device: torch.device,
     heads: Mapping[str, ResolvedHead] | None = None,
@@ -40,13 +39,13 @@ def load(
     something cannot be fetched from the hub.
     """
     hardware.configure(device)
-    devices = {role: device_of_model(role, each.spec, device) for role, each in found.items()}
+    devices = {role: device_of_model(role, model.spec, device) for role, model in resolved.items()}
     models: dict[str, PreTrainedModel] = {}
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
     packing = 0.0
     first_roles: dict[str, str] = {}  # source and engine -> the first role with them
-    for role, each in found.items():
+    for role, each in resolved.items():
         same = first_roles.setdefault(f"{each.identity} {each.engine} {each.spec.placement}", role)
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
@@ -62,23 +61,25 @@ def load(
     for model in {id(model): model for model in models.values()}.values():
         use_huge_pages_for(model)
     graphs = {
-        role: Graphs(networks[role], devices[role], fused=each.engine == "compiled")
-        for role, each in found.items()
-        if each.engine in ("graph", "compiled")
+        role: Graphs(networks[role], devices[role], fused=model.engine == "compiled")
+        for role, model in resolved.items()
+        if model.engine in ("graph", "compiled")
     }
-    pair = LoadedPair(models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in found.values()))
-    pair.place(device, devices)
-    pair.workers, pair.packing_seconds = Workers(partial(open_alone, found, base)), packing
+    pair = LoadedPair(
+        models, tokenizers, networks, graphs, simulated=any(f.weights != "real" for f in resolved.values())
+    )
+    pair.set_devices(device, devices)
+    pair.workers, pair.packing_seconds = Workers(partial(open_alone, resolved, base)), packing
     for name, head in (heads or {}).items():
-        pair.heads[name] = loaded = load_head(name, head, found, base, models[head.spec.base])
+        pair.heads[name] = loaded = load_head(name, head, resolved, base, models[head.spec.base])
         if isinstance(loaded, EagleHead) and head.spec.base in graphs:
             loaded.graphs = Graphs(EagleNetwork(loaded, networks[head.spec.base]), devices[head.spec.base])
     return pair
 
 
-def open_alone(found: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
+def open_alone(resolved: Mapping[str, ResolvedModel], base: Path, role: str) -> Callable[[list[int] | None], Session]:
     """Load one model on the CPU, in a process of its own, and return a function that opens its session."""
-    return partial(load({role: found[role]}, base, torch.device("cpu")).session, role)
+    return partial(load({role: resolved[role]}, base, torch.device("cpu")).session, role)
 
 
 def use_huge_pages_for(model: PreTrainedModel) -> None:
@@ -96,12 +97,12 @@ def _loaded_model(
     """Load one model and its tokenizer, quantized if the pair says so."""
     source = str(folder(each.spec.path, base) or each.spec.path)
     if each.weights == "dummy":
-        tokenizer = load_tokenizer(role, str(dummy.TOKENIZERS[each.config.is_encoder_decoder]))
+        tokenizer = load_tokenizer(role, str(simulated.TOKENIZERS[each.config.is_encoder_decoder]))
         if each.spec.placement.parallel != "none":
             raise ConfigError(
                 f"model '{role}': dummy weights cannot be split over devices; help: --place {role}=cuda:0"
             )
-        model = dummy.random_model(each.config, each.dtype, device, role)
+        model = simulated.random_model(each.config, each.dtype, device, role)
     else:
         tokenizer = load_tokenizer(role, source, each.revision or None)
         dtype = getattr(torch, each.dtype)

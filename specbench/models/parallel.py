@@ -22,8 +22,7 @@ from torch import Tensor
 
 from specbench._logging import quietly
 from specbench.decoding.drafting import common_prefix
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Session, Usage
 from specbench.models.limited_session import Reach
 from specbench.models.placed import MovedSession
 
@@ -40,8 +39,9 @@ class Opening(NamedTuple):
 
 
 class Worker:
-    """A process with one model, which answers numbered requests. One sequence at a time: opening another closes the
-    previous one.
+    """A process with one model, which answers numbered requests.
+
+    One sequence at a time: opening another closes the previous one.
     """
 
     def __init__(self, role: str, load_model: LoadModel) -> None:
@@ -108,40 +108,43 @@ class RemoteSession:
 
     def __init__(self, worker: Worker, opening: Opening, reach: Reach) -> None:
         reach.require(opening.source or [])
-        self._worker, self._load_modeling, self._ids, self._rows = worker, opening, list[int](), 0
+        self._worker, self._opening, self._ids, self._rows = worker, opening, list[int](), 0
         self._reach = reach
         self.usage, self.busy, self.moved = Usage(), 0.0, 0
 
     def submit(self, ids: list[int], start: int) -> None:
         self._reach.require(ids)
-        known = common_prefix(ids, self._ids)
-        opening = None if self._ids else self._load_modeling
-        self.moved += self._worker.submit(opening, known, ids[known:], start)
+        cached = common_prefix(ids, self._ids)
+        opening = None if self._ids else self._opening
+        self.moved += self._worker.submit(opening, cached, ids[cached:], start)
         self._ids, self._rows = list(ids), len(ids) - start
 
     def result(self) -> Tensor:
         (logits, usage, self.busy), moved = self._worker.result()
         self.moved += moved
-        own = Usage(**usage)
-        own.beside, own.prefill_beside = self.usage.beside, self.usage.prefill_beside
-        self.usage = own
+        received = Usage(**usage)
+        received.overlapped_seconds, received.prefill_overlapped_seconds = (
+            self.usage.overlapped_seconds,
+            self.usage.prefill_overlapped_seconds,
+        )
+        self.usage = received
         rows = torch.from_numpy(np.frombuffer(logits, dtype=np.float32).reshape(self._rows, -1).copy())
-        missing = self._load_modeling.vocabulary - rows.shape[-1]
+        missing = self._opening.vocabulary - rows.shape[-1]
         return F.pad(rows, (0, missing), value=-torch.inf) if missing > 0 else rows
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
 
 class StreamSession:
     """A session on a CUDA stream, concurrent with the other sessions of its `group`, which includes itself.
 
-    The bytes that move between two GPUs are counted. Times are known once all sessions of the group have settled.
+    The bytes that move between two GPUs are counted. Times are known once all sessions of the group have finished.
     """
 
     def __init__(self, session: Session, stream: Any, group: list["StreamSession"]) -> None:
         self._session, self._stream = session, stream
-        self._logits, self._settled = torch.empty(0), False
+        self._logits, self._is_finished = torch.empty(0), False
         self._peers = group
         group.append(self)
         self.busy = 0.0
@@ -164,26 +167,26 @@ class StreamSession:
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return self._logits
 
-    def settle(self) -> None:
-        self._session.settle()
-        self._settled = True
-        if all(other._settled for other in self._peers):
+    def finish(self) -> None:
+        self._session.finish()
+        self._is_finished = True
+        if all(other._is_finished for other in self._peers):
             overlapping([other.usage for other in self._peers])
 
 
-def overlapping(usage: Sequence[Usage]) -> None:
+def overlapping(usages: Sequence[Usage]) -> None:
     """Count the time of all but the slowest model, over a whole sequence, as overlapped."""
-    slowest, slowest_prefill = max(each.seconds for each in usage), max(each.prefill_seconds for each in usage)
-    found, found_prefill = False, False
-    for each in usage:
-        if each.seconds == slowest and not found:
-            found = True
+    slowest, slowest_prefill = max(usage.seconds for usage in usages), max(usage.prefill_seconds for usage in usages)
+    is_counted, is_prefill_counted = False, False
+    for usage in usages:
+        if usage.seconds == slowest and not is_counted:
+            is_counted = True
         else:
-            each.beside = each.seconds
-        if each.prefill_seconds == slowest_prefill and not found_prefill:
-            found_prefill = True
+            usage.overlapped_seconds = usage.seconds
+        if usage.prefill_seconds == slowest_prefill and not is_prefill_counted:
+            is_prefill_counted = True
         else:
-            each.prefill_beside = each.prefill_seconds
+            usage.prefill_overlapped_seconds = usage.prefill_seconds
 
 
 class Workers:
@@ -209,7 +212,7 @@ def _serve(role: str, load_model: LoadModel, pipe: Connection) -> None:
     vocabulary, ids = 0, list[int]()
     while True:
         try:
-            number, opening, known, new, start = pickle.loads(pipe.recv_bytes())
+            number, opening, cached, new, start = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):  # the main process is gone
             return
         begin = time.perf_counter()
@@ -218,7 +221,7 @@ def _serve(role: str, load_model: LoadModel, pipe: Connection) -> None:
             if opening is not None:
                 torch.set_num_threads(opening.threads)
                 session, vocabulary, ids = new_session(opening.source), opening.vocabulary, []
-            ids = ids[:known] + new
+            ids = ids[:cached] + new
             with torch.inference_mode():
                 logits = session.score(ids, start)[:, :vocabulary].float().numpy().tobytes()
             answer: Any = (logits, asdict(session.usage), time.perf_counter() - begin)

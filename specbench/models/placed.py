@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from specbench.config.placement import Placement
+from specbench.config.pair import Placement
 from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Session, Usage
 from specbench.errors import ConfigError, MissingAsset
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def _limits(placement: Placement) -> dict[str, Any]:
         raise MissingAsset(NO_ACCELERATE) from None
     free = get_max_memory()
     names = [_key(name) for name in placement.devices]
-    limits = [int(each * 2**30) for each in placement.memory_gib] or [free.get(name, 0) for name in names]
+    limits = [int(limit * 2**30) for limit in placement.memory_gib] or [free.get(name, 0) for name in names]
     settings: dict[str, Any] = {"max_memory": dict.fromkeys(free, 0) | dict(zip(names, limits, strict=True))}
     if "disk" in names:
         del settings["max_memory"]["disk"]  # it takes what fits nowhere else
@@ -60,12 +59,12 @@ def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
 
     Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
     """
-    found = {role: each.spec.placement for role, each in models.items() if each.spec.placement.processes > 1}
-    if not found:
+    placements = {role: model.spec.placement for role, model in models.items() if model.spec.placement.processes > 1}
+    if not placements:
         return None
-    first = next(iter(found.values()))
-    if any(each.devices != first.devices for each in found.values()):
-        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(found))
+    first = next(iter(placements.values()))
+    if any(placement.devices != first.devices for placement in placements.values()):
+        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(placements))
     if set(first.devices) == {"cpu"} and torch.cuda.is_available():
         raise ConfigError('parallel = "tensor" on the CPU is for machines without a GPU')
     return first
@@ -112,8 +111,8 @@ class MovedSession:
     Drafts are drawn token by token on the run's device, where the random numbers are. `moved` counts the copied bytes.
     """
 
-    def __init__(self, session: Session, own: torch.device, home: torch.device) -> None:
-        self._session, self._own, self._home = session, own, home
+    def __init__(self, session: Session, device: torch.device, home: torch.device) -> None:
+        self._session, self._device, self._home = session, device, home
         self.moved = 0
 
     @property
@@ -129,7 +128,7 @@ class MovedSession:
         return self._session.usage
 
     def score(self, ids: list[int], start: int) -> Tensor:
-        with on(self._own):
+        with on(self._device):
             return self._here(self._session.score(ids, start))
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
@@ -139,19 +138,19 @@ class MovedSession:
         return self._session.room(ids)
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        with on(self._own):
+        with on(self._device):
             return self._here(self._session.hidden(ids, start))
 
-    def known(self, ids: list[int]) -> int:
-        return self._session.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._session.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
-        with on(self._own):
-            return self._here(self._session.logits_of(states.to(self._own)))
+        with on(self._device):
+            return self._here(self._session.logits_of(states.to(self._device)))
 
-    def settle(self) -> None:
-        with on(self._own):
-            self._session.settle()
+    def finish(self) -> None:
+        with on(self._device):
+            self._session.finish()
 
     def _here(self, values: Tensor) -> Tensor:
         self.moved += values.nbytes

@@ -171,7 +171,7 @@ def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
     """
     head = model.get_output_embeddings()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return {name: each for name, each in linear.items() if each is not head and group_of(each.in_features, kind)}
+    return {name: layer for name, layer in linear.items() if layer is not head and group_of(layer.in_features, kind)}
 
 
 def group_of(inputs: int, kind: str) -> int:
@@ -184,17 +184,17 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
 
     `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Empty for an empty kind.
     """
-    found: dict[int, int] = {}
+    bytes_by_weight: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
         numbers = layer.weight.numel()
         groups = numbers // group_of(layer.in_features, kind)
         if kind == "nf4":
-            found[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
+            bytes_by_weight[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
         else:
-            found[id(layer.weight)] = (
+            bytes_by_weight[id(layer.weight)] = (
                 numbers // 2 + 2 * groups * min(itemsize, 2) if kind == "int4" else numbers + groups * itemsize
             )
-    return found
+    return bytes_by_weight
 
 
 def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:
@@ -202,7 +202,9 @@ def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:
     if kind not in ("int4", "int8") or dtype not in ("float32", "bfloat16"):
         return 0
     weights = [layer.weight for layer in layers(model, kind).values()]
-    return sum(2 * each.numel() for each in weights if each.numel() >= LARGE and _fits_kernel(kind, *each.shape))
+    return sum(
+        2 * weight.numel() for weight in weights if weight.numel() >= LARGE and _fits_kernel(kind, *weight.shape)
+    )
 
 
 def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
@@ -211,9 +213,7 @@ def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
 
 
 def stored_by(config: Any) -> str:
-    """Return the method that quantized a checkpoint before it was saved (gptq, awq, bitsandbytes); empty if it is not
-    quantized.
-    """
+    """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
     stored = _stored(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
@@ -301,8 +301,9 @@ def _has_kernel(kind: str, weight: Tensor) -> bool:
 
 
 def torchao() -> Any:
-    """Return torchao's quantization module, which takes seconds to import. Raises MissingAsset with installation help
-    without it.
+    """Return torchao's quantization module, which takes seconds to import.
+
+    Raises MissingAsset with installation help without it.
     """
     try:
         from torchao import quantization  # optional, and slow to import

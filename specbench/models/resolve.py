@@ -11,13 +11,12 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from specbench.config.chat_templates import ChatTemplate, chat_template
 from specbench.config.construct import Table
-from specbench.config.pair import ModelSpec, Pair, folder
-from specbench.config.placement import Parallel
+from specbench.config.model_files import ChatTemplate, chat_template
+from specbench.config.pair import ModelSpec, Pair, Parallel, folder
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engine import can_fuse, unsupported
 from specbench.models.quantization import layers, stored_by, torchao
@@ -140,10 +139,10 @@ def dtype_of(choice: str, device: torch.device) -> str:
 def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution) -> dict[str, ResolvedModel]:
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     with _errors_about_folders(pair, roles, base):
-        found = {role: _resolved(role, pair, base, on) for role in roles}
-    if len({each.config.is_encoder_decoder for each in found.values()}) > 1:
+        models = {role: _resolved(role, pair, base, on) for role in roles}
+    if len({model.config.is_encoder_decoder for model in models.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
-    return found
+    return models
 
 
 @contextmanager
@@ -157,7 +156,7 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
     for role, path in paths.items():
         local = folder(path, base)
         if local and not (local / CONFIG_FILE).is_file():
-            inner = sorted(each.parent.name for each in local.glob(f"*/{CONFIG_FILE}"))
+            inner = sorted(file.parent.name for file in local.glob(f"*/{CONFIG_FILE}"))
             where = f"one of its folders: {', '.join(inner)}" if inner else "a folder that save_pretrained has written"
             raise MissingAsset(f"model '{role}': no {CONFIG_FILE} in {local}; help: {where}")
     try:
@@ -170,11 +169,11 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
 
 
 def _nearest(path: str, base: Path) -> Path | None:
-    """Return the folder with the most similar name beside a path that is no folder; None if there is none."""
+    """Return the folder with the most similar name next to a path that is no folder; None if there is none."""
     if folder(path, base):
         return None
     for parent in dict.fromkeys((base / Path(path).expanduser().parent, Path(path).expanduser().parent)):
-        names = [each.name for each in parent.iterdir() if (each / CONFIG_FILE).is_file()] if parent.is_dir() else []
+        names = [path.name for path in parent.iterdir() if (path / CONFIG_FILE).is_file()] if parent.is_dir() else []
         if near := get_close_matches(Path(path).name, names, n=1):
             return parent / near[0]
     return None
@@ -188,11 +187,11 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
     commit = checksum = ""
     if on.elsewhere:
         try:
-            config = _known_config(spec, local)
+            config = _architecture_config(spec, local)
         except (ConfigError, MissingAsset) as error:
             raise type(error)(f"model '{role}': {error}") from None
     elif pair.weights == "dummy":
-        config = _known_config(spec, local)
+        config = _architecture_config(spec, local)
     else:
         source = str(local or spec.path)
         try:
@@ -208,26 +207,26 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
     if spec.quantization:
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
-    found = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
-    _require_model(role, found)
-    return found
+    model = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
+    _require_model(role, model)
+    return model
 
 
-def _require_model(role: str, found: ResolvedModel) -> None:
+def _require_model(role: str, model: ResolvedModel) -> None:
     """Raise ConfigError if a config describes no model that could decode a token."""
     try:
-        smallest = min(vars(found.shape).values())
+        smallest = min(vars(model.shape).values())
         if (
-            smallest >= 1 and found.size.parameters and found.weights == "dummy"
+            smallest >= 1 and model.size.parameters and model.weights == "dummy"
         ):  # else loading the weights checks the sizes
-            _try_forward(found.config)
+            _try_forward(model.config)
     except Exception as error:  # any error that transformers raises for an impossible value
         if isinstance(error, RuntimeError) and "Meta" in str(error):
             return  # torch lacks a meta kernel, which says nothing about the config
         why = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"model '{role}': the config of {found.spec.path} describes no model: {why}") from None
+        raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {why}") from None
     if smallest < 1:
-        raise ConfigError(f"model '{role}': the config of {found.spec.path} describes no model: {found.shape}")
+        raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {model.shape}")
 
 
 def _try_forward(config: PreTrainedConfig) -> None:
@@ -241,8 +240,9 @@ def _try_forward(config: PreTrainedConfig) -> None:
 def engine_of(
     choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "", parallel: Parallel = "none"
 ) -> str:
-    """Return the engine of a model: eager (transformers), lean (ours), graph (ours, as CUDA graphs), or compiled
-    (graph, with fused layers).
+    """Return the engine of a model: eager, lean, graph or compiled.
+
+    eager runs transformers' modules, lean ours, graph ours as CUDA graphs, and compiled these with fused layers.
 
     `auto` is the fastest one available for this architecture and device, except that nf4 gets no graph: whether
     torchao's unpacking can be captured is not known. A model that is split over devices runs eagerly. Raises ValueError if a
@@ -283,8 +283,8 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, e
             raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")
 
 
-def _known_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
+def _architecture_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
     if local:
-        return dummy.architecture_in(local, spec.config)
-    return dummy.architecture(spec.path, spec.config)
+        return simulated.architecture_in(local, spec.config)
+    return simulated.architecture(spec.path, spec.config)

@@ -9,12 +9,11 @@ from typing import Any
 
 from specbench.analysis.quality import scores_of
 from specbench.analysis.rows import complete, seconds
-from specbench.files import read_sealed
+from specbench.files import read_with_checksum
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
-from specbench.runs.run_folder import ENVIRONMENT, Recorded, listed, load, spec_of
+from specbench.runs.run_folder import ENVIRONMENT, Recorded, Scores, listed, load, spec_of
 from specbench.runs.run_spec import RunSpec
-from specbench.runs.scores import Scores
 
 Round = tuple[int, float]  # tokens, seconds
 Session = dict[str, list[Round]]  # by method, one round per repeat, of one process
@@ -76,7 +75,7 @@ def of_run(folder: Path) -> Measured:
     """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
-    environment = read_sealed(folder / ENVIRONMENT, Environment)
+    environment = read_with_checksum(folder / ENVIRONMENT, Environment)
     wanted = {each["name"] for each in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}

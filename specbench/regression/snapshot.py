@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from specbench.config.construct import Table
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.errors import ConfigError, hint
-from specbench.files import SEAL, checked, read_json, seal_of, write
+from specbench.files import CHECKSUM, checked, checksum_of, read_json, write
 from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
-from specbench.runs.run_folder import runs_in
+from specbench.runs.run_folder import MetricTable, runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
-from specbench.runs.scores import MetricTable
 
 SCHEMA = 3
 
@@ -72,8 +70,8 @@ class Snapshot:
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
         lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, map(command_of, self.requests))) + "\n]")
         lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
-        seal = seal_of(json.loads("{" + ",".join(lines) + "}"))
-        return "{\n" + ",\n".join([*lines, f'"{SEAL}": "{seal}"']) + "\n}\n"
+        seal = checksum_of(json.loads("{" + ",".join(lines) + "}"))
+        return "{\n" + ",\n".join([*lines, f'"{CHECKSUM}": "{seal}"']) + "\n}\n"
 
     def save(self, path: Path) -> None:
         """Write the snapshot to a file, creating its folder."""
@@ -97,7 +95,7 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
         help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
         raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    if table.pop(SEAL, None) != seal_of(table) and not outdated:
+    if table.pop(CHECKSUM, None) != checksum_of(table) and not outdated:
         raise ConfigError(
             f"{path}: damaged: changed after it was written; help: restore it, or specbench gate update {path}"
         )

@@ -20,7 +20,7 @@ from specbench.analysis.rows import Rows, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.theory import polybasic, speculation
 from specbench.analysis.theory.polybasic import Plan
-from specbench.files import read_sealed
+from specbench.files import read_with_checksum
 from specbench.reporting.column import HUNDREDTHS, TIMES, Format
 from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
@@ -96,7 +96,7 @@ class Profile:
         records = [_by_level(record, kinds) for record in read(folder)]
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
         path = folder / BLOCKS
-        stored = read_sealed(path, Blocks)["models"] if path.exists() else {}
+        stored = read_with_checksum(path, Blocks)["models"] if path.exists() else {}
         blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
         rows = {name: found for name in names if (found := complete(records, name))}
         return cls(rows, levels, blocks, bounds)

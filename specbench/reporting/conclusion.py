@@ -11,7 +11,7 @@ from specbench.analysis.win_rate import win_rates
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
 from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons
-from specbench.runs.scores import Judged
+from specbench.runs.run_folder import Judged
 
 SPEEDUPS = {
     DECODING: "speedup",

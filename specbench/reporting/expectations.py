@@ -17,8 +17,7 @@ from typing import NamedTuple
 from specbench.analysis.comparisons import Comparison, Comparisons, independent
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
-from specbench.config.suite import Suite
-from specbench.config.suite_layout import Expectation
+from specbench.config.suite import Expectation, Suite
 from specbench.reporting.columns import column_of
 
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}

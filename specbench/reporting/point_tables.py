@@ -10,8 +10,7 @@ from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
 from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, points
 from specbench.analysis.stated import Stated
 from specbench.analysis.summary import summary_of
-from specbench.config.suite import Suite
-from specbench.config.suite_layout import NUMBERS, PROMPT, TableSpec
+from specbench.config.suite import NUMBERS, PROMPT, Suite, TableSpec
 from specbench.errors import hint
 from specbench.reporting.column import NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of

@@ -35,8 +35,7 @@ from specbench.reporting.column import (
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
-from specbench.runs.run_folder import read
-from specbench.runs.scores import Judged
+from specbench.runs.run_folder import Judged, read
 
 NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
 ALWAYS = "method"  # the first column of every table

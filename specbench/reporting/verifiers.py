@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory.sprinting import expected_drafts
-from specbench.config.preparation import PreparedHead
-from specbench.config.suite import Suite
+from specbench.config.suite import PreparedHead, Suite
 from specbench.reporting.column import HUNDREDTHS, PERCENT, THOUSANDTHS
 from specbench.reporting.tables import Table
 

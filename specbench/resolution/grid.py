@@ -3,33 +3,32 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import SandboxKind
+from specbench.config.options import Request, SandboxKind
 from specbench.config.overrides import Override, in_scope, override
 from specbench.config.presets import names
-from specbench.config.request import Request
-from specbench.config.suite import Line, Suite
+from specbench.config.suite import GridLine, Suite
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
-from specbench.resolution.plan import Plan
+from specbench.resolution.plan import PairPlan
 from specbench.resolution.prepared_heads import untrained, with_prepared
 from specbench.resolution.resolve import Choice, Outline, outline, planned
 from specbench.sandbox import Sandbox
 
 
 @dataclass
-class Part:
+class GridPart:
     """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither."""
 
-    line: Line
+    line: GridLine
     pair: str
     task: str
     number: int
     methods: tuple[str, ...] = ()  # of the line; of a profile, those that measure every pair of models
-    plan: Plan | None = None
+    plan: PairPlan | None = None
     outline: Outline | None = None
     sandbox: Sandbox | None = None
     missing: str = ""
@@ -53,7 +52,7 @@ class Part:
 class Grid:
     """A suite's parts, and messages about options that no part reads."""
 
-    parts: list[Part]
+    parts: list[GridPart]
     unused: dict[str, str]
 
 
@@ -63,12 +62,12 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
     With `on`, another machine, parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an
     option that no preset reads.
     """
-    grid: list[Part] = []
+    grid: list[GridPart] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
-    awaited = set() if on else {(head.pair, "" if head.step.on else head.task) for head in untrained(suite, out)}
+    awaited = set() if on else {(head.pair, "" if head.preparation.on else head.task) for head in untrained(suite, out)}
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
-        part = Part(replace(line, options=with_prepared(suite, pair, task, line.options, out)), pair, task, number)
+        part = GridPart(replace(line, options=with_prepared(suite, pair, task, line.options, out)), pair, task, number)
         try:
             part.methods = tuple(_methods(suite, part.line, pair))
             choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None)
@@ -118,7 +117,7 @@ def _keys_of(kind: str, name: str) -> set[str]:
     return set(tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
 
 
-def _missing(line: Line, pair: str, task: str) -> list[str]:
+def _missing(line: GridLine, pair: str, task: str) -> list[str]:
     """Return all missing models and data of a part, since resolution stops at the first one."""
     preset, spec = selection.read_pair(pair, line.options)
     placement = Execution(device_of(line.options.device), line.options.dtype)
@@ -139,7 +138,7 @@ def _missing(line: Line, pair: str, task: str) -> list[str]:
     return reasons
 
 
-def _methods(suite: Suite, line: Line, pair: str) -> list[str]:
+def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
     """Return the methods of a line; for a profile, those that measure every pair of its chain's levels."""
     if suite.kind != "profile":
         return list(line.methods)

@@ -14,11 +14,10 @@ from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
-from specbench.machine.accelerator import GIB, Accelerator, smallest_with
-from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
 from specbench.methods.proposers import Eagle
 from specbench.models.resolve import Execution, ResolvedModel
-from specbench.resolution.grid import Part
+from specbench.resolution.grid import GridPart
 from specbench.resolution.memory import Memory, memory_by_device
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.resolve import Outline
@@ -70,7 +69,7 @@ class MachineRow:
 
 
 @dataclass(frozen=True)
-class Target:
+class PlannedMachine:
     """The machine that runs are planned for, with a number of its GPUs."""
 
     machine: Accelerator
@@ -78,10 +77,10 @@ class Target:
 
     def fits(self, devices: Sequence[Memory]) -> bool:
         """Return whether every GPU has room. The memory of the host and the disk is not checked."""
-        return all(each.total <= self.machine.memory for each in devices if each.device.startswith("cuda"))
+        return all(device.total <= self.machine.memory for device in devices if device.device.startswith("cuda"))
 
 
-def machine_rows(part: Part, target: Target) -> list[MachineRow]:
+def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
     """Return the estimates of the runs of a part of a suite that is resolved for another machine.
 
     Raises ConfigError for a model that is placed on a GPU which the machine does not have.
@@ -91,7 +90,9 @@ def machine_rows(part: Part, target: Target) -> list[MachineRow]:
         why = outline.missing if outline else part.invalid or part.missing
         return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
     _require_gpus(outline.models, target.gpus)
-    heads = list(dict.fromkeys(base for group in outline.groups for each in group if (base := eagle_base(each.method))))
+    heads = list(
+        dict.fromkeys(base for group in outline.groups for method in group if (base := eagle_base(method.method)))
+    )
     devices = _devices(outline.models, heads, outline.task)
     has_room = target.fits(devices)
     shared = MachineRow(
@@ -112,9 +113,9 @@ def eagle_base(method: Method) -> str:
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
     downloads = downloads_of(outline.models)
-    given = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
+    local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
-        is_remote = head.path not in given and outline.pair.weights == "real"
+        is_remote = head.path not in local_heads and outline.pair.weights == "real"
         if head.kind == "eagle" and head.base in heads and is_remote:
             downloads[head.path] = outline.models[head.base].size.layer_bytes
     return downloads
@@ -141,7 +142,7 @@ def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
                 raise ConfigError(f"model '{role}' is placed on {device}, and there are {gpus} GPUs; help: --gpus N")
 
 
-def _remedy(outline: Outline, heads: Sequence[str], target: Target) -> str:
+def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> str:
     """Return the least change with which a part fits; empty if none of these helps.
 
     In this order: another model than the largest on a second GPU, the largest in layers over as few GPUs as possible, both,
@@ -317,12 +318,12 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
     )
 
 
-def sentence(name: str, total: MachineTotal, target: Target) -> str:
+def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
     machine, gpus = target.machine, target.gpus
-    place = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
+    machine_label = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
     if not total.memory:
-        return f"{name} on {place}: no estimate."
+        return f"{name} on {machine_label}: no estimate."
     on_each = " on a GPU" if gpus > 1 else ""
     need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{on_each}"
     parts = [
@@ -330,14 +331,14 @@ def sentence(name: str, total: MachineTotal, target: Target) -> str:
         need,
         f"{gib(total.download)} GiB to download",
     ]
-    text = f"{name} on {place}: {', '.join(parts)}"
+    text = f"{name} on {machine_label}: {', '.join(parts)}"
     if not total.fits:
         bigger = smallest_with(total.memory)
         number = "one" if gpus == 1 else str(gpus)
         change = f"it fits on {number} {bigger.name}" if bigger else "no known machine has enough memory"
         if total.remedy:
             change = f"it fits with {total.remedy}"
-        text = f"{name} does not fit on {place}: it needs {need.removeprefix('at most ')}; {change}"
+        text = f"{name} does not fit on {machine_label}: it needs {need.removeprefix('at most ')}; {change}"
     return f"{text}.{'' if total.complete else ' Some runs have no estimate.'}"
 
 

@@ -1,6 +1,6 @@
 """The training of a suite's heads on another machine: forwards that collect its rows, and the fit.
 
-Every constant is assumed, as in `specbench.machine.decoding_speed`.
+Every constant is assumed, as in `specbench.machine.accelerator`.
 """
 
 import math
@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 from specbench.analysis.theory import speculation
 from specbench.config.construct import Table
 from specbench.config.pair import Answers, HeadKind, default_base
-from specbench.config.preparation import Preparation, PreparedHead
-from specbench.config.suite import Suite
+from specbench.config.suite import Preparation, PreparedHead, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.accelerator import Accelerator
-from specbench.machine.decoding_speed import forward_seconds, prefill_seconds
+from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
 from specbench.models.resolve import ResolvedModel, resolve_models
 from specbench.resolution import selection
-from specbench.resolution.machine_plan import ELSEWHERE, FAST, SLOW, MachineRow, Target, downloads_of, longest_prompt
+from specbench.resolution.machine_plan import (
+    ELSEWHERE,
+    FAST,
+    SLOW,
+    MachineRow,
+    PlannedMachine,
+    downloads_of,
+    longest_prompt,
+)
 from specbench.resolution.memory import memory_by_device
-from specbench.resolution.prepared_heads import Step, has_rows, steps_of
+from specbench.resolution.prepared_heads import TrainingStep, has_rows, steps_of
 from specbench.training.recipes import MOST_EPOCHS, training_share
 
 KINDS = 4  # of SPRINTER's prefixes
@@ -32,7 +38,7 @@ BACKWARD = 3  # operations of a forward and its backward pass over those of a fo
 class _Training:
     """Heads that share their rows, and the models that collect these. `recipe` is one of the heads' `recipes`."""
 
-    step: Preparation
+    preparation: Preparation
     recipes: Sequence[Table]
     base: str
     models: Mapping[str, ResolvedModel]
@@ -57,27 +63,27 @@ class _Training:
         return int(value) if isinstance(value, int | float) else 0
 
 
-def training_rows(suite: Suite, target: Target) -> list[MachineRow]:
+def training_rows(suite: Suite, target: PlannedMachine) -> list[MachineRow]:
     """Return the estimates of the heads' training: one for the heads that share their rows, which are collected once.
 
     Heads whose rows the user has not named are left out, since they are not trained.
     """
-    groups: dict[Hashable, list[Step]] = {}
+    groups: dict[Hashable, list[TrainingStep]] = {}
     for step in steps_of(suite):
         if has_rows(step.head, step.options):
             groups.setdefault(step.rows_key, []).append(step)
     return [_row(steps, target) for steps in groups.values()]
 
 
-def _row(steps: Sequence[Step], target: Target) -> MachineRow:
+def _row(steps: Sequence[TrainingStep], target: PlannedMachine) -> MachineRow:
     head, options = steps[0].head, replace(steps[0].options, heads=())
-    kind = head.step.kind
+    kind = head.preparation.kind
     preset, pair = selection.read_pair(head.pair, options)
     name, task = selection.read_task(head.task, pair, options)
     row = MachineRow(
         pair=preset.name, task=name, methods=f"train {len(steps)} {kind}" if len(steps) > 1 else f"train {head.name}"
     )
-    base = head.step.base or default_base(kind)
+    base = head.preparation.base or default_base(kind)
     roles = [base] if kind == HeadKind.eagle else [base, "target"]
     try:
         on = replace(ELSEWHERE, dtype=options.dtype, engine=options.engine)
@@ -86,8 +92,8 @@ def _row(steps: Sequence[Step], target: Target) -> MachineRow:
     except (ConfigError, MissingAsset) as error:
         return replace(row, why=str(error))
     devices = memory_by_device(models, [], longest_prompt(models, task) + task.max_new_tokens)
-    recipes = [each.recipe for each in steps]
-    training = _Training(head.step, recipes, base, models, task, recipes[0], target.machine)
+    recipes = [step.recipe for step in steps]
+    training = _Training(head.preparation, recipes, base, models, task, recipes[0], target.machine)
     seconds = None if texts is None else (_seconds(training, texts, True), _seconds(training, texts, False))
     return replace(
         row,
@@ -107,21 +113,23 @@ def _unknown(head: PreparedHead) -> str:
     )
 
 
-def _texts(step: Step) -> int | None:
+def _texts(step: TrainingStep) -> int | None:
     """Return the number of texts that train a head; None if only the hub's training split, which is not read, has it."""
     _, task = selection.read_task(step.head.task, step.pair, step.options)
     if step.source != "hub" or task.local:
         return step.texts()
-    return step.head.step.limit or None
+    return step.head.preparation.limit or None
 
 
 def _seconds(training: _Training, texts: int, fast: bool) -> float:
     """Return the seconds of collecting the rows once and fitting every head."""
-    is_eagle = training.step.kind == HeadKind.eagle
+    is_eagle = training.preparation.kind == HeadKind.eagle
     collecting = (_eagle_collecting if is_eagle else _collecting)(training, fast)
-    fits = [replace(training, recipe=each) for each in training.recipes]
-    seconds = texts * collecting + sum((_eagle_fitting if is_eagle else _fitting)(each, texts, fast) for each in fits)
-    budget = 60.0 * training.step.minutes
+    fits = [replace(training, recipe=recipe) for recipe in training.recipes]
+    seconds = texts * collecting + sum(
+        (_eagle_fitting if is_eagle else _fitting)(training, texts, fast) for training in fits
+    )
+    budget = 60.0 * training.preparation.minutes
     return min(seconds, budget) if budget else seconds
 
 
@@ -135,10 +143,11 @@ def _collecting(training: _Training, fast: bool) -> float:
 def _forwards(training: _Training, fast: bool) -> dict[str, float]:
     """Return the forwards of each model for the rows of a text (docs/papers/sprinter.md and drafting.md, Training)."""
     steps = training.number("steps")
-    written = 0 if training.step.answers == Answers.reference else steps  # by the target
-    if training.step.kind == HeadKind.sprinter:  # the draft's prefix and the mixed one; the target's and the mixed one
+    written = 0 if training.preparation.answers == Answers.reference else steps  # by the target
+    if training.preparation.kind == HeadKind.sprinter:
+        # The draft's prefix and the mixed one; the target's and the mixed one
         return {training.base: 2.0 * steps + KINDS, "target": 2.0 * steps + KINDS + written}
-    if training.step.kind == HeadKind.specdec:
+    if training.preparation.kind == HeadKind.specdec:
         return {training.base: 2.0, "target": 1.0 + written}
     gamma, a = max(training.number("gamma"), 1), (FAST if fast else SLOW).acceptance
     rounds = steps / speculation.expectation(speculation.round_lengths(a, gamma))
@@ -151,7 +160,7 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
         training_share(training.recipe)
         * texts
         * training.number("steps")
-        * (KINDS if training.step.kind == HeadKind.sprinter else 1)
+        * (KINDS if training.preparation.kind == HeadKind.sprinter else 1)
     )
     epochs = training.number("epochs")
     if fast:
@@ -160,11 +169,12 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
 
 
 def _eagle_collecting(training: _Training, fast: bool) -> float:
-    """Return the seconds in which the features of a text are collected: the base writes it, unless it is a reference
-    answer, and reads it once.
+    """Return the seconds in which the features of a text are collected.
+
+    The base writes it, unless it is a reference answer, and reads it once.
     """
     length = _eagle_length(training, fast)
-    written = 0 if training.step.answers == Answers.reference else min(length, training.task.max_new_tokens)
+    written = 0 if training.preparation.answers == Answers.reference else min(length, training.task.max_new_tokens)
     return written * training.forward(training.base, fast) + training.read(training.base, length, fast)
 
 

@@ -49,7 +49,7 @@ def memory_by_device(
     `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
     """
     placements = [model.spec.placement for model in models.values()]
-    ranks = next((each.devices for each in placements if each.parallel == "tensor"), ())
+    ranks = next((placement.devices for placement in placements if placement.parallel == "tensor"), ())
     parts: dict[str, list[_Part]] = defaultdict(list)
     for role, model in models.items():
         for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
@@ -62,10 +62,10 @@ def memory_by_device(
     return [
         Memory(
             device=device,
-            models=tuple(each.role for each in on_device),
-            weights=sum(each.weights for each in on_device),
-            cache=sum(each.cache for each in on_device),
-            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(each.graphs for each in on_device),
+            models=tuple(part.role for part in on_device),
+            weights=sum(part.weights for part in on_device),
+            cache=sum(part.cache for part in on_device),
+            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
         )
         for device, on_device in sorted(parts.items())
     ]
@@ -84,7 +84,7 @@ def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) 
         for device in placement.devices:
             yield _Part(device, role, -(-weights // count), -(-cache // count))
     else:
-        limits = [int(each * 2**30) for each in placement.memory_gib]
+        limits = [int(limit * 2**30) for limit in placement.memory_gib]
         for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
             yield _Part(device, role, share, cache * layers // model.size.layers)
 

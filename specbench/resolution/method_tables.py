@@ -146,12 +146,12 @@ def applies(each: Override, table: Table) -> bool:
     """Return whether an override changes a method: if it names the method, or if the method has the key and its type fits."""
     if each.scope:
         return True
-    return _place(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
+    return _types_at(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
 
 
 def value_error(table: Table, path: tuple[str, ...], value: object, option: str) -> ConfigError | None:
     """Return the error of a value whose type does not fit a key; None if it fits, or if the table lacks the key."""
-    types, key = _place(table, path), path[-1]
+    types, key = _types_at(table, path), path[-1]
     if types is None or key not in types:
         return None
     if key in (*GROUPS, "name"):
@@ -163,7 +163,7 @@ def value_error(table: Table, path: tuple[str, ...], value: object, option: str)
     return None
 
 
-def _place(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
+def _types_at(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
     """Return the typed fields of the table that a path ends in; None if the table lacks the path."""
     for key in path[:-1]:
         inner = table.get(key)
@@ -182,8 +182,8 @@ def key_error(option: str, names: Iterable[str], key: str, keys: Iterable[str]) 
     keys, methods = sorted(keys), list(names)
     suggestion = hint(key, keys)
     if "did you mean" not in suggestion:
-        near = get_close_matches(key.rpartition(".")[2], [each.rpartition(".")[2] for each in keys], n=1)
-        meant = next((each for each in keys if near and each.rpartition(".")[2] == near[0]), "")
+        near = get_close_matches(key.rpartition(".")[2], [other.rpartition(".")[2] for other in keys], n=1)
+        meant = next((other for other in keys if near and other.rpartition(".")[2] == near[0]), "")
         suggestion = (f" (did you mean '{meant}'?)" if meant else "") + suggestion
     subject = f"{methods[0]} does not have" if len(methods) == 1 else f"none of {', '.join(methods)} has"
     return ConfigError(f"{option}: {subject} this key{suggestion}")

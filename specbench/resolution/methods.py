@@ -118,7 +118,7 @@ class Methods:
         table = tables.with_lengths(variant.table, sizes, options.gamma_for(source.name))
         temperature = temperature_of(source) if options.temperature is None else options.temperature
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
-        method = Method.build(table, options.place("method", source.path, variant.applied))
+        method = Method.build(table, options.location("method", source.path, variant.applied))
         if method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
         baseline = source.table.get("baseline")
@@ -152,30 +152,32 @@ class Methods:
                 table = tables.with_roles(changed(base, changes, f"method {source.name}"), self.pair)
                 variants.append(_Variant(source, self._with_heads(table), applied, paths))
         if unused:
-            key, keys = min(unused), {f"method.{key}" for each in variants for key in tables.keys_of(each.table)}
+            key, keys = min(unused), {f"method.{key}" for variant in variants for key in tables.keys_of(variant.table)}
             raise tables.key_error(f"--over {key}", self.names, key, keys)
         return variants
 
     def _with_overrides(self, name: str) -> tuple[Table, tuple[Override, ...]]:
         """Return the table of a method with the overrides that apply to it, and these."""
         base = tables.constructor(name)
-        applied = tuple(each for each in self.options.overrides_for("method", name) if tables.applies(each, base))
-        changes = [(each.path, each.value) for each in applied]
+        applied = tuple(
+            override for override in self.options.overrides_for("method", name) if tables.applies(override, base)
+        )
+        changes = [(override.path, override.value) for override in applied]
         return changed(base, changes, f"method {preset('method', name).name}"), applied
 
     def _swept(self, name: str, table: Table, applied: Sequence[Override]) -> list[tuple[str, list[str], list[object]]]:
         """Return the sweeps that apply to a method: their keys, their paths in its table, and the values."""
         label, options = preset("method", name).name, self.options
-        given = {".".join(each.path): (f"--set {each.key}", each.value) for each in applied}
+        settings = {".".join(override.path): (f"--set {override.key}", override.value) for override in applied}
         swept: list[tuple[str, list[str], list[object]]] = []
         for key, values in options.over:
             scope, path = _swept_path(key, table)
             if scope in ("method", label, name) and ".".join(path) in tables.keys_of(table):
-                _require_open(label, ".".join(path), f"--over {key}", given)
-                given[".".join(path)] = (f"--over {key}", None)
+                _require_open(label, ".".join(path), f"--over {key}", settings)
+                settings[".".join(path)] = (f"--over {key}", None)
                 swept.append((key, path, values))
         if (gamma := options.gamma_for(name)) and (where := tables.length_path(table)):
-            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", given)
+            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", settings)
         return swept
 
     def _baseline_table(self, source: Preset, table: Table) -> Table:
@@ -183,7 +185,7 @@ class Methods:
         return self._with_heads(tables.baseline_table(source, table, self.pair))
 
     def _with_heads(self, table: Table) -> Table:
-        """Return the table with the pair's heads. Raises ConfigError for a head that does not fit its place."""
+        """Return the table with the pair's heads. Raises ConfigError for a head that reads or predicts other models."""
         self._fill_heads(table, "")
         return table
 
@@ -223,16 +225,16 @@ class Methods:
 
     def _unused_overrides(self, bases: Mapping[str, Table]) -> dict[str, ConfigError]:
         unused: dict[str, ConfigError] = {}
-        for each in self.options.all_overrides("method", self.names):
-            covered = [name for name in self.names if in_scope(each.scope, name)]
-            if any(tables.applies(each, bases[name]) for name in covered):
+        for override in self.options.all_overrides("method", self.names):
+            covered = [name for name in self.names if in_scope(override.scope, name)]
+            if any(tables.applies(override, bases[name]) for name in covered):
                 continue
-            option = f"--set {each.key}"
+            option = f"--set {override.key}"
             keys = {key for table in bases.values() for key in tables.keys_of(table)}
-            wrong = [tables.value_error(bases[name], each.path, each.value, option) for name in covered]
-            missing = tables.key_error(option, self.names, ".".join(each.path), keys)
-            if each.scope and not covered:
-                missing = ConfigError(f"{option}: '{each.scope}' is not one of the methods {', '.join(self.names)}")
+            wrong = [tables.value_error(bases[name], override.path, override.value, option) for name in covered]
+            missing = tables.key_error(option, self.names, ".".join(override.path), keys)
+            if override.scope and not covered:
+                missing = ConfigError(f"{option}: '{override.scope}' is not one of the methods {', '.join(self.names)}")
             unused[option] = next(filter(None, wrong), missing)
         return unused
 
@@ -338,9 +340,9 @@ def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
     return scope, path
 
 
-def _require_open(method: str, path: str, option: str, given: Mapping[str, tuple[str, object]]) -> None:
+def _require_open(method: str, path: str, option: str, settings: Mapping[str, tuple[str, object]]) -> None:
     """Raise ConfigError if another option already sets this key, directly or inside a table."""
-    for earlier, (other, value) in given.items():
+    for earlier, (other, value) in settings.items():
         rest = path.removeprefix(earlier)
         if not rest or (rest.startswith(".") and isinstance(value, dict) and rest[1:] in _paths_in(value)):
             raise ConfigError(f"{option} and {other} conflict: both give {method}'s {path}; leave one out")

@@ -40,7 +40,7 @@ class PlannedRun:
     def methods(self) -> dict[str, Method]:
         """The methods by label, built from the spec, the baseline first."""
         return {
-            label: Method.build(each.options, f"run.toml: methods.{label}") for label, each in self.spec.methods.items()
+            label: Method.build(spec.options, f"run.toml: methods.{label}") for label, spec in self.spec.methods.items()
         }
 
     def pair_of(self, loaded: LoadedPair) -> LoadedPair:
@@ -96,7 +96,7 @@ class Ranks(Protocol):
 
 
 @dataclass
-class Plan:
+class PairPlan:
     """The runs of a request on one pair. The pair's models are loaded on first use."""
 
     pair: ResolvedPair
@@ -105,7 +105,7 @@ class Plan:
     ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
 
     def __repr__(self) -> str:
-        return f"<Plan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
+        return f"<PairPlan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
 
     @property
     def device(self) -> torch.device:
@@ -146,7 +146,7 @@ class Plan:
         """Use the models that several processes have loaded together."""
         self.ranks, self._loaded = ranks, ranks.pair
 
-    def borrow(self, other: "Plan") -> None:
+    def borrow(self, other: "PairPlan") -> None:
         """Take the models that another plan has loaded, if they are the same."""
         if self._identity() == other._identity():
             self._loaded = other._loaded
@@ -165,7 +165,7 @@ class Plan:
     @property
     def bytes(self) -> int:
         """The least memory of the models and their caches: weights, and keys and values of CACHED positions."""
-        return sum(each.size.resident_bytes + CACHED * each.size.position_bytes for each in self.models.values())
+        return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in self.models.values())
 
     def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
         """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.
@@ -178,5 +178,5 @@ class Plan:
         return (run.spec.generations - run.done) * run.task.max_new_tokens * token
 
     def _identity(self) -> list[object]:
-        models = {role: each.source for role, each in self.models.items()}
-        return [self.pair.name, self.device, models, {name: each.source for name, each in self.pair.heads.items()}]
+        models = {role: model.source for role, model in self.models.items()}
+        return [self.pair.name, self.device, models, {name: head.source for name, head in self.pair.heads.items()}]

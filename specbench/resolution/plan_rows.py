@@ -9,10 +9,10 @@ from pathlib import Path
 from specbench.config.presets import preset as preset_of
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
-from specbench.machine.bandwidth import copy_bandwidth
 from specbench.machine.hardware import free_bytes
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of
-from specbench.resolution.grid import Part
+from specbench.resolution.grid import GridPart
 from specbench.resolution.memory import Memory, memory_by_device
 from specbench.resolution.plan import CACHED
 from specbench.resolution.resolve import Choice, outline
@@ -42,7 +42,7 @@ class PlanRow:
     why: str = ""
 
 
-def plan_rows(part: Part) -> list[PlanRow]:
+def plan_rows(part: GridPart) -> list[PlanRow]:
     """Return a row per run of a part, or one row for a part with a mistake."""
     if part.plan is None:
         return _unresolved(part)
@@ -81,12 +81,13 @@ def plan_rows(part: Part) -> list[PlanRow]:
 
 def _crowded(devices: Iterable[Memory]) -> str:
     """Return which device has too little free memory, and what would help; empty if all have enough."""
-    for each in devices:
-        free = free_bytes(each.device)
-        if free is not None and each.total > free:
+    for device in devices:
+        free = free_bytes(device.device)
+        if free is not None and device.total > free:
             return (
-                f"{each.device}: {', '.join(each.models)}: {each.total / GIB:.1f} GiB needed, {free / GIB:.1f} GiB free;"
-                " help: --place ROLE=layers:0,1 with several GPUs, or --set pair.models.ROLE.quantization=int8"
+                f"{device.device}: {', '.join(device.models)}: {device.total / GIB:.1f} GiB needed,"
+                f" {free / GIB:.1f} GiB free; help: --place ROLE=layers:0,1 with several GPUs,"
+                " or --set pair.models.ROLE.quantization=int8"
             )
     return ""
 
@@ -112,7 +113,7 @@ def _bandwidth(device: str) -> float:
     return copy_bandwidth(device)
 
 
-def _unresolved(part: Part) -> list[PlanRow]:
+def _unresolved(part: GridPart) -> list[PlanRow]:
     """Return the rows of a part whose models, heads or data are missing: its generations need none of them.
 
     The bounds of time and memory come from the models' architectures.
@@ -141,7 +142,7 @@ def _unresolved(part: Part) -> list[PlanRow]:
         rows.append(
             replace(
                 row,
-                methods=_in_short([each.label for each in group]),
+                methods=_in_short([method.label for method in group]),
                 T=group[0].temperature,
                 generations=generations,
                 tokens=tokens,

@@ -44,7 +44,7 @@ def load(where: str) -> tuple[str, str]:
         raise
     except BaseException as error:
         _SOURCES.add(str(path.resolve()))
-        raise PluginError(f"plugin {place_of(error) or where}: {type(error).__name__}: {error}") from None
+        raise PluginError(f"plugin {location_of(error) or where}: {type(error).__name__}: {error}") from None
     if not getattr(module, "__file__", None):
         raise ConfigError(f"plugin {where}: a module without a file")
     source = Path(str(module.__file__))
@@ -95,7 +95,7 @@ _LOADED: set[str] = set()  # modules that were found to be plugins: importing on
 _SOURCES: set[str] = set()  # their files
 
 
-def place_of(error: BaseException) -> str | None:
+def location_of(error: BaseException) -> str | None:
     """Return the innermost line of a plugin in an error's traceback as FILE:LINE, or None."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _SOURCES]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None

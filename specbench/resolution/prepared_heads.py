@@ -8,9 +8,8 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
-from specbench.config.preparation import PreparedHead
 from specbench.config.presets import preset
-from specbench.config.suite import Suite
+from specbench.config.suite import PreparedHead, Suite
 from specbench.errors import ConfigError
 from specbench.files import write
 from specbench.resolution import selection
@@ -21,7 +20,7 @@ REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A head to train, and the options of the first part of the suite that uses it.
 
     `is_measured` says that the suite measures the task whose rows train the head.
@@ -44,14 +43,15 @@ class Step:
     @property
     def recipe(self) -> Table:
         """All keys of the head's recipe: the defaults, the pair's keys, and those of the suite."""
-        return whole_recipe(self.head.step.kind, self.pair, self.head.step.recipe)
+        return whole_recipe(self.head.preparation.kind, self.pair, self.head.preparation.recipe)
 
     @property
     def rows_key(self) -> tuple[object, ...]:
         """What the collected rows depend on, for heads of a suite: equal keys share one collection."""
-        head, step = self.head, self.head.step
-        identity = (head.pair, head.task, step.kind, step.base, step.limit, step.answers, step.seed)
-        return (*identity, *rows_key(step.kind, self.recipe))
+        head, preparation = self.head, self.head.preparation
+        models = (head.pair, preparation.kind, preparation.base)
+        rows = (head.task, preparation.limit, preparation.answers, preparation.seed)
+        return (*models, *rows, *rows_key(preparation.kind, self.recipe))
 
     def skipped(self) -> int:
         """Return the number of first rows that the suite measures, of a source without a training split; 0 for others.
@@ -77,7 +77,7 @@ class Step:
         """
         _, task = selection.read_task(self.head.task, self.pair, self.options)
         rows = max(len(task.texts(self.source)[1]) - self.skipped(), 0)
-        return min(self.head.step.limit or rows, rows)
+        return min(self.head.preparation.limit or rows, rows)
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
@@ -87,25 +87,29 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
     """
     heads = [head for step in suite.prepare for head in step.heads(pair, task)]
     trained = tuple(
-        (head.name, str(head.folder(out))) for head in heads if has_rows(head, options) and not _is_given(head, options)
+        (head.name, str(head.folder(out)))
+        for head in heads
+        if has_rows(head, options) and not _is_replaced(head, options)
     )
     return replace(options, heads=(*options.heads, *trained))
 
 
 def has_rows(head: PreparedHead, options: Options) -> bool:
     """Return whether the user names the rows of a head that the measured task does not train; true for other heads."""
-    return not head.step.on or any(task == head.step.on for task, _ in options.data)
+    return not head.preparation.on or any(task == head.preparation.on for task, _ in options.data)
 
 
-def _is_given(head: PreparedHead, options: Options) -> bool:
+def _is_replaced(head: PreparedHead, options: Options) -> bool:
     """Return whether the user gives a head that replaces one of the suite's."""
     heads = preset("pair", head.pair).table.get("heads", {})
-    given = [name for name, _ in options.heads_for(head.pair)]
-    kinds = [] if head.step.base else [head.step.kind.value]
-    return head_named(head.name, heads) in [head_named(name, heads) for name in given] or any(n in given for n in kinds)
+    user_heads = [name for name, _ in options.heads_for(head.pair)]
+    kinds = [] if head.preparation.base else [head.preparation.kind.value]
+    return head_named(head.name, heads) in [head_named(name, heads) for name in user_heads] or any(
+        n in user_heads for n in kinds
+    )
 
 
-def steps_of(suite: Suite) -> Iterator[Step]:
+def steps_of(suite: Suite) -> Iterator[TrainingStep]:
     """Yield each head once, for the parts of the grid in order. A head that the user gives is not trained."""
     seen, measured = set(), {task for _, _, task in suite.parts()}
     for line, pair, task in suite.parts():
@@ -114,9 +118,9 @@ def steps_of(suite: Suite) -> Iterator[Step]:
         for step in suite.prepare:
             for head in step.heads(pair, task):
                 key = (head.pair, head.task, head.name)
-                if key not in seen and not _is_given(head, line.options):
+                if key not in seen and not _is_replaced(head, line.options):
                     seen.add(key)
-                    yield Step(head, line.options, head.task in measured)
+                    yield TrainingStep(head, line.options, head.task in measured)
 
 
 def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
@@ -124,27 +128,27 @@ def untrained(suite: Suite, out: Path) -> list[PreparedHead]:
     return [step.head for step in pending(suite, out)]
 
 
-def pending(suite: Suite, out: Path) -> list[Step]:
+def pending(suite: Suite, out: Path) -> list[TrainingStep]:
     """Return the heads of a suite that are not trained, each with its options."""
     return [step for step in steps_of(suite) if has_rows(step.head, step.options) and not is_trained(step, out)]
 
 
-def is_trained(step: Step, out: Path) -> bool:
+def is_trained(step: TrainingStep, out: Path) -> bool:
     """Return whether the folder has a complete head that was trained from the same models and rows."""
     file = step.head.folder(out) / REQUEST
     return file.exists() and json.loads(file.read_text(encoding="utf-8")) == identity_of(step)
 
 
-def write_identity(step: Step, out: Path) -> None:
+def write_identity(step: TrainingStep, out: Path) -> None:
     """Write what a trained head was trained from into its folder."""
     write(step.head.folder(out) / REQUEST, json.dumps(identity_of(step), indent=1) + "\n")
 
 
-def identity_of(step: Step) -> Table:
+def identity_of(step: TrainingStep) -> Table:
     """Return what determines a head: its recipe, models, rows and numeric type."""
     head, options = step.head, step.options
     _, pair = selection.read_pair(head.pair, replace(options, heads=()))
-    step_table = asdict(head.step)
+    step_table = asdict(head.preparation)
     recipe = {
         key: value for key, value in step_table.items() if key not in ("pairs", "tasks", "tau", "label", *OPTIONAL)
     }

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Options, SandboxKind
+from specbench.config.options import Options, Request, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_known
-from specbench.config.request import Request
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
 from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
-from specbench.resolution.plan import Plan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.selection import Selected, TaskChoice, prompt_count, read_pair, read_task, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox
@@ -62,7 +61,7 @@ class Resolved:
     There is one plan, or one per task for a pair with a checkpoint for each task.
     """
 
-    plans: list[Plan]
+    plans: list[PairPlan]
     sandbox: Sandbox | None
     unscored: MissingAsset | None
 
@@ -91,10 +90,10 @@ def planned(choice: Choice) -> Resolved:
         plans = [plan_on([task], choice, choice.pair.on(name)) for name, task in selected.items()]
     else:
         plans = [plan_on(list(selected.values()), choice)]
-    return Resolved(plans, *_sandbox(choice.request.sandbox, [each.task for each in selected.values()]))
+    return Resolved(plans, *_sandbox(choice.request.sandbox, [chosen.task for chosen in selected.values()]))
 
 
-def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None) -> Plan:
+def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None) -> PairPlan:
     """Check the models and methods of a choice, and plan them on tasks whose samples are read.
 
     `pair` is that with the checkpoints of a task. Raises ConfigError for a mistake in a method, MissingAsset where a model is
@@ -107,9 +106,9 @@ def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None)
     heads = resolve_heads(pair, choice.methods.heads, base)
     groups = choice.methods.groups(sizes_of(models))
     resolved = ResolvedPair(choice.preset.name, pair, base, device, models, heads)
-    specs = [(run_spec(group, resolved, each, options), each) for each in tasks for group in groups]
-    runs = [PlannedRun(spec, request.out / spec.folder, each.task, each.data) for spec, each in specs]
-    return Plan(resolved, runs)
+    specs = [(run_spec(group, resolved, task, options), task) for task in tasks for group in groups]
+    runs = [PlannedRun(spec, request.out / spec.folder, selected.task, selected.data) for spec, selected in specs]
+    return PairPlan(resolved, runs)
 
 
 def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:

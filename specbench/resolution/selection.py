@@ -30,15 +30,19 @@ class Selected:
 def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     """Return the preset and the pair of a name or path, with the user's overrides and heads applied. Raises ConfigError."""
     source = preset("pair", name)
-    applied = [each for each in options.overrides_for("pair", name) if each.scope or _pair_has(source.table, each)]
-    table = changed(source.table, [(each.path, each.value) for each in applied], f"pair {source.name}")
+    applied = [
+        override
+        for override in options.overrides_for("pair", name)
+        if override.scope or _pair_has(source.table, override)
+    ]
+    table = changed(source.table, [(override.path, override.value) for override in applied], f"pair {source.name}")
     heads = options.heads_for(name)
     for head, _ in heads:
         named = table.get("heads", {})
         key = ("heads", head_named(head, named if isinstance(named, dict) else {}), "path")
-        if same := next((each for each in applied if each.path == key), None):
+        if same := next((override for override in applied if override.path == key), None):
             raise ConfigError(f"--head {head} and --set {same.key} conflict: give one of them")
-    return source, construct(Pair, with_heads(table, heads), options.place("pair", source.path, applied))
+    return source, construct(Pair, with_heads(table, heads), options.location("pair", source.path, applied))
 
 
 def _pair_has(table: Table, each: Override) -> bool:
@@ -55,10 +59,14 @@ def read_task(name: str, pair: Pair, options: Options) -> tuple[str, Task]:
     source = preset("task", name)
     defaults = convert(pair.defaults.task.get(source.name, {}), Table, f"defaults.task.{source.name}")
     options_of_run = {key: value for option, key in ALSO_SET.items() if (value := getattr(options, option))}
-    applied = [each for each in options.overrides_for("task", name) if each.scope or _task_takes(source.table, each)]
+    applied = [
+        override
+        for override in options.overrides_for("task", name)
+        if override.scope or _task_takes(source.table, override)
+    ]
     base = _with_paths(source)
     table = changed({**base, **defaults, **options_of_run}, [(e.path, e.value) for e in applied], f"task {source.name}")
-    return source.name, Task.build(table, options.place("task", source.path, applied))
+    return source.name, Task.build(table, options.location("task", source.path, applied))
 
 
 def _with_paths(source: Preset) -> Table:
@@ -136,15 +144,15 @@ class TaskChoice:
     other tasks are tried.
     """
 
-    wanted: tuple[str, ...]
+    requested: tuple[str, ...]
     pair: Pair
     options: Options
 
     @property
     def required(self) -> bool:
         """Whether every task must load: tasks that are named, or the pair's tasks on the pair's own source."""
-        own_source = source_of("", self.pair, self.options) == (self.pair.defaults.data or "hub")
-        return bool(self.wanted) or (bool(self.pair.defaults.tasks) and own_source)
+        is_default_source = source_of("", self.pair, self.options) == (self.pair.defaults.data or "hub")
+        return bool(self.requested) or (bool(self.pair.defaults.tasks) and is_default_source)
 
     @property
     def names(self) -> list[str]:
@@ -180,12 +188,12 @@ class TaskChoice:
     @property
     def _others(self) -> list[str]:
         """The tasks that are tried if none of the pair's suits the source."""
-        return [name for name in names("task", variants=False) if name not in self._first] if not self.wanted else []
+        return [name for name in names("task", variants=False) if name not in self._first] if not self.requested else []
 
     @property
     def _first(self) -> list[str]:
         """The tasks that are tried first."""
-        return list(self.wanted) or list(self.pair.defaults.tasks) or names("task", variants=False)
+        return list(self.requested) or list(self.pair.defaults.tasks) or names("task", variants=False)
 
     def _read(self, tried: Sequence[str]) -> tuple[dict[str, Selected], list[ConfigError | NotOnHub]]:
         """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""
@@ -228,14 +236,14 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
 def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
     """Return errors for the options that neither the pair nor any of the tasks reads, by option as on a command line."""
     unused: dict[str, ConfigError] = {}
-    for each in options.all_overrides("pair", [pair_name]):
-        if not in_scope(each.scope, pair_name) or not (each.scope or _pair_has(source.table, each)):
+    for override in options.all_overrides("pair", [pair_name]):
+        if not in_scope(override.scope, pair_name) or not (override.scope or _pair_has(source.table, override)):
             keys = {field.name for field in dataclasses.fields(Pair)}
-            nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
+            nearest = hint(override.path[0], keys) if override.path[0] not in keys else ""
             why = f"pair {source.name} has no such key{nearest}"
-            if not in_scope(each.scope, pair_name):
-                why = f"this run has no pair '{each.scope}'"
-            unused[f"--set {each.key}"] = ConfigError(f"--set {each.key}: {why}")
+            if not in_scope(override.scope, pair_name):
+                why = f"this run has no pair '{override.scope}'"
+            unused[f"--set {override.key}"] = ConfigError(f"--set {override.key}: {why}")
     tables = {name: preset("task", name).table for name in tasks}
     for each in options.all_overrides("task", list(tasks)):
         covered = [table for name, table in tables.items() if in_scope(each.scope, name)]

@@ -15,7 +15,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
 from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
-from specbench.models.synthetic_logits import calibrate
+from specbench.models.simulated import calibrate
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import SAMPLES, read
@@ -42,9 +42,9 @@ def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: 
     return RunSpec(
         pair=pair_spec(group, resolved, selected.name, options),
         task=task_spec(selected.name, selected.task, selected.data),
-        methods={each.label: each.spec for each in group},
+        methods={method.label: method.spec for method in group},
         baseline=group[0].label,
-        clock="end to end" if any(each.clock == "end to end" for each in group) else "decoding",
+        clock="end to end" if any(method.clock == "end to end" for method in group) else "decoding",
         decoding=DecodingSpec(
             temperature=group[0].temperature,
             top_k=options.top_k,
@@ -62,9 +62,9 @@ def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: 
 
 def changes_of(group: Sequence[ResolvedMethod], pair: str, task: str, options: Options) -> tuple[str, ...]:
     """Return the options that change presets of a run, in the words of the command line."""
-    names = [("pair", pair), ("task", task), *(("method", each.preset) for each in group)]
+    names = [("pair", pair), ("task", task), *(("method", method.preset) for method in group)]
     applied = [override for kind, name in names for override in options.overrides_for(kind, name)]
-    lengths = {each.preset: options.gamma_for(each.preset) for each in group if each.baseline}
+    lengths = {method.preset: options.gamma_for(method.preset) for method in group if method.baseline}
     heads = options.heads_for(pair)
     settings = {
         "top-k": options.top_k or None,
@@ -74,7 +74,7 @@ def changes_of(group: Sequence[ResolvedMethod], pair: str, task: str, options: O
         "on-overflow": options.on_overflow or None,
     }
     return (
-        *dict.fromkeys(f"{each.key} = {_shortened(each.value)}" for each in applied),
+        *dict.fromkeys(f"{override.key} = {_shortened(override.value)}" for override in applied),
         *(f"{name} = {value}" for name, value in settings.items() if value is not None),
         *(f"gamma of {name} = {','.join(map(str, length))}" for name, length in lengths.items() if length),
         *(f"head {name} = {_shortened(path)}" for name, path in heads),
@@ -89,13 +89,13 @@ def _shortened(value: object) -> str:
 
 def pair_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, task: str, options: Options) -> PairSpec:
     """Return the models and heads that a group of methods needs."""
-    needed = {role for each in group for role in each.method.roles()}
-    heads = {name for each in group for name in each.method.heads}
-    models = {role: each.source for role, each in resolved.models.items() if role in needed}
+    needed = {role for method in group for role in method.method.roles()}
+    heads = {name for method in group for name in method.method.heads}
+    models = {role: model.source for role, model in resolved.models.items() if role in needed}
     return PairSpec(
         name=resolved.name,
         models=models,
-        heads={name: each.source for name, each in resolved.heads.items() if name in heads},
+        heads={name: head.source for name, head in resolved.heads.items() if name in heads},
         simulated=resolved.pair.simulated,
         synthetic=_synthetic(group, tuple(models), resolved.pair, task, options)
         if resolved.pair.logits != "real"
@@ -136,9 +136,9 @@ def _synthetic(
     group: Sequence[ResolvedMethod], roles: tuple[str, ...], pair: Pair, task: str, options: Options
 ) -> Synthetic:
     """Return the acceptance rates requested for the models that draft, and the spreads that produce them."""
-    for each in group:
-        if each.method.heads:
-            raise ConfigError(f"{each.label} uses a trained head, which cannot be combined with synthetic logits")
+    for method in group:
+        if method.method.heads:
+            raise ConfigError(f"{method.label} uses a trained head, which cannot be combined with synthetic logits")
     drafting = {}
     for each in group:
         tests = [test for test in each.method.verifications() if test.proposer in roles]  # prompt lookup is no model
@@ -206,9 +206,9 @@ def _measured(folder: Path, proposer: str) -> float:
     """Return the share of a model's draft tokens that a run accepted. Raises ConfigError if the run lacks it."""
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
-        for each in record.rounds:
-            tested += each["proposers"].count(proposer)
-            accepted += each["proposers"][: each["accepted"]].count(proposer)
+        for round_ in record.rounds:
+            tested += round_["proposers"].count(proposer)
+            accepted += round_["proposers"][: round_["accepted"]].count(proposer)
     if not tested:
         raise ConfigError(f"acceptance = {str(folder)!r}: no run there in which '{proposer}' drafted")
     return accepted / tested

@@ -65,12 +65,12 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = FileLock(folder / LOCK)
-        self._own = Holder(os.getpid(), socket.gethostname(), uuid4().hex)
+        self._holder = Holder(os.getpid(), socket.gethostname(), uuid4().hex)
 
     def acquire(self, access: Access) -> None:
         """Create the folder and acquire the lock. Raises FolderInUse, naming the holder, if another process holds it."""
         waiting = False
-        while not self._taken():
+        while not self._try_acquire():
             holder = holder_of(self.folder)
             if holder and not holder.alive:  # the new holder has not written its file yet
                 holder = None
@@ -87,11 +87,11 @@ class FolderLock:
                 )
                 waiting = True
             time.sleep(POLL_SECONDS)
-        write(self.folder / HOLDER, msgspec.json.encode(asdict(self._own)).decode() + "\n")
+        write(self.folder / HOLDER, msgspec.json.encode(asdict(self._holder)).decode() + "\n")
 
     def _break(self, holder: Holder) -> None:
         """Remove the lock of a holder. Of several processes, only the one that renames the holder's file does."""
-        claimed = self.folder / f"{HOLDER}.{self._own.token}"
+        claimed = self.folder / f"{HOLDER}.{self._holder.token}"
         try:
             (self.folder / HOLDER).rename(claimed)
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class FolderLock:
     def require(self) -> None:
         """Raise FolderInUse if another process has broken the lock since it was acquired."""
         holder = holder_of(self.folder)
-        if holder != self._own:
+        if holder != self._holder:
             raise FolderInUse(
                 f"the lock on {self.folder} was taken over by {holder or 'another process'}; nothing was written"
             )
@@ -124,14 +124,14 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock if this process still holds it, and remove a folder that nothing was written to."""
         with suppress(OSError):  # the folder may be gone, or read-only by now
-            if holder_of(self.folder) == self._own:
+            if holder_of(self.folder) == self._holder:
                 (self.folder / HOLDER).unlink(missing_ok=True)
                 if [path.name for path in self.folder.iterdir()] == [LOCK]:
                     (self.folder / LOCK).unlink()
                     self.folder.rmdir()
         self._lock.release()
 
-    def _taken(self) -> bool:
+    def _try_acquire(self) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
@@ -155,13 +155,13 @@ def locked(folders: Iterable[Path], access: Access) -> Iterator[dict[Path, Folde
     """
     with ExitStack() as stack:
         locks: dict[Path, FolderLock] = {}
-        taken: dict[Path, FolderLock] = {}
-        for place, folder in sorted((folder.resolve(), folder) for folder in folders):
-            if place not in taken:
-                taken[place] = lock = FolderLock(folder)
+        locks_by_path: dict[Path, FolderLock] = {}
+        for path, folder in sorted((folder.resolve(), folder) for folder in folders):
+            if path not in locks_by_path:
+                locks_by_path[path] = lock = FolderLock(folder)
                 lock.acquire(access)
                 stack.callback(lock.release)
-            locks[folder] = taken[place]
+            locks[folder] = locks_by_path[path]
         yield locks
 
 

@@ -5,17 +5,22 @@ import json
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
 
 from msgspec import Meta
 
 from specbench.decoding.round import Round
-from specbench.decoding.usage import Usage
 from specbench.errors import ConfigError
 from specbench.files import parse_json
 
+if TYPE_CHECKING:
+    from specbench.decoding.session import Usage  # imports torch
+
 CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
 SECONDS_DIGITS = 7  # decimal places of a time
+USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
+    "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
+}  # fmt: skip
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
@@ -23,7 +28,7 @@ Key = tuple[str, str, int]  # method, sample, repeat
 
 
 class RoundRecord(TypedDict):
-    """A round (`decoding.method.Round`). `rejected` is the text of the draft from the rejected token on."""
+    """A round (`decoding.round.Round`). `rejected` is the text of the draft from the rejected token on."""
 
     tokens: Count
     drafted: Count
@@ -37,7 +42,7 @@ class RoundRecord(TypedDict):
 
 
 class UsageRecord(TypedDict):
-    """The usage of one model's session (`decoding.usage.Usage`)."""
+    """The usage of one model's session (`decoding.session.Usage`)."""
 
     prefill_fed: Count
     prefill_seconds: Seconds
@@ -57,9 +62,9 @@ def rounded(seconds: float) -> float:
     return round(seconds, SECONDS_DIGITS) or seconds
 
 
-def usage_record(usage: Usage) -> UsageRecord:
+def usage_record(usage: "Usage") -> UsageRecord:
     """Return the usage of a session as a record."""
-    table = dataclasses.asdict(usage)
+    table = {USAGE_KEYS.get(key, key): value for key, value in dataclasses.asdict(usage).items()}
     times = {key: rounded(value) for key, value in table.items() if isinstance(value, float)}
     by_fed = {fed: [count, rounded(seconds)] for fed, (count, seconds) in usage.by_fed.items()}
     return cast(UsageRecord, {**table, **times, "by_fed": by_fed})
@@ -120,9 +125,9 @@ class Record:
         """Whether all of its times are finite and not negative, and the decoding time is positive."""
         times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds, self.capture_seconds]
         for usage in self.models.values():
-            times += [usage["prefill_seconds"], usage["seconds"], *(each[1] for each in usage["by_fed"].values())]
+            times += [usage["prefill_seconds"], usage["seconds"], *(pair[1] for pair in usage["by_fed"].values())]
         return self.decode_seconds != 0.0 and all(
-            each is None or (math.isfinite(each) and each >= 0.0) for each in times
+            time is None or (math.isfinite(time) and time >= 0.0) for time in times
         )
 
     def as_failed(self, error: str) -> "Record":
@@ -166,10 +171,11 @@ def parse_record(line: bytes) -> Record:
         raise ConfigError("a generation without an error has no timing")
     if not record.tokens:
         raise ConfigError("a generation without an error has no tokens")
-    if record.rounds and sum(each["tokens"] for each in record.rounds) != len(record.tokens):
+    if record.rounds and sum(round_["tokens"] for round_ in record.rounds) != len(record.tokens):
         raise ConfigError("its rounds do not add up to its tokens")
     if any(
-        each["accepted"] > each["tested"] or len(each["proposers"]) not in (0, each["tested"]) for each in record.rounds
+        round_["accepted"] > round_["tested"] or len(round_["proposers"]) not in (0, round_["tested"])
+        for round_ in record.rounds
     ):
         raise ConfigError("a round accepts more than it tests")
     return record

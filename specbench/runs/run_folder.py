@@ -1,17 +1,23 @@
-"""Run folders: their files, their expected content, and the readers of their records.
+"""Run folders: their files and types, their expected content, and the readers and the writer of their records.
 
 `load` and `read` return valid records of the run's methods and samples, each generation once. Everything else in the file is
 a problem that `load` reports.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict
 
+from specbench import files
+from specbench.config.construct import Table
 from specbench.errors import ConfigError
-from specbench.files import read_sealed, read_toml
-from specbench.runs.record import Key, Record, parse_record
+from specbench.files import read_toml, read_with_checksum
+from specbench.runs.record import Count, Key, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
+
+if TYPE_CHECKING:
+    from specbench.runs.locking import FolderLock  # imports filelock
 
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
@@ -24,6 +30,73 @@ IMPORTED = "imported.json"
 BLOCKS = "blocks.json"
 ATTEMPTS = "attempts"  # folder of interrupted attempts on other machines
 MOST_SHOWN = 3  # problems in an error message
+
+
+class MetricTable(TypedDict):
+    """One metric of scores.json."""
+
+    name: str
+    signature: str
+    combine: str
+
+
+class ScoreRow(TypedDict):
+    """The scores of one generation in scores.json."""
+
+    method: str
+    sample: str
+    repeat: Count
+    group: str
+    values: dict[str, float | list[float]]
+
+
+class Scores(TypedDict):
+    """A run folder's scores.json."""
+
+    version: str
+    metrics: list[MetricTable]
+    headline: str
+    sandbox: NotRequired[str | None]
+    not_executed: bool
+    records: Count
+    samples: NotRequired[dict[str, dict[str, str]]]
+    rows: list[ScoreRow]
+
+
+class Judged(TypedDict):
+    """A run folder's judged.json: the last judge's comparisons, and those of judges and methods before it."""
+
+    judge: Table
+    label: str
+    of: str
+    against: str
+    comparisons: Count
+    rows: list["JudgedRow"]
+    earlier: NotRequired[list["Judged"]]
+
+
+class JudgedRow(TypedDict):
+    """One comparison of judged.json: 1 if the first method won, 0 if the second did, 0.5 for a tie.
+
+    `unclear` counts the answers that name no letter. `key` identifies the judge and the texts. `prompt` is the first sample
+    with an equal prompt. `equal` texts are ties, without a question to the judge. Older files lack the last two.
+    """
+
+    sample: str
+    prompt: NotRequired[str]
+    repeat: Count
+    verdict: float
+    unclear: Count
+    key: str
+    exchanges: list["StoredExchange"]
+    equal: NotRequired[bool]
+
+
+class StoredExchange(TypedDict):
+    """A judge's prompt and its answer."""
+
+    prompt: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -134,8 +207,8 @@ def runs_in(folder: Path) -> list[Path]:
     """Return a run folder in a list, or the run folders below a folder, by name, without interrupted attempts."""
     if (folder / SAMPLES).exists():
         return [folder]
-    found = (each.parent for each in folder.glob(f"**/{SAMPLES}"))
-    return sorted(each for each in found if ATTEMPTS not in each.relative_to(folder).parts)
+    folders = (path.parent for path in folder.glob(f"**/{SAMPLES}"))
+    return sorted(each for each in folders if ATTEMPTS not in each.relative_to(folder).parts)
 
 
 def spec_of(folder: Path) -> RunSpec:
@@ -166,13 +239,13 @@ def spec_of(folder: Path) -> RunSpec:
 def manifest_of(folder: Path) -> Manifest | None:
     """Return a run folder's manifest; None if it has none. Raises ConfigError if it is damaged."""
     path = folder / MANIFEST
-    return read_sealed(path, Manifest) if path.exists() else None
+    return read_with_checksum(path, Manifest) if path.exists() else None
 
 
 def imported_of(folder: Path) -> Imported | None:
     """Return the origin of an imported run; None for a run that was measured here. Raises ConfigError if it is damaged."""
     path = folder / IMPORTED
-    return read_sealed(path, Imported) if path.exists() else None
+    return read_with_checksum(path, Imported) if path.exists() else None
 
 
 def require_texts(folder: Path) -> None:
@@ -189,3 +262,57 @@ def expected_of(folder: Path) -> Expected:
         raise ConfigError(f"{folder / MANIFEST}: damaged: {len(manifest.samples)} samples, and the run has {samples}")
     ids = frozenset(manifest.samples) if manifest else None
     return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids, spec.key)
+
+
+class RecordSink(Protocol):
+    """Where a run's records go. `done` are the keys of existing records, `folder` is the run's."""
+
+    folder: Path
+    done: set[Key]
+
+    def append(self, record: Record) -> Record:
+        """Take a record, and return the one that counts."""
+
+
+class Recorder:
+    """Appends records to a run folder's samples.jsonl. `done` are the keys of existing records.
+
+    Removes an incomplete last line, which a killed process can leave; its generation is measured again. Raises ConfigError if
+    the file contains anything else that does not belong to the run.
+    """
+
+    def __init__(self, lock: "FolderLock", expected: Expected) -> None:
+        self.folder = lock.folder
+        self._lock, self._path = lock, lock.folder / SAMPLES
+        self._path.touch()
+        whole = self._path.read_bytes()
+        end = whole.rfind(b"\n") + 1
+        if end < len(whole):
+            with self._path.open("rb+") as file:
+                file.truncate(end)
+        recorded = load(self.folder, expected)
+        if recorded.problems:
+            raise ConfigError(
+                f"{self._path}: {listed(recorded.problems)}; help: delete these lines and run the same command, or measure"
+                " everything again with --fresh"
+            )
+        self.done = {record.key for record in recorded.records}
+
+    def append(self, record: Record) -> Record:
+        """Write a record and return it. A record with invalid times, as after a change of the clock, is written as failed.
+
+        Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
+        """
+        self._lock.require()
+        if not record.has_valid_times:
+            failed = record.as_failed("ValueError: the measured times are negative or not finite")
+            record = replace(failed, capture_seconds=0.0)
+        line = line_of(record)
+        try:
+            parse_record(line)
+        except ConfigError as error:
+            raise AssertionError(f"a record that no reader accepts: {error}") from error
+        with files.named(self._path), self._path.open("ab") as file:
+            file.write(line)
+        self.done.add(record.key)
+        return record

@@ -89,8 +89,10 @@ class HeadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Synthetic logits: how far each model's distributions are from the common ones, and the acceptance rates, by drafting
-    model, that these spreads were calibrated to. There are no rates if no method drafts.
+    """Synthetic logits: how far each model's distributions are from the common ones.
+
+    `rates` are the acceptance rates, by drafting model, that these spreads were calibrated to; empty if no method
+    drafts.
     """
 
     spreads: dict[str, float]
@@ -182,7 +184,7 @@ class DecodingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Everything that a run's numbers depend on, apart from the machine.
+    """Everything that a run's numbers depend on, except for the machine.
 
     `methods` are by label, which has the values of swept keys in it, the baseline first. `plugins` are file names with the
     SHA-256 of their text. `changes` say in words what was changed of the presets; the numbers depend on the result alone.
@@ -222,7 +224,9 @@ class RunSpec:
     @cached_property
     def sha256(self) -> str:
         """A hash of everything that numbers depend on, as hex digits. Traits follow from the methods and are left out."""
-        methods = {label: {"preset": each.preset, "options": each.options} for label, each in self.methods.items()}
+        methods = {
+            label: {"preset": method.preset, "options": method.options} for label, method in self.methods.items()
+        }
         table = {key: value for key, value in self.to_toml().items() if key != "changes"}
         return _sha256({**table, "methods": methods})
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.run_folder import CONFIG
 
 SUITES = "suites"
@@ -72,14 +72,14 @@ class Index:
         path = results / SUITES / suite / (CHANGED if changed else OWN)
         if not path.exists():
             return cls(path)
-        stored = read_sealed(path, IndexTable, "restore or delete it; the suite's runs are kept")
+        stored = read_with_checksum(path, IndexTable, "restore or delete it; the suite's runs are kept")
         return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes, stored.definition)
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
         """Return the suite's own index if any of its runs is here; else that of its runs with other options, if that is."""
-        own, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
-        return changed if changed.measured(results) and not own.measured(results) else own
+        index, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
+        return changed if changed.measured(results) and not index.measured(results) else index
 
     def measured(self, results: Path) -> "list[IndexEntry]":
         """Return the runs that are done and whose folders are here."""
@@ -96,7 +96,7 @@ class Index:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.runs = {key: self.runs[key] for key in keys}
         table = IndexTable(list(self.runs.values()), self.path.parent.name, self.definition, self.changes)
-        write_sealed(self.path, asdict(table), indent=1)
+        write_with_checksum(self.path, asdict(table), indent=1)
 
     @property
     def swaps(self) -> bool:

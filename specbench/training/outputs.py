@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specbench.decoding.loop import Limits
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.models.loaded_pair import LoadedPair
 from specbench.training.texts import Text
@@ -18,9 +18,9 @@ def sampler_of(pair: LoadedPair, text: Text, seed: int, temperature: float) -> S
     return Sampler(temperature, generator=torch.Generator(pair.device).manual_seed(number))
 
 
-def limits_of(pair: LoadedPair, text: Text) -> Limits:
+def limits_of(pair: LoadedPair, text: Text) -> GenerationLimits:
     """Return what ends an output after the prompt of a text."""
-    return Limits(
+    return GenerationLimits(
         eos=pair.eos,
         max_new_tokens=text.max_new_tokens,
         window=pair.window,
@@ -81,7 +81,7 @@ class Writing:
         return [row[width:] for row in out.tolist()]
 
 
-def _ended(tokens: list[int], limits: Limits) -> list[int]:
+def _ended(tokens: list[int], limits: GenerationLimits) -> list[int]:
     """Return tokens up to and including the first end-of-sequence token, or the token that completes a stop string."""
     for count, token in enumerate(tokens, 1):
         if token in limits.eos or limits.stopped(tokens[:count]):

@@ -16,7 +16,7 @@ from specbench.config.pair import Answers
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
-from specbench.models.heads.sprinter import FEATURES
+from specbench.models.heads.classifiers import FEATURES
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.training import roc
 from specbench.training.fitting import error_rate, fit, loss_of, outcome

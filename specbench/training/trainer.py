@@ -9,7 +9,7 @@ from specbench.config.construct import Table, construct
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.errors import ConfigError, hint
 from specbench.models.heads import Head
-from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
+from specbench.models.heads.classifiers import FEATURES as KNOWN_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import draft_length, eagle, shards, sprinter

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from specbench.decoding.checks import checked_rounds
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, StopCriteria
-from specbench.decoding.sampling import Sampler
+from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.verification.enumeration import Distribution, Opened, distance, joint_distribution, tables
 

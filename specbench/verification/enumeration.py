@@ -1,7 +1,7 @@
 """Models that are tables, and the exact output distribution of methods over them.
 
 On vocabularies of two or three tokens every choice of a method can be followed
-(`enumerating_sampler.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
+(`sampling.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
 Models are fixed random functions of the whole prefix, so that any misplaced row shows.
 """
 
@@ -15,14 +15,12 @@ from transformers import LlamaConfig
 
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Concurrent, Session, TrainedHead
-from specbench.decoding.usage import Usage
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.session import Concurrent, Session, TrainedHead, Usage
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
-from specbench.models.instrumented import InstrumentedSession
+from specbench.models.transformers_session import InstrumentedSession
 
 WIDTH = 8  # of hidden states
 STATE = 1  # separates their random numbers from those of logits; hashes of strings would change from run to run
@@ -55,17 +53,17 @@ class TableSession:
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
-        if self.known(ids) < len(ids):
+        if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         return torch.stack([self._state(tuple(ids[: i + 1])) for i in range(start, len(ids))])
 
-    def known(self, ids: list[int]) -> int:
+    def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self.last_scored)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return states.double() @ self._head.T
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         pass
 
     def _state(self, prefix: tuple[int, ...]) -> Tensor:
@@ -132,8 +130,8 @@ class _SequentialSession:
     def result(self) -> Tensor:
         return self._session.score(*self._submitted)
 
-    def settle(self) -> None:
-        self._session.settle()
+    def finish(self) -> None:
+        self._session.finish()
 
 
 def tables(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.ties import FARTHEST, allowed, gaps
+from specbench.decoding.targets.target import FARTHEST, allowed, gaps
 from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
 from specbench.verification.reference import Output, cut_prompts, generate_outputs, reference_logits
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.loop import Limits, Opened, decode
+from specbench.decoding.loop import GenerationLimits, OpenSessions, decode
 from specbench.decoding.method import Method
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
@@ -22,7 +22,7 @@ class Openable(Protocol):
 
     def window_of(self, roles: Iterable[str], /) -> tuple[int | None, str]: ...
 
-    def open(self, prompt: list[int], /) -> Opened: ...
+    def open(self, prompt: list[int], /) -> OpenSessions: ...
 
 
 class Output(NamedTuple):
@@ -51,7 +51,7 @@ def generate_outputs(
     window, owner = pair.window_of(method.deciding)
     for i, prompt in enumerate(prompts):
         models = pair.open(prompt)
-        limits = Limits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
+        limits = GenerationLimits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
         out = decode(method, models, sampler, limits)
         yield Output(prompt, models.ids, out.tokens, out.rounds)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from specbench.config.options import Options
+from specbench.config.options import Options, Request
 from specbench.config.presets import preset, require_known
-from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError

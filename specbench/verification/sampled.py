@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specbench.decoding.loop import Opened
+from specbench.decoding.loop import OpenSessions
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
@@ -158,7 +158,7 @@ def control_of(case: Case) -> tuple[str, Method, float]:
     return f"the declared distribution at T = {warmer:g}", case.plain, warmer
 
 
-def _has_room(models: Opened, role: str) -> bool:
+def _has_room(models: OpenSessions, role: str) -> bool:
     """Return whether a model can read a prompt and at least one token after it."""
     return models[role].room(models.ids) > 1
 

@@ -16,8 +16,8 @@ from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import Usage
 from specbench.decoding.targets import Diff, Opt, Target
-from specbench.decoding.usage import Usage
 from specbench.decoding.verify import Verified, tv
 from specbench.methods import speculative as speculative_module
 from specbench.methods import speculative_ensemble as ensemble_module

@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis.intervals import interval, interval_of_sums
 from specbench.analysis.points import Choice
 from specbench.analysis.summary import summary_of
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.reporting.point_tables import points_of
 from tests.fixtures.console import specbench
 
@@ -102,7 +102,7 @@ def test_a_stored_summary_is_used_until_its_run_changes(folder):
     recorded = run / "summary.json"
     marked = json.loads(recorded.read_text()) | {"headline": "marked"}
     del marked["sha256"]
-    write_sealed(recorded, marked)
+    write_with_checksum(recorded, marked)
     assert summary_of(run).headline == "marked"
     with (run / "samples.jsonl").open("a") as file:
         file.write('{"method": "ar", "sample": "9", "repeat": 0, "seed": 0, "order": 99, "error": "none"}\n')

@@ -11,7 +11,7 @@ from specbench.analysis import speculation as d
 from specbench.analysis.chains import alone, under
 from specbench.analysis.points import reference_of
 from specbench.config.suite import read_suite
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.reporting.chain import Profile, pairs_table, prices_table, verdicts
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS
@@ -160,7 +160,7 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
     write_run(tmp_path, [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})])
     if is_timed:
         times = {str(size): [20, 20 * (seconds_of(size) + 1.0)] for size in range(1, 26)}
-        write_sealed(tmp_path / BLOCKS, {"models": {"target": times}})
+        write_with_checksum(tmp_path / BLOCKS, {"models": {"target": times}})
     found = Profile.read(tmp_path, ["target", "draft"], "ar", {})
     prices = [found.seconds("target", size) for size in (1, 5, 6)]
     assert prices == pytest.approx([2.0, 2.4, 2.5] if is_timed else [1.0, 1.5, 1.5])

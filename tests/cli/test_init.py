@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from specbench.config.templates import PLACEHOLDER, TEMPLATES
+from specbench.cli.init import PLACEHOLDER, TEMPLATES
 from tests.fixtures.console import specbench
 
 

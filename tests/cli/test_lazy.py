@@ -8,8 +8,7 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from specbench.cli.app import COMMANDS, app
-from specbench.cli.lazy import LazyCommand
+from specbench.cli.app import COMMANDS, LazyCommand, app
 from tests.fixtures.console import specbench
 
 SLOW = {"torch", "transformers", "pandas", "datasets", "matplotlib"}
@@ -34,7 +33,7 @@ def imported_by(*lines: list[str]) -> set[str]:
 
 def test_help_imports_no_command():
     found = imported_by(["--help"])
-    assert {name for name in found if name.startswith("specbench.cli.")} == {"specbench.cli.app", "specbench.cli.lazy"}
+    assert {name for name in found if name.startswith("specbench.cli.")} == {"specbench.cli.app"}
     assert not found & {*SLOW, "numpy", "rich"}
 
 

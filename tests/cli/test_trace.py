@@ -31,7 +31,7 @@ def test_the_drafters_of_one_round_are_counted():
 def test_tokens_without_text_show_their_id_and_control_characters_are_escaped():
     (line,) = lines([round_("aa", ["\x1b[2J\n", ""])])
     assert line.spans == [("a", ["\\x1b[2J\\n", "<1>"])]
-    assert visible("a\nb\x1b", kept="\n") == "a\nb\\x1b"
+    assert visible("a\nb\x1b", allowed="\n") == "a\nb\\x1b"
 
 
 @pytest.fixture(scope="module")

@@ -177,10 +177,10 @@ def test_a_field_type_without_a_toml_value_is_an_error():
 
 def test_a_family_accepts_keys_in_addition_to_the_constructors():
     @dataclasses.dataclass
-    class Beside:
+    class Extra:
         description: str = ""
 
-    validator = Draft202012Validator(family_schema(Shape, "shape", Rules(beside=Beside)))
+    validator = Draft202012Validator(family_schema(Shape, "shape", Rules(extra=Extra)))
     assert validator.is_valid({"name": "circle", "description": "d"})
     assert not validator.is_valid({"name": "circle", "inner": {"name": "circle", "description": "d"}})
 

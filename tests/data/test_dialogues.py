@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from specbench.config.chat_templates import chat_template
+from specbench.config.model_files import chat_template
 from specbench.config.pair import PACKAGE
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.rows import read_file

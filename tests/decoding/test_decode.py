@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from specbench.decoding.loop import Generation, Limits, decode
+from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
@@ -39,7 +39,7 @@ class Blocks(Method, name="test-blocks"):
 
 def run(blocks: list[list[int]], **limits) -> Generation:
     limits = {"eos": frozenset({EOS}), "max_new_tokens": 100} | limits
-    return decode(Blocks(blocks), Opened({}), Sampler(), Limits(**limits))
+    return decode(Blocks(blocks), Opened({}), Sampler(), GenerationLimits(**limits))
 
 
 def check_identities(out: Generation) -> None:
@@ -88,7 +88,7 @@ def test_max_new_tokens_need_not_fit_the_blocks(most):
 def test_the_end_of_the_context_window():
     models = table_world(3)
     sampler = Sampler()
-    limits = Limits(eos=frozenset(), max_new_tokens=50, window=6)
+    limits = GenerationLimits(eos=frozenset(), max_new_tokens=50, window=6)
     for method in every_method():
         out = decode(method, models, sampler, limits)
         assert (len(out.tokens), out.finish) == (5, "window"), "the prompt has one token"
@@ -124,7 +124,7 @@ def test_methods_never_read_past_the_last_token(most):
     """No model is fed beyond what the length limit lets be committed: at most one position short of it."""
     for method in every_method():
         models = table_world(3)
-        out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=most))
+        out = decode(method, models, Sampler(), GenerationLimits(eos=frozenset(), max_new_tokens=most))
         assert len(out.tokens) == most
         longest = max(len(prefix) for session in models.sessions.values() for prefix in session._rows)
         assert longest <= most, "to commit token n, n - 1 new tokens are read after a prompt of one"
@@ -137,7 +137,7 @@ def test_eos_in_a_draft_ends_generation_only_when_it_is_verified():
     for method in every_method():
         for seed in range(20):
             sampler = Sampler(generator=torch.Generator().manual_seed(seed))
-            out = decode(method, table_world(3), sampler, Limits(eos=frozenset({1}), max_new_tokens=6))
+            out = decode(method, table_world(3), sampler, GenerationLimits(eos=frozenset({1}), max_new_tokens=6))
             assert 1 not in out.tokens[:-1]
             assert out.finish == ("eos" if out.tokens[-1] == 1 else "length")
             check_identities(out)
@@ -150,7 +150,7 @@ def test_prefill_is_each_models_first_forward_and_all_else_is_decoding():
     models = open_models({role: random_model("llama", seed) for seed, role in enumerate("ab")}, [1, 2, 3])
     method = SpeculativeEnsemble(models=("a", "b"), gamma=(1, 1), target=Mixture())
     begin = time.perf_counter()
-    out = decode(method, models, Sampler(), Limits(eos=frozenset(), max_new_tokens=20))
+    out = decode(method, models, Sampler(), GenerationLimits(eos=frozenset(), max_new_tokens=20))
     wall = time.perf_counter() - begin
     usage = [models[role].usage for role in "ab"]
     assert [each.prefill_fed for each in usage] == [3, 4], "the second model's first forward reads the draft too"

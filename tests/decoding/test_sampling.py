@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.enumerating_sampler import EnumeratingSampler, exact_distribution
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, EnumeratingSampler, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned
 from specbench.decoding.verify import residual, tv, verify, verify_at_once
 

@@ -16,7 +16,7 @@ import pytest
 from specbench.analysis.summary import summary_of
 from specbench.errors import ConfigError
 from specbench.experiment import archive
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.runs.run_folder import load
 from tests.fixtures import console
 
@@ -234,7 +234,7 @@ def test_texts_of_no_judge_are_exported(run, tmp_path):
     row = {"sample": "0", "repeat": 0, "verdict": 1.0, "unclear": 0, "key": "k"}
     row["exchanges"] = [{"prompt": "a secret prompt", "answer": "A"}]
     judged = {"judge": {}, "label": "one", "of": "sd", "against": "ar", "comparisons": 1, "rows": [row]}
-    write_sealed(copy / "judged.json", {**judged, "earlier": [judged]})
+    write_with_checksum(copy / "judged.json", {**judged, "earlier": [judged]})
     assert b"secret" not in exported(copy, tmp_path / "without.zip")[f"{run.name}/judged.json"]
     assert b"secret" in exported(copy, tmp_path / "with.zip", texts=True)[f"{run.name}/judged.json"]
 

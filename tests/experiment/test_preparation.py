@@ -10,8 +10,8 @@ from specbench.config.options import Access
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import preparation
-from specbench.experiment.head_training import TrainRequest
 from specbench.experiment.preparation import prepare, training_notes
+from specbench.experiment.training import TrainRequest
 from specbench.observer import Observer
 from specbench.resolution.prepared_heads import with_prepared
 from tests.fixtures import console

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Access, Options
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.sharding import combine_suite, shards_of, with_shard
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load, spec_of
@@ -73,7 +72,7 @@ def test_shards_of_other_machines_are_not_pooled(tmp_path):
     for shard in ("1/2", "2/2"):
         console.specbench(*COMMAND, "--shard", shard, cwd=tmp_path)
     path = folder_of(results, "2/2") / ENVIRONMENT
-    write_sealed(path, {**read_sealed(path, Environment), "cpu": "another processor"}, indent=2)
+    write_with_checksum(path, {**read_with_checksum(path, Environment), "cpu": "another processor"}, indent=2)
     shown = "".join(console.specbench(*COMMAND, "--shards", 2, cwd=tmp_path, code=6))
     assert "measured under other conditions" in shown and "cpu: " in shown and "another processor" in shown
     assert not [path for path in results.glob("*/run.toml") if spec_of(path.parent).task.data.shard is None]

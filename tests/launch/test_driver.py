@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.suite_run import SuiteMode
+from specbench.cli.run import SuiteMode
 from specbench.config.options import Access
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.files import read_sealed, write_sealed
+from specbench.files import read_with_checksum, write_with_checksum
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import Job, Outcome
-from specbench.launch.launcher import JobState
+from specbench.launch.job import Job, JobOutcome, JobState
 from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
@@ -80,7 +78,7 @@ class Here:
             console.specbench(*job.arguments, cwd=self.cwd)
         job.folder.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"error[config]: fate {code}\n" if code else "")
-        write_sealed(job.outcome_file, asdict(Outcome("a host", time.time(), exit_code=code)))
+        write_with_checksum(job.outcome_file, asdict(JobOutcome("a host", time.time(), exit_code=code)))
 
 
 @pytest.fixture
@@ -214,14 +212,14 @@ def test_a_run_of_another_machine_restarts_and_the_old_attempt_is_kept(request_o
     (folder,) = (path.parent for path in (tmp_path / "results").glob("*_gsm8k_*/samples.jsonl"))
     lines = (folder / SAMPLES).read_bytes().splitlines(keepends=True)
     (folder / SAMPLES).write_bytes(b"".join(lines[:2]))  # interrupted
-    environment = read_sealed(folder / ENVIRONMENT, Environment)
-    write_sealed(folder / ENVIRONMENT, {**environment, "cpu": "another processor"}, indent=2)
+    environment = read_with_checksum(folder / ENVIRONMENT, Environment)
+    write_with_checksum(folder / ENVIRONMENT, {**environment, "cpu": "another processor"}, indent=2)
     command = ("run", "--suite", tmp_path / "own.toml", "--only", folder.name)
     console.specbench(*command, cwd=tmp_path)
-    assert load(folder).complete and read_sealed(folder / ENVIRONMENT, Environment)["cpu"] == environment["cpu"]
+    assert load(folder).complete and read_with_checksum(folder / ENVIRONMENT, Environment)["cpu"] == environment["cpu"]
     kept = folder / "attempts" / "1"
     assert (kept / SAMPLES).read_bytes() == b"".join(lines[:2])
-    assert read_sealed(kept / ENVIRONMENT, Environment)["cpu"] == "another processor"
+    assert read_with_checksum(kept / ENVIRONMENT, Environment)["cpu"] == "another processor"
     before = (folder / SAMPLES).stat().st_mtime_ns
     console.specbench(*command, cwd=tmp_path)
     assert (folder / SAMPLES).stat().st_mtime_ns == before and not (folder / "attempts" / "2").exists()

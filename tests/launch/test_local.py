@@ -8,8 +8,7 @@ import time
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.launch.job import Job
-from specbench.launch.launcher import JobState
+from specbench.launch.job import Job, JobState
 from specbench.launch.local import Gpu, LocalLauncher, gpus_here
 from tests.fixtures import console
 

@@ -13,13 +13,11 @@ import pytest
 
 from scripts import local_slurm
 from specbench.config.options import Access
-from specbench.config.request import SuiteRequest
-from specbench.config.suite import read_suite
+from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.launch import slurm
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import Job
-from specbench.launch.launcher import JobState
+from specbench.launch.job import Job, JobState
 from specbench.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.machine.bandwidth import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.sizes import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
@@ -41,5 +41,5 @@ def test_read_cache_positions_are_counted(engine):
     session = open_session(random_model("llama", 1), engine)
     for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 6, 7]):  # prefill, one after four, two after three
         session.score(ids, len(ids) - 1)
-    session.settle()
+    session.finish()
     assert (session.usage.read, session.usage.forwards, session.usage.fed) == (4 + 3, 2, 3)

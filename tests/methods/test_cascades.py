@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.enumerating_sampler import exact_distribution
-from specbench.decoding.sampling import Sampler
+from specbench.decoding.sampling import Sampler, exact_distribution
+from specbench.decoding.session import Usage
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -24,7 +24,6 @@ from specbench.decoding.targets import (
     OptLog,
     TokenSpecific,
 )
-from specbench.decoding.usage import Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative

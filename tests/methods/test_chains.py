@@ -8,9 +8,8 @@ The target is the last of `roles`; tokens of a middle model are verified with it
 import pytest
 import torch
 
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup

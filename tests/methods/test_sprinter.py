@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from specbench.analysis.theory.sprinting import expected_drafts, expected_run
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Sampler
+from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter

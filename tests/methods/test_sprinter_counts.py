@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
@@ -104,7 +104,7 @@ def test_an_eos_in_a_run_ends_it_with_its_round():
     """After an EOS that is untested, accepted or a replacement, nothing is committed, drafted or counted as a bonus."""
     ends = set()
     for seed in range(40):
-        out = decode(sprinter(), world(0.5), sampler(seed), Limits(frozenset({2}), 12))
+        out = decode(sprinter(), world(0.5), sampler(seed), GenerationLimits(frozenset({2}), 12))
         assert 2 not in out.tokens[:-1]
         for round_ in sprinter().rounds(world(0.5), sampler(seed), StopCriteria(frozenset({2}), 12)):
             assert 2 not in round_.tokens[:-1]

@@ -14,16 +14,15 @@ from scripts.gpu import common as gpu
 from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config import presets
-from specbench.config.options import Access, Options
-from specbench.config.request import Request
-from specbench.decoding.loop import Generation, Limits, decode
+from specbench.config.options import Access, Options, Request
+from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
-from specbench.machine import bandwidth, hardware
+from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
-from specbench.models.instrumented import InstrumentedSession
-from specbench.resolution.plan import Plan
+from specbench.models.transformers_session import InstrumentedSession
+from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
@@ -58,12 +57,12 @@ class Cost(NamedTuple):
     launches: int
 
 
-def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> Plan:
+def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", **options) -> PairPlan:
     chosen = Options(device="cuda", dtype="float32", engine=engine, repeats=1, ignore_eos=True, **options)
     return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plans[0]
 
 
-def run(plan: Plan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
+def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
     """Each method's last record, and the cost of its decoding."""
     done: dict[str, tuple[Record, Cost]] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -165,7 +164,7 @@ def decoded(small: gpu.Small, engine: str, prompt: list[int], temperature: float
     sessions = {role: each.session(engine) for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=gpu.generator(CUDA, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, Limits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)
 
@@ -188,7 +187,7 @@ def test_a_grown_cache_is_cleared_and_captured_again(small):
     assert graphs.find(1, 5) is None, "the cache has moved"
     assert graphs.prepare(graphs.cache.capacity + 1) > 0
     assert graphs.find(1, 5) is not None
-    assert bool(graphs.cache.held.isfinite().all())
+    assert bool(graphs.cache.storage.isfinite().all())
 
 
 def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tmp_path, monkeypatch):
@@ -259,9 +258,9 @@ def test_nvidia_smi_is_queried_about_the_gpu_in_use(device, tmp_path, monkeypatc
 
 
 def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
-    monkeypatch.setattr(bandwidth, "WARMED", 0.02)
-    assert bandwidth.copy_bandwidth("cuda") > 0.0
-    assert device.operations["copy_"] > bandwidth.COPIES
+    monkeypatch.setattr(memory, "WARMED", 0.02)
+    assert memory.copy_bandwidth("cuda") > 0.0
+    assert device.operations["copy_"] > memory.COPIES
 
 
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
@@ -283,7 +282,7 @@ def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
         model(input_ids=ids)
         model.get_compiled_call(None)(input_ids=ids[:, -1:])
         model(input_ids=ids)
-    instrumented.settle()
+    instrumented.finish()
     assert seen == [(0, 0)]
     assert instrumented.fed == [3, 1, 3]
     assert instrumented.usage.forwards == 2

@@ -67,7 +67,7 @@ def wander(kind: type[EagleSession], catch_up: bool, family: str = "llama", roun
             read = ids[: len(ids) - rng.randint(1, min(2, len(ids) - 1))]
             base.score(read, len(read) - 1)
         fresh_base = again(base)
-        known = base.known(ids)
+        known = base.cached_length(ids)
         if known:
             fresh_base.score(ids[:known], known - 1)
         fresh = EagleSession(head, fresh_base, catch_up)
@@ -186,7 +186,7 @@ def test_a_head_survives_saving_and_loading_in_the_public_format(family, tmp_pat
     assert {"fc.weight", "fc.bias"} | {f"layers.0.{name}.weight" for name in layer} <= keys
     assert not any("embed" in key or "input_layernorm" in key or key.startswith("norm") for key in keys)
     read = EagleHead.read(tmp_path / "head")
-    assert read.provenance == head.provenance and not read.own_embedding
+    assert read.provenance == head.provenance and not read.has_embedding
     assert all(torch.equal(weight, weights_of(head)[name]) for name, weight in weights_of(read).items())
     assert len(weights_of(read)) == len(keys)
 
@@ -201,7 +201,7 @@ def test_a_published_head_is_read(bias, tmp_path):
     tmp_path.joinpath("config.json").write_text(json.dumps(config.to_dict() | {"architectures": ["LlamaForCausalLM"]}))
     torch.save(state, tmp_path / "pytorch_model.bin")
     read = EagleHead.read(tmp_path)
-    assert read.own_embedding and read.provenance == Provenance()
+    assert read.has_embedding and read.provenance == Provenance()
     other = torch.randn(40, 32)
     embedding = read.inner.embed_tokens.weight.clone()
     assert torch.equal(read.goes_with(other).inner.embed_tokens.weight, embedding), "its own embedding stays"

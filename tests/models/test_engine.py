@@ -8,10 +8,9 @@ import torch
 from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
 
 from specbench.decoding.drafting import roll
-from specbench.decoding.enumerating_sampler import exact_distribution
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.verify import verify, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
@@ -27,7 +26,6 @@ from specbench.models.engine import (
     fusing,
     llama,
     network_of,
-    place,
     small_config,
     unsupported,
 )
@@ -35,7 +33,7 @@ from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolve import engine_of
-from specbench.models.synthetic_logits import SyntheticDistribution
+from specbench.models.simulated import SyntheticDistribution
 from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
@@ -215,7 +213,7 @@ def peers(family: str = "llama") -> Models:
 def test_transformers_methods_give_the_greedy_tokens_and_are_counted(family, peer):
     if family == "t5" and getattr(peer, "cache", "") == "static":
         pytest.skip("no static cache for an encoder-decoder model")
-    limits = Limits(eos=frozenset(), max_new_tokens=17)
+    limits = GenerationLimits(eos=frozenset(), max_new_tokens=17)
     models = peers(family)
     out = decode(peer, models, GREEDY, limits)
     assert out.tokens == decode(AR, peers(family), GREEDY, limits).tokens
@@ -232,9 +230,9 @@ def test_transformers_methods_give_the_greedy_tokens_and_are_counted(family, pee
 
 def test_transformers_methods_stop_at_the_same_token():
     """At an EOS, and at a stop string however many tokens came at once."""
-    ours = decode(AR, peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=20)).tokens
-    eos = Limits(eos=frozenset({ours[6]}), max_new_tokens=20)
-    text = Limits(
+    ours = decode(AR, peers(), GREEDY, GenerationLimits(eos=frozenset(), max_new_tokens=20)).tokens
+    eos = GenerationLimits(eos=frozenset({ours[6]}), max_new_tokens=20)
+    text = GenerationLimits(
         eos=frozenset(),
         max_new_tokens=20,
         stop=(chr(ours[9] + 65),),
@@ -251,7 +249,7 @@ def test_transformers_methods_stop_at_the_same_token():
 
 def test_transformers_methods_sample_from_the_target():
     """First tokens of 1500 draws: by Hoeffding their frequency of one token is off by .06 with odds below 1e-4."""
-    limits = Limits(eos=frozenset(), max_new_tokens=1)
+    limits = GenerationLimits(eos=frozenset(), max_new_tokens=1)
     exact = Sampler(temperature=0.7).probs(open_session(random_model("llama", 2)).score(PROMPT, len(PROMPT) - 1))[0]
     best, seen = int(exact.argmax()), 0
     models = peers()
@@ -310,7 +308,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
     usage = []
     monkeypatch.setattr(llama, "compiled", lambda: usage.append("elementwise") or traced)
-    monkeypatch.setattr(place, "compiled_attention", lambda: usage.append("attention") or attention)
+    monkeypatch.setattr(cache, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
     graphs.prepare(300, max_block=3)
@@ -320,7 +318,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
-    heads_are_large_enough = network.layers.dim >= place.MIN_DIM
+    heads_are_large_enough = network.layers.dim >= cache.MIN_DIM
     assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
     assert network.layers.elementwise is PLAIN
 
@@ -328,7 +326,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
 def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     monkeypatch.setattr(llama, "compiled", lambda: PLAIN)
     masks = []
-    monkeypatch.setattr(place, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
+    monkeypatch.setattr(cache, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
     graphs.prepare(512, max_block=2)
     for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
@@ -349,7 +347,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     ],
 )
 def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, query_heads, shape, fits):
-    assert place.SplitPlace.fits(n, query_heads, torch.empty(shape)) is fits
+    assert cache.FlexGraphCache.fits(n, query_heads, torch.empty(shape)) is fits
 
 
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not used for gpt2")])
@@ -363,10 +361,10 @@ def test_a_sample_after_one_with_nan_is_correct():
     graphs.prepare(64, max_block=2)
     bad, oracle = GraphSession(graphs, 40), open_session(random_model("llama", 1))
     with torch.inference_mode():
-        graphs.cache.held[:, 40] = float("nan")
+        graphs.cache.storage[:, 40] = float("nan")
     bad._finite.append(torch.tensor(False))
     with pytest.raises(FloatingPointError, match="NaN"):
-        bad.settle()
+        bad.finish()
     session = GraphSession(graphs, 40)
     for ids in (PROMPT, [*PROMPT, 1]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
@@ -380,7 +378,7 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     graphs.prepare(400, max_block=2)
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
-        assert graph._kept[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
+        assert graph._tables[0].data_ptr() == network.layers.ropes.until(0)[0].data_ptr(), (
             "no graph reads a table that was replaced"
         )
     session, oracle = GraphSession(graphs, 40), open_session(model)
@@ -437,7 +435,10 @@ def test_half_precision_errors_are_of_the_size_of_those_of_transformers(family, 
 
 def test_assisted_generation_always_drafts_gamma_tokens():
     out = decode(
-        Assisted(draft="draft", model="target", gamma=4), peers(), GREEDY, Limits(eos=frozenset(), max_new_tokens=24)
+        Assisted(draft="draft", model="target", gamma=4),
+        peers(),
+        GREEDY,
+        GenerationLimits(eos=frozenset(), max_new_tokens=24),
     )
     committed = 0
     for round_ in out.rounds:
@@ -458,7 +459,7 @@ def test_transformers_methods_apply_top_k_and_top_p(peer):
     oracle = open_session(random_model("llama", 2))
     for seed in range(60):
         sampler = Sampler(1.3, top_k=4, top_p=0.9, generator=torch.Generator().manual_seed(seed))
-        tokens = decode(peer, peers(), sampler, Limits(eos=frozenset(), max_new_tokens=3)).tokens
+        tokens = decode(peer, peers(), sampler, GenerationLimits(eos=frozenset(), max_new_tokens=3)).tokens
         ids = PROMPT + tokens
         distributions = sampler.probs(oracle.score(ids, len(PROMPT) - 1)[:-1])
         assert all(float(probs[token]) > 0 for probs, token in zip(distributions, tokens, strict=True))
@@ -473,7 +474,9 @@ def test_assisted_generation_samples_from_the_target():
     best, seen, models = int(exact.argmax()), 0, peers()
     for seed in range(500):
         drawn = Sampler(temperature=0.7, generator=torch.Generator().manual_seed(seed))
-        tokens = decode(Assisted(draft="draft", model="target", gamma=2), models, drawn, Limits(frozenset(), 3)).tokens
+        tokens = decode(
+            Assisted(draft="draft", model="target", gamma=2), models, drawn, GenerationLimits(frozenset(), 3)
+        ).tokens
         seen += tokens[1] == best
     assert abs(seen / 500 - float(exact[best])) < 0.1
 

@@ -14,8 +14,7 @@ from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads import AcceptanceHead, EagleHead, Head, LengthHead, Provenance, Verifier
-from specbench.models.heads.loader import load_head
-from specbench.models.heads.resolve import resolve_heads
+from specbench.models.heads.resolve import load_head, resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models

@@ -12,10 +12,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.config.architectures import known_architecture
+from specbench.config.model_files import bundled_architecture
 from specbench.config.options import Options
-from specbench.config.pair import ModelSpec
-from specbench.config.placement import place_overrides
+from specbench.config.pair import ModelSpec, place_overrides
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -265,7 +264,7 @@ def test_a_moved_session_gives_the_same_logits_and_drafts():
 def toy(tmp_path_factory):
     """A folder with random weights in the architecture of Llama-3.1-70B, narrow and with few layers."""
     folder = tmp_path_factory.mktemp("toy")
-    table = known_architecture("meta-llama/Llama-3.1-70B-Instruct") | {
+    table = bundled_architecture("meta-llama/Llama-3.1-70B-Instruct") | {
         "hidden_size": 256, "intermediate_size": 896, "num_hidden_layers": 8, "num_attention_heads": 8,
         "num_key_value_heads": 2, "vocab_size": 1024, "head_dim": 32,
     }  # fmt: skip

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from specbench.models import products
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
 from specbench.models.heads import EagleHead
 from specbench.models.products import Packed, can_pack, is_packed, product_of
+from specbench.models.transformers_session import EagerSession
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from specbench.config.presets import preset
 from specbench.data.synthetic import gsm8k
 from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models import random_weights as dummy
+from specbench.models import simulated
 from specbench.models.engine import Graphs, GraphSession, LeanSession
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
@@ -238,7 +238,7 @@ def test_a_polybasic_pair_runs_on_dummy_weights(name):
 @pytest.mark.parametrize("name", ["gpt-neo", "gpt2"])
 def test_the_architectures_of_sprinters_pairs_are_known(name):
     pair = construct(Pair, preset("pair", name).table, name)
-    sizes_of = [dummy.architecture(spec.path, {}).hidden_size for spec in pair.models.values()]
+    sizes_of = [simulated.architecture(spec.path, {}).hidden_size for spec in pair.models.values()]
     assert sizes_of == ([768, 2048] if name == "gpt-neo" else [768, 1600])
 
 
@@ -287,7 +287,7 @@ def test_graphs_are_chosen_only_for_models_that_can_be_captured():
 
     Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
     """
-    config, cuda = dummy.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
+    config, cuda = simulated.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
     assert [engine_of("auto", config, cuda, kind) for kind in ("", *KINDS)] == ["graph", "graph", "graph", "lean"]
     assert engine_of("graph", config, cuda, "nf4") == "graph"
     assert engine_of("auto", config, CPU, "int4") == "lean"

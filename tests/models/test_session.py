@@ -14,8 +14,8 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import KEPT_ROWS
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
+from specbench.models.transformers_session import EagerSession
 from specbench.verification.enumeration import generate
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 

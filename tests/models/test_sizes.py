@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specbench.config.architectures import known_architecture
+from specbench.config.model_files import bundled_architecture
 from specbench.errors import MissingAsset
 from specbench.models.engine import network_of
 from specbench.models.products import Packed, can_pack
 from specbench.models.quantization import KernelLinear, quantize
-from specbench.models.random_weights import architecture, random_model
+from specbench.models.simulated import architecture, random_model
 from specbench.models.sizes import size_of
 
 PUBLISHED = {
@@ -28,7 +28,7 @@ def test_parameters_equal_the_published_count(path, parameters):
 
 def test_an_unknown_architecture_is_an_error():
     with pytest.raises(MissingAsset, match=r"no architecture for example/unknown .*help: add a file"):
-        known_architecture("example/unknown")
+        bundled_architecture("example/unknown")
 
 
 def llama(tied):

@@ -10,8 +10,8 @@ import torch
 
 from specbench.decoding.sampling import Sampler
 from specbench.models.cached_session import CachedSession, States
-from specbench.models.eager_session import EagerSession
 from specbench.models.engine import LeanSession, network_of
+from specbench.models.transformers_session import EagerSession
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads
@@ -43,7 +43,7 @@ def walk(family: str, session, steps: int = 30) -> float:
             session.score(ids, rng.randrange(len(ids)))
         start = rng.randrange(len(ids))
         found = session.hidden(ids, start)
-        assert session.known(ids) == len(ids)
+        assert session.cached_length(ids) == len(ids)
         expected = opened(family, "eager", model).hidden(ids, start)
         assert found.shape == expected.shape == (len(ids) - start, 32)
         worst = max(worst, float((found - expected).abs().max()))
@@ -113,7 +113,7 @@ def test_a_roll_without_reads_keeps_hidden_states(engine):
         one, two = looking.roll(ids, 4, chance[0], frozenset()), blind.roll_at_once(ids, 4, chance[1], frozenset())
         assert one.tokens == two.tokens
         read = ids + two.tokens
-        assert blind.known(read) == len(read) - 1
+        assert blind.cached_length(read) == len(read) - 1
         assert torch.allclose(looking.hidden(read, 1), blind.hidden(read, 1), atol=1e-4)
         ids = [*read[:-2], seed] if seed % 2 else read[:-3]  # other tokens after it are cached, and states of theirs
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.config.options import Options
-from specbench.decoding.usage import Usage
+from specbench.decoding.session import Usage
 from specbench.models.loader import load, open_alone
 from specbench.models.parallel import Workers, overlapping
 from specbench.models.resolve import Execution, device_of, resolve_models
@@ -86,5 +86,5 @@ def test_a_worker_that_ended_is_reported_and_replaced(both):
 def test_overlapping_time_is_recorded_once():
     usage = [Usage(seconds=2.0, prefill_seconds=0.1), Usage(seconds=3.0, prefill_seconds=0.4), Usage(seconds=3.0)]
     overlapping(usage)
-    assert sum(each.seconds - each.beside for each in usage) == 3.0
-    assert sum(each.prefill_seconds - each.prefill_beside for each in usage) == 0.4
+    assert sum(each.seconds - each.overlapped_seconds for each in usage) == 3.0
+    assert sum(each.prefill_seconds - each.prefill_overlapped_seconds for each in usage) == 0.4

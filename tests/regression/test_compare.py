@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled

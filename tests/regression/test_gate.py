@@ -14,14 +14,13 @@ import yaml
 
 from scripts import gate_trials
 from specbench import __main__ as entry
-from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.overrides import parse_override
-from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment import fresh_process as remeasure
 from specbench.experiment import gate as gating
 from specbench.experiment.pipeline import Results
-from specbench.files import SEAL, sealed
+from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
@@ -32,7 +31,7 @@ from tests.fixtures.fabricated import quiet
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "results" / "snapshots" / "tiny.json"
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "12", "--counters-only"]
-NOTHING = remeasure.Batch()
+NOTHING = remeasure.RequestBatch()
 REQUEST = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=Options())
 
 
@@ -46,7 +45,7 @@ def recorded(tmp_path_factory) -> Path:
 
 def resealed(table) -> str:
     """Return a changed snapshot as JSON, with a checksum that fits it."""
-    return sealed({key: value for key, value in table.items() if key != SEAL})
+    return json_with_checksum({key: value for key, value in table.items() if key != CHECKSUM})
 
 
 def test_what_was_recorded_passes_and_needs_no_clock(recorded):
@@ -87,9 +86,9 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
 
 
 def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
-    how = gating.Recording(counters_only=False, sessions=1, add=True)
+    how = gating.SnapshotOptions(counters_only=False, sessions=1, add=True)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(recorded / "base.json", recorded, remeasure.Batch(requests=[REQUEST]), how)
+        gating.record(recorded / "base.json", recorded, remeasure.RequestBatch(requests=[REQUEST]), how)
     assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
@@ -198,7 +197,9 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit) as ended:
-        remeasure.measure_apart(remeasure.Batch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1")
+        remeasure.measure_in_new_process(
+            remeasure.RequestBatch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
+        )
     assert ended.value.code == 4
     access = Access(fresh=True)
     assert seen == [replace(request, out=tmp_path / "session-1", access=access, sandbox=SandboxKind.none)]
@@ -211,8 +212,8 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.fresh_process import Batch, measure_apart\n"
-        f"measure_apart(Batch(), Path({str(tmp_path)!r}), 'sleeper')\n"
+        "from pathlib import Path; from specbench.experiment.fresh_process import RequestBatch, measure_in_new_process\n"
+        f"measure_in_new_process(RequestBatch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.files import SEAL, sealed
+from specbench.files import CHECKSUM, json_with_checksum
 from tests.fixtures.console import specbench
 
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "8", "--counters-only"]
@@ -36,8 +36,8 @@ def edited(path: Path, change, seal: bool) -> Path:
     for run in table["runs"]:
         change(run)
     out = path.with_name("edited.json")
-    kept = {key: value for key, value in table.items() if key != SEAL}
-    out.write_text(sealed(kept) if seal else json.dumps(table))
+    kept = {key: value for key, value in table.items() if key != CHECKSUM}
+    out.write_text(json_with_checksum(kept) if seal else json.dumps(table))
     return out
 
 
@@ -65,7 +65,7 @@ def test_a_snapshot_that_was_changed_after_it_was_written_is_an_error(recorded, 
 def test_a_snapshot_without_its_checksum_is_an_error(recorded):
     table = json.loads(recorded.read_text())
     path = recorded.with_name("bare.json")
-    path.write_text(json.dumps({key: value for key, value in table.items() if key != SEAL}))
+    path.write_text(json.dumps({key: value for key, value in table.items() if key != CHECKSUM}))
     assert "changed after it was written" in specbench("gate", "check", path, cwd=recorded.parent, code=2).stderr
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from specbench.cli import verdict_output
+from specbench.cli import compare
 from specbench.regression.snapshot import Snapshot
 from specbench.regression.verdict import Status, Verdict
 from tests.fixtures.console import specbench
@@ -51,11 +51,11 @@ def test_github_gets_annotations_and_a_step_summary(two_files, monkeypatch):
 
 def test_texts_cannot_break_annotations_tables_or_xml(tmp_path):
     nasty = Verdict("a|b,c", "m", "decoding", Status.regression, "50 %: bad", "line\nanother % <&>\x00", "x|y")
-    (line,) = verdict_output.annotations([nasty])
+    (line,) = compare.annotations([nasty])
     assert line == "::error title=50 %25%3A bad%3A m on a|b%2Cc::line%0Aanother %25 <&>\\x00"
-    rows = [line for line in verdict_output.markdown([nasty], "t").splitlines() if line.startswith("| a")]
+    rows = [line for line in compare.markdown([nasty], "t").splitlines() if line.startswith("| a")]
     assert rows == ["| a\\|b,c | m | REGRESSION: x\\|y |"], "columns without a value are left out"
-    root = ElementTree.fromstring(verdict_output.junit_xml([nasty], "t"))
+    root = ElementTree.fromstring(compare.junit_xml([nasty], "t"))
     assert root.find("testsuite/testcase/failure").text == "line\nanother % <&>"
 
 

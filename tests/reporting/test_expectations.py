@@ -9,8 +9,7 @@ import pytest
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice, Point, points
-from specbench.config.suite import read_suite
-from specbench.config.suite_layout import Expectation
+from specbench.config.suite import Expectation, read_suite
 from specbench.reporting.expectations import ERRORS, SELECTED, outcome_counts, outcome_lines, outcomes_of
 from specbench.runs.run_folder import spec_of
 from tests.fixtures.fabricated import write_run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.suite import TINY, read_suite, suites
-from specbench.files import read_toml, write_sealed
+from specbench.files import read_toml, write_with_checksum
 from specbench.reporting import reproduction
 from specbench.reporting.reproduction import SAME, counterpart, papers, state_of
 from specbench.runs.suite_index import Index, IndexEntry
@@ -176,7 +176,9 @@ def test_reproduce_shows_the_models_of_each_table(empty_results):
         folder = empty_results / "results/suites" / name
         folder.mkdir(parents=True)
         rows = [{"key": str(i), "seconds": 1.0, **run} for i, run in enumerate(runs)]
-        write_sealed(folder / "index.json", {"suite": name, "runs": rows, "definition": read_suite(name).definition})
+        write_with_checksum(
+            folder / "index.json", {"suite": name, "runs": rows, "definition": read_suite(name).definition}
+        )
         states = {
             (item["paper"], item["shows"]): item["state"]
             for item in json.loads(specbench("reproduce", "--json", cwd=empty_results).stdout)
@@ -187,7 +189,9 @@ def test_reproduce_shows_the_models_of_each_table(empty_results):
 def test_reproduce_says_that_a_suite_measured_something_else(empty_results):
     path = empty_results / "results/suites/se-table2-tiny/index.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_sealed(path, {"suite": "se-table2-tiny", "runs": [{"key": "0", "state": "done"}], "definition": "earlier"})
+    write_with_checksum(
+        path, {"suite": "se-table2-tiny", "runs": [{"key": "0", "state": "done"}], "definition": "earlier"}
+    )
     (state,) = {
         item["state"]
         for item in json.loads(specbench("reproduce", "--json", cwd=empty_results).stdout)

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.reporting.tables import across, chosen_table, tables
 from specbench.runs.run_folder import ENVIRONMENT
 from tests.fixtures.console import specbench
@@ -87,7 +87,7 @@ def test_one_run_on_two_machines_names_the_machine(results, tmp_path):
     shutil.copytree(run, copy)
     environment = json.loads((copy / "env.json").read_text())
     del environment["sha256"]
-    write_sealed(copy / "env.json", environment | {"cpu": "Another CPU"})
+    write_with_checksum(copy / "env.json", environment | {"cpu": "Another CPU"})
     shown = specbench("report", run, copy, "-f", "md", "--full", cwd=results).stdout
     (_, rows), *_ = markdown_tables(shown)
     assert "Another CPU" in {row["machine"] for row in rows}
@@ -255,7 +255,7 @@ def mixed(two_tasks, tmp_path):
     path = next(folder.glob(f"results/*xsum*/{ENVIRONMENT}"))
     table = json.loads(path.read_text())
     del table["sha256"]
-    write_sealed(path, table | {"gpu": {"name": "NVIDIA H200"}})
+    write_with_checksum(path, table | {"gpu": {"name": "NVIDIA H200"}})
     return folder
 
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.config.suite import read_suite
 from specbench.reporting.suites import printed_values
 from specbench.resolution.resolve import resolve

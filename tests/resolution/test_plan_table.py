@@ -8,7 +8,7 @@ import pytest
 from specbench.cli.plan import together
 from specbench.config.suite import TINY, read_suite, suites
 from specbench.resolution import plan_rows as plan_table
-from specbench.resolution.grid import Part, resolve_grid
+from specbench.resolution.grid import GridPart, resolve_grid
 from specbench.resolution.plan_rows import _in_short, plan_rows
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import rows_on_h200
@@ -27,7 +27,7 @@ def without_weights(suite):
     """Return the rows of a suite's parts, none of which has its weights."""
     rows = []
     for number, (line, pair, task) in enumerate(suite.parts()):
-        rows += plan_rows(Part(line, pair, task, number, methods=line.methods, missing="weights"))
+        rows += plan_rows(GridPart(line, pair, task, number, methods=line.methods, missing="weights"))
     return rows
 
 
@@ -60,10 +60,10 @@ def test_a_run_is_counted_alike_with_and_without_its_weights(name, tmp_path):
 
 def test_a_part_with_a_mistake_or_an_unknown_number_of_prompts_has_no_count(tmp_path):
     line, pair, task = next(read_suite("se-table2-tiny").parts())
-    (invalid,) = plan_rows(Part(line, pair, task, 1, invalid="a mistake"))
+    (invalid,) = plan_rows(GridPart(line, pair, task, 1, invalid="a mistake"))
     assert (invalid.state, invalid.generations, invalid.least_seconds) == ("invalid", None, None)
     gone = replace(line, options=replace(line.options, data=(("", str(tmp_path / "gone.jsonl")),)))
-    (row,) = plan_rows(Part(gone, pair, task, 1, methods=line.methods, missing="no file"))
+    (row,) = plan_rows(GridPart(gone, pair, task, 1, methods=line.methods, missing="no file"))
     assert (row.state, row.generations, row.tokens, row.least_seconds) == ("missing", None, None, None)
 
 

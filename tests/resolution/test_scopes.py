@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Options
-from specbench.config.request import Request
+from specbench.config.options import Options, Request
 from specbench.config.suite import read_suite, suites
 from specbench.errors import ConfigError
 from specbench.resolution.grid import resolve_grid

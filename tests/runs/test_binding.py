@@ -7,7 +7,7 @@ import pytest
 
 from specbench.data import hub
 from specbench.data.hub import local_checksum
-from specbench.machine import other_load
+from specbench.machine import hardware
 from tests.fixtures.console import specbench
 
 FEW = ("-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--max-new-tokens", 6)
@@ -79,10 +79,10 @@ def test_a_kept_hash_is_not_computed_again(tmp_path, monkeypatch):
 
 def test_the_load_of_other_programs_leaves_out_this_one(tmp_path, monkeypatch):
     stat = tmp_path / "stat"
-    monkeypatch.setattr(other_load, "STAT", stat)
+    monkeypatch.setattr(hardware, "STAT", stat)
     tick = os.sysconf("SC_CLK_TCK")
     stat.write_text(f"cpu {100 * tick} 0 0 5 0 0 0 0 0 0\n")
-    load, own = other_load.OtherLoad(), os.times()
+    load, own = hardware.OtherLoad(), os.times()
     sum(range(300_000))
     stat.write_text(f"cpu {103 * tick} 0 0 9 0 0 0 0 0 0\n")
     found, now = load.seconds(), os.times()

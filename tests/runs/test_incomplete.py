@@ -10,11 +10,10 @@ import pytest
 import tomli_w
 
 from specbench.config.options import Access
-from specbench.files import write_sealed
+from specbench.files import write_with_checksum
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
-from specbench.runs.recorder import Recorder
-from specbench.runs.run_folder import Expected, load
+from specbench.runs.run_folder import Expected, Recorder, load
 from tests.fixtures.console import specbench
 
 FEW = ["run", "-m", "sd", "-t", "gsm8k", "-n", "3", "--repeats", "1", "--max-new-tokens", "6"]
@@ -45,7 +44,7 @@ def base_of(run):
 def rewritten(path, change):
     """Change a JSON file as its writer would: with a new checksum."""
     table = change(json.loads(path.read_text()))
-    write_sealed(path, {key: value for key, value in table.items() if key != "sha256"})
+    write_with_checksum(path, {key: value for key, value in table.items() if key != "sha256"})
 
 
 def without_summary(run):
@@ -102,7 +101,7 @@ def test_a_run_under_other_conditions_is_neither_resumed_nor_compared(run, key):
     table, _, name = key.rpartition(".")
     place = environment[table] if table else environment
     place[name] = other(place.get(name, ""))
-    write_sealed(run / "env.json", {key: value for key, value in environment.items() if key != "sha256"})
+    write_with_checksum(run / "env.json", {key: value for key, value in environment.items() if key != "sha256"})
     done = specbench(*FEW, cwd=run.parents[1], code=2)
     assert name in done.stderr
     assert "--fresh" in done.stderr

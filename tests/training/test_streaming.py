@@ -12,7 +12,7 @@ from specbench.config.options import Options
 from specbench.config.pair import Answers, HeadKind
 from specbench.data.task import Sample
 from specbench.errors import ConfigError
-from specbench.experiment.head_training import TrainRequest, train_head
+from specbench.experiment.training import TrainRequest, train_head
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer

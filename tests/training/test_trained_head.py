@@ -7,13 +7,13 @@ import pytest
 
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
-from specbench.cli.trained_head import show
+from specbench.cli.train import show_head
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind
 from specbench.data.task import Sample
 from specbench.decoding.traits import Theory, Traits
-from specbench.experiment.head_training import TrainedHead
 from specbench.experiment.head_trial import Gain, HeadTrial, method_of
+from specbench.experiment.training import TrainingResult
 from specbench.resolution.selection import read_pair, read_task
 from specbench.training.texts import Source, Text, Texts, split_of
 from tests.fixtures.summaries import method_summary, run_summary
@@ -46,11 +46,11 @@ def over_sd(speedup: Estimate, over_ar: Estimate) -> HeadTrial:
 def shown(capsys, tried: HeadTrial | None, source: str = "synthetic", skip: int = 0, report=REPORT, **more) -> str:
     """Return what is printed for an EAGLE head that was trained on the task gsm8k, named by a file."""
     _, task = read_task("gsm8k", read_pair("tiny", Options())[1], Options())
-    head = TrainedHead(
+    head = TrainingResult(
         kind=HeadKind.eagle, base="target", sources=(Source("gsm8k", task, source, "own/gsm8k.toml"),),
         folder=Path("my heads/e"), report=report, skip=skip, trial=tried, **more,
     )  # fmt: skip
-    show(head, ["-p", "own.toml"])
+    show_head(head, ["-p", "own.toml"])
     return capsys.readouterr().out
 
 
@@ -115,7 +115,7 @@ def test_a_draft_length_head_is_judged_by_its_speedup_over_sd(capsys, speedup, s
     [
         ({"falling": True}, {}, "train for longer: a larger --minutes"),
         ({"falling": True, "ended": "epochs"}, {}, "train for longer: --set recipe.epochs=4"),
-        ({}, {"texts_left": 70}, "left out 70 texts; a larger --minutes collects more."),
+        ({}, {"texts_omitted": 70}, "left out 70 texts; a larger --minutes collects more."),
         ({}, {"is_limited": True}, "no longer falls; more texts may help: --limit 0 or --data"),
         ({"ended": "validation"}, {}, "no longer falls; more texts may help: --data"),
         ({"falling": None}, {}, "More texts may help: --data"),

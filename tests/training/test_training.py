@@ -320,7 +320,7 @@ def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     report = json.loads((tmp_path / "head" / "report.json").read_text())
     assert [each["method"] for each in report["trial"]] == ["ar", "eagle"]
     head = EagleHead.read(tmp_path / "head")
-    assert head.provenance.base["source"] == "specbench:tiny/models/target" and not head.own_embedding
+    assert head.provenance.base["source"] == "specbench:tiny/models/target" and not head.has_embedding
     assert head.provenance.data["answers"] == "outputs" and head.provenance.data["temperature"] == 0.0
     assert head.fc.weight.shape == (192, 384)
     assert head.provenance.report["overlap"] > 0.2, "an untrained one: 0.01"

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned, Target
 from specbench.decoding.verify import verify
 from specbench.methods import speculative_ensemble

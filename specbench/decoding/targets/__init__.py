@@ -1,6 +1,6 @@
 """Target distributions: what the output must follow. Importing the package registers all of them."""
 
-from specbench.config.discovery import import_modules
+from specbench.config.construct import import_modules
 from specbench.decoding.targets.deferral import (
     Bild,
     Chow,

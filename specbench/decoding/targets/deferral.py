@@ -27,8 +27,9 @@ class Deferral(TwoModels):
 
     @abstractmethod
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
-        """Return delta (k,), bool, from the confidences `small` and `large` (qbar and pbar) and from q and p, each (k,
-        V).
+        """Return delta (k,), bool, where the rule defers.
+
+        `small` and `large` are the confidences qbar and pbar. They, q and p are (k, V).
         """
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
@@ -154,8 +155,7 @@ class Bild(Deferral, name="bild"):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpecific(TwoModels, name="token-specific"):
-    """The later, token-specific rules: q on the acceptable tokens A, p for the rest; pi(v) = q(v) 1[v in A] + q(not A)
-    p(v).
+    """The later, token-specific rules: q on the acceptable tokens A, p for the rest; pi(v) = q(v) 1[v in A] + q(not A) p(v).
 
     `accepts` defines A: "difference", pbar(v) >= max pbar - alpha; "ratio", pbar(v) >= (1 - alpha) max pbar; "draft",
     qbar(v) >= max pbar - alpha. At alpha = 1 all tokens are acceptable; where A is empty, pi is p.
@@ -175,8 +175,8 @@ class TokenSpecific(TwoModels, name="token-specific"):
             acceptable = large >= (1.0 - self.alpha) * top
         else:
             acceptable = (small if self.accepts == "draft" else large) >= top - self.alpha
-        kept = q.where(acceptable, 0.0)  # (k, V)
-        return kept + (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0) * p
+        accepted = q.where(acceptable, 0.0)  # (k, V)
+        return accepted + (1.0 - accepted.sum(-1, keepdim=True)).clamp_min(0.0) * p
 
 
 def confidence(logits: Tensor) -> Tensor:

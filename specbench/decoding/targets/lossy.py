@@ -44,8 +44,8 @@ class Lossy(TwoModels, name="lossy"):
         q, p = (sampler.probs(each) for each in logits)
         if self.greedy_lenience and sampler.temperature == 0.0:
             large = confidence(logits[-1])
-            kept = (large * q).sum(-1, keepdim=True) >= (1.0 - self.alpha) * large.amax(-1, keepdim=True)
-            return torch.where(kept, q, p)
+            is_accepted = (large * q).sum(-1, keepdim=True) >= (1.0 - self.alpha) * large.amax(-1, keepdim=True)
+            return torch.where(is_accepted, q, p)
         return lossy(q, p, self.alpha, 1.0)
 
 
@@ -80,14 +80,13 @@ class LossyStar(TwoModels, name="lossy-star"):
 
 def lossy(q: Tensor, p: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
     """Return the output distribution (k, V) of a lenient test; alpha and beta are numbers or (k, 1)."""
-    kept = torch.minimum(q, _lenient(p, alpha))
-    rejected = (1.0 - kept.sum(-1, keepdim=True)).clamp_min(0.0)
-    return kept + rejected * residual(p / beta, q)
+    accepted = torch.minimum(q, _lenient(p, alpha))
+    rejected = (1.0 - accepted.sum(-1, keepdim=True)).clamp_min(0.0)
+    return accepted + rejected * residual(p / beta, q)
 
 
 def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
-    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 if nothing is rejected and beta has no
-    effect.
+    """Return beta* (k, 1), for which the sum of (p / beta - q)+ is R; 1 if nothing is rejected and beta has no effect.
 
     The sum is the maximum of P(S) / beta - Q(S) over sets S of tokens, attained on a set of largest p / q. So beta* is
     the maximum of P(S) / (Q(S) + R) over those V sets, and no search is needed.
@@ -101,8 +100,7 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
-    """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k,
-    V).
+    """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k, V).
 
     pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 -
     alpha, and q between them, so

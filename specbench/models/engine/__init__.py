@@ -1,9 +1,9 @@
 """Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
-from specbench.config.discovery import import_modules
-from specbench.models.engine.graphs import Graphs, GraphSession
+from specbench.config.construct import import_modules
+from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.network import Network, can_fuse, network_of, small_config, unsupported
-from specbench.models.engine.session import LeanSession
+from specbench.models.engine.session import GraphSession, LeanSession
 
 __all__ = [
     "GraphSession",

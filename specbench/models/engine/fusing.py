@@ -41,8 +41,9 @@ PLAIN = Elementwise(_rotate, _gate)
 
 @cache
 def compiled() -> Elementwise:
-    """Return the compiled functions. Each is compiled when it first sees a shape: once for one token, once for any
-    other number.
+    """Return the compiled functions.
+
+    Each is compiled when it first sees a shape: once for one token, once for any other number.
     """
     return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
 
@@ -51,7 +52,7 @@ SHAPES = 256  # shapes that a function may be compiled for; two models have more
 
 
 def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
-    """q (1, heads, n, d) over keys and values (1, key-value heads, span, d), masked by `visible`: (1, heads, n, d)."""
+    """Attend with q (1, heads, n, d) to visible keys and values (1, key-value heads, span, d): (1, heads, n, d)."""
     out = flex_attention(q, keys, values, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != keys.shape[1])
     assert isinstance(out, Tensor)
     return out

@@ -45,8 +45,8 @@ class GPTNeo(Network):
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
-        known = config.activation_function == "gelu_new"
-        return "" if known else f"the lean engine's GPT-Neo has no {config.activation_function}"
+        is_supported = config.activation_function == "gelu_new"
+        return "" if is_supported else f"the lean engine's GPT-Neo has no {config.activation_function}"
 
     def new_cache(self, source: Tensor | None) -> Cache:
         return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)

@@ -1,4 +1,4 @@
-"""A model's CUDA graphs, and sessions that run on them.
+"""A model's CUDA graphs: forwards, and whole drafts, in a single launch each, at any position.
 
 A graph's shapes are fixed, so its positions are a tensor on the device, and attention covers a fixed span of the cache
 with unused positions masked. There is a graph for each number of tokens and span. All are captured before timing
@@ -7,17 +7,155 @@ starts.
 
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from specbench.models.draft_graph import Drafting, Start
-from specbench.models.engine.cache import STEP, Cache
-from specbench.models.engine.captured import Capture, DraftGraph, Graph, Stepping
+from specbench.decoding.sampling import Sampler
+from specbench.models.cached_session import DraftInputs, DraftOutputs, DraftSettings
+from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache
 from specbench.models.engine.network import Network
-from specbench.models.engine.place import Place, SplitPlace
-from specbench.models.engine.session import LeanSession
+
+WARM_UPS = 2  # runs before a capture, which CUDA requires
+Out = TypeVar("Out")
+
+
+class Stepping(Protocol):
+    """The part of a model or head that draft graphs need."""
+
+    def new_cache(self, source: Tensor | None) -> Cache: ...
+
+    def fused(self) -> AbstractContextManager[None]: ...
+
+    def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Feed a token (1,) after a forward with states (1, H).
+
+        Returns logits (1, rows of the LM head) and states (1, H).
+        """
+
+    def tables(self) -> tuple[Tensor, ...]: ...
+
+
+class Capture:
+    """Captures the graphs of one model on its own stream and memory pool, fused or not.
+
+    cuBLAS has one workspace per stream, and graphs of a pool share memory, so the graphs of two models, which may run
+    concurrently, must share neither. On a CPU nothing is captured, and a replay runs the same operations again.
+    """
+
+    def __init__(self, device: torch.device, context: Callable[[], AbstractContextManager[None]]) -> None:
+        cuda: Any = torch.cuda
+        self._context = context
+        self._is_cuda = device.type == "cuda"
+        self._stream: Any = cuda.Stream(device) if self._is_cuda else None
+        self._pool = cuda.graph_pool_handle() if self._is_cuda else None
+
+    def __call__(
+        self, run: Callable[[], Out], reset: Callable[[], object] = lambda: None
+    ) -> tuple[Callable[[], Out], Out]:
+        """Record `run`.
+
+        Returns a function that replays it and returns its outputs, which keep their addresses, and the outputs.
+
+        `reset` undoes the effects of a run, before each warm-up and before the recording.
+        """
+
+        def inside() -> Out:
+            with self._context():
+                return run()
+
+        if not self._is_cuda:
+            return inside, inside()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                reset()
+                inside()
+            reset()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph: Any = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            out = inside()
+
+        def replay() -> Out:
+            graph.replay()
+            return out
+
+        return replay, out
+
+
+class CapturedForward:
+    """One forward of n tokens at variable positions."""
+
+    def __init__(self, network: Network, cache: GraphCache, capture: Capture) -> None:
+        self._network, self._cache = network, cache
+        self._tokens = torch.zeros_like(cache.positions)  # (n,)
+        self._steps = cache.positions.clone()  # 0 .. n - 1
+        self._replay, _ = capture(self._run)
+        self._tables = network.tables()  # the graph refers to their addresses
+
+    def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Return logits (n, rows of the LM head) and states (n, H) of `tokens` (n,) at positions from `first` on.
+
+        They are valid until the next replay.
+        """
+        self._tokens.copy_(tokens)
+        torch.add(self._steps, first, out=self._cache.positions)
+        return self._replay()
+
+    def _run(self) -> tuple[Tensor, Tensor]:
+        self._cache.begin()
+        hidden = self._network.forward(self._tokens, self._cache)
+        return self._network.logits(hidden), hidden
+
+
+class CapturedDraft:
+    """A draft of k tokens, all draws and forwards, during which the host neither waits nor launches a kernel.
+
+    With `feeds` the draft begins with a forward of the last token, otherwise with that forward's logits.
+    """
+
+    def __init__(
+        self, model: Stepping, cache: GraphCache, drafting: DraftSettings, like: DraftInputs, capture: Capture
+    ) -> None:
+        self._model, self._drafting, self._cache = model, drafting, cache
+        self._sampler = Sampler(drafting.temperature, drafting.top_k, drafting.top_p)
+        self._start = DraftInputs(*(None if each is None else each.clone() for each in like))
+        self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=cache.positions.device)
+        self._replay, _ = capture(self._run, self._cache.positions.zero_)
+        self._tables = model.tables()
+
+    def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
+        """Draft from `start` with uniforms (k,), feeding positions from `first` on.
+
+        The result is valid until the next replay.
+        """
+        for buffer, value in zip(self._start, start, strict=True):
+            if buffer is not None and value is not None:
+                buffer.copy_(value)
+        if uniforms is not None:
+            self._uniforms.copy_(uniforms)
+        self._cache.positions.fill_(first)
+        return self._replay()
+
+    def _run(self) -> DraftOutputs:
+        logits, states, token = self._start
+        drawn: list[tuple[Tensor, Tensor]] = []
+        read: list[tuple[Tensor, Tensor]] = []
+        for i in range(self._drafting.k):
+            if token is not None:
+                if read:
+                    self._cache.positions.add_(1)
+                self._cache.begin()
+                logits, states = self._model.step(token.clamp_min(0), self._cache, states)  # INVALID has no embedding
+                logits = logits[:, : self._drafting.vocabulary]
+                read.append((logits, states))
+            assert logits is not None
+            drawn.append(self._sampler.draw(logits, self._uniforms[i : i + 1]))
+            token = drawn[-1][0]
+        return DraftOutputs(*(torch.cat([pair[j] for pair in pairs]) for pairs in (drawn, read) for j in (0, 1)))
 
 
 class Graphs:
@@ -33,17 +171,17 @@ class Graphs:
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
-        self._held: Tensor | None = None  # the tensor that the graphs were captured on
+        self._storage: Tensor | None = None  # the tensor that the graphs were captured on
         self._max_block = 0
-        self._graphs: dict[tuple[int, int], Graph] = {}
-        self._drafts: dict[tuple[Drafting, int], DraftGraph] = {}
-        self._wanted: dict[Drafting, Start] = {}  # requested drafts, with inputs of their shapes
+        self._graphs: dict[tuple[int, int], CapturedForward] = {}
+        self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
+        self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
     def open(self, session: object) -> None:
-        """Give the cache to a session. Clears it if the previous session was never settled."""
+        """Give the cache to a session. Clears it if the previous session never finished."""
         if not self._is_clean:
             with torch.inference_mode():
-                self.cache.held.zero_()
+                self.cache.storage.zero_()
         self._owner, self._is_clean = weakref.ref(session), False
         self.cache.length = 0
 
@@ -51,7 +189,7 @@ class Graphs:
         """Return whether the session owns the cache."""
         return self._owner() is session
 
-    def settled(self) -> None:
+    def mark_finite(self) -> None:
         """Mark the cache as finite."""
         self._is_clean = True
 
@@ -65,57 +203,62 @@ class Graphs:
         self._max_block = max(self._max_block, max_block)
         before = len(self._graphs) + len(self._drafts)
         with torch.inference_mode():
-            if length > self.cache.capacity or self._held is not self.cache.held:
+            if length > self.cache.capacity or self._storage is not self.cache.storage:
                 self._graphs, self._drafts, self._owner, before = {}, {}, lambda: None, 0
                 self.cache = self.network.new_cache(None)
                 self.cache.begin(length)
-                self._held = self.cache.held
-                self._held.zero_()
+                self._storage = self.cache.storage
+                self._storage.zero_()
             for span in reversed(self._spans()):
                 for n in range(1, self._max_block + 1):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
-                        self._graphs[n, span] = Graph(self.network, self._place(n, span), self._capture)
-                for drafting, like in self._wanted.items():
+                        self._graphs[n, span] = CapturedForward(self.network, self._view(n, span), self._capture)
+                for drafting, like in self._requested.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
-                        graph = DraftGraph(self.network, self._place(1, span), drafting, like, self._capture)
+                        graph = CapturedDraft(self.network, self._view(1, span), drafting, like, self._capture)
                         self._drafts[drafting, span] = graph
             captured = len(self._graphs) + len(self._drafts) - before
             if captured:  # warm-ups wrote to the cache
-                self.cache.held.zero_()
+                self.cache.storage.zero_()
                 self._owner, self._is_clean = lambda: None, True
         return captured
 
     def forget_drafts(self) -> None:
         """Drop the draft graphs, which belong to one setting of the sampler."""
-        self._drafts, self._wanted = {}, {}
+        self._drafts, self._requested = {}, {}
 
-    def find(self, n: int, length: int) -> Graph | None:
+    def find(self, n: int, length: int) -> CapturedForward | None:
         """Return the graph of n tokens that covers `length` positions.
 
         None if none was captured, or if a longer sequence has since made the cache grow and move.
         """
-        if self._held is not self.cache.held:
+        if self._storage is not self.cache.storage:
             return None
         return next(
             (self._graphs[n, span] for span in self._spans() if span >= length and (n, span) in self._graphs), None
         )
 
-    def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
-        """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured. The next
-        `prepare` then captures it.
+    def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> CapturedDraft | None:
+        """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured.
+
+        The next `prepare` then captures it.
         """
-        self._wanted.setdefault(drafting, like)
-        if self._held is not self.cache.held:
+        self._requested.setdefault(drafting, like)
+        if self._storage is not self.cache.storage:
             return None
         spans = (span for span in self._spans() if span >= length and (drafting, span) in self._drafts)
         return next((self._drafts[drafting, span] for span in spans), None)
 
-    def _place(self, n: int, span: int) -> Place:
-        held = self.cache.held
-        if self._is_fused and isinstance(self.network, Network) and SplitPlace.fits(n, self.network.query_heads, held):
-            return SplitPlace(held, n, span)
-        return Place(held, n, span)
+    def _view(self, n: int, span: int) -> GraphCache:
+        storage = self.cache.storage
+        if (
+            self._is_fused
+            and isinstance(self.network, Network)
+            and FlexGraphCache.fits(n, self.network.query_heads, storage)
+        ):
+            return FlexGraphCache(storage, n, span)
+        return GraphCache(storage, n, span)
 
     def _spans(self) -> list[int]:
         """Return the spans of graphs: the whole cache if fused, else powers of two, since a graph reads its whole span."""
@@ -125,36 +268,3 @@ class Graphs:
         while spans[-1] < self.cache.capacity:
             spans.append(2 * spans[-1])
         return spans
-
-
-class GraphSession(LeanSession):
-    """A lean session whose short forwards are graphs; a prompt, or a forward without a graph, runs as in LeanSession."""
-
-    def __init__(self, graphs: Graphs, vocabulary: int) -> None:
-        assert isinstance(graphs.network, Network)
-        super().__init__(graphs.network, vocabulary)
-        self._graphs = graphs
-        self._cache = graphs.cache
-        graphs.open(self)
-
-    def find_draft(self, drafting: Drafting, length: int, like: Start) -> DraftGraph | None:
-        assert self._graphs.is_open_for(self), "another session owns these graphs"
-        return self._graphs.find_draft(drafting, length, like)
-
-    def settle(self) -> None:
-        super().settle()
-        if self._graphs.is_open_for(self):
-            self._graphs.settled()
-
-    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        assert self._graphs.is_open_for(self), "another session owns these graphs"
-        cache = self._graphs.cache
-        n, first = len(tokens), cache.length
-        graph = self._graphs.find(n, first + n) if first else None
-        if graph is None:
-            return super()._forward(tokens, keep)
-        with torch.inference_mode():
-            logits, states = graph.replay(tokens, first)
-            out = logits[-keep:, : self._vocabulary].clone(), states.clone() if self.keeps_hidden else None
-        cache.length += n
-        return out

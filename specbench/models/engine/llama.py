@@ -45,9 +45,7 @@ class Layers:
         return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
-        """x (n, hidden), input of the first layer after the cached positions -> normalized output of the last layer (n,
-        hidden).
-        """
+        """Return the normalized output (n, hidden) of the last layer for x (n, hidden) after the cached positions."""
         n, rotated = len(x), self.heads + self.kv_heads
         cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
         mask, scale = cache.mask(), self.dim**-0.5

@@ -1,6 +1,4 @@
-"""The interface of a lean model: the decode-time forward of one architecture, over the weights that transformers
-loaded.
-"""
+"""The interface of a lean model: one architecture's decode-time forward over the weights that transformers loaded."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -36,9 +34,9 @@ class Network(ABC):
     families: ClassVar[dict[str, type["Network"]]] = {}  # by the names of examples
 
     def __init_subclass__(cls) -> None:
-        own = cls.__dict__  # a subclass of an architecture does not take over the classes of its parent
-        Network.members |= dict.fromkeys(own.get("kinds", ()), cls)
-        Network.families |= dict.fromkeys(own.get("examples", ()), cls)
+        attributes = cls.__dict__  # a subclass of an architecture does not take over the classes of its parent
+        Network.members |= dict.fromkeys(attributes.get("kinds", ()), cls)
+        Network.families |= dict.fromkeys(attributes.get("examples", ()), cls)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config: Any = model.config
@@ -59,23 +57,23 @@ class Network(ABC):
 
     @abstractmethod
     def new_cache(self, source: Tensor | None) -> Cache:
-        """Return an empty cache of the architecture's shape; `source` is the encoder's output (m, hidden), if there is
-        one.
+        """Return an empty cache of the architecture's shape.
+
+        `source` is the encoder's output (m, hidden), if there is one.
         """
 
     @abstractmethod
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """tokens (n,) after the cached positions -> the last layer's hidden states (n, hidden), normalized for the LM
-        head.
-        """
+        """Return the hidden states (n, hidden) of tokens (n,) after the cached positions, normalized for the LM head."""
 
     def fused(self) -> AbstractContextManager[None]:
         """Return a context within which forwards fuse elementwise operations, if the architecture can."""
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed a token (1,). Returns logits (1, rows of the LM head) and states (1, hidden). Previous states are not
-        needed.
+        """Feed a token (1,). Returns logits (1, rows of the LM head) and states (1, hidden).
+
+        Previous states are not needed.
         """
         hidden = self.forward(token, cache)
         return self.logits(hidden), hidden
@@ -100,8 +98,8 @@ def small_config(family: str, vocabulary: int, positions: int) -> PreTrainedConf
 
 def unsupported(config: Any) -> str:
     """Return why there is no lean model of this configuration; empty if there is one."""
-    known = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-    kind = known.get(config.model_type, config.model_type)
+    classes = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
+    kind = classes.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
     if getattr(config, "quantization_config", None) is not None:

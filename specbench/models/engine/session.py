@@ -1,13 +1,13 @@
-"""A session over a lean model. Truncating its cache moves a position, and no forward allocates cache memory."""
+"""Sessions over a lean model, with and without CUDA graphs. No forward allocates memory for the cache."""
 
 import torch
 from torch import Tensor
 
-from specbench.models.cached_session import CachedSession
-from specbench.models.draft_graph import Drafted
-from specbench.models.eager_session import encoded
+from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.engine.cache import Cache
+from specbench.models.engine.graphs import Graphs
 from specbench.models.engine.network import Network
+from specbench.models.transformers_session import encoded
 
 
 class LeanSession(CachedSession):
@@ -21,11 +21,11 @@ class LeanSession(CachedSession):
     def logits_of(self, states: Tensor) -> Tensor:
         return self._network.logits(states.to(self._network.head.dtype), self._vocabulary)
 
-    def _forget(self, known: int) -> None:
+    def _forget(self, length: int) -> None:
         assert self._cache is not None
-        self._cache.length = known
+        self._cache.length = length
 
-    def _fed_by_graph(self, out: Drafted) -> None:
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
         super()._fed_by_graph(out)
         assert self._cache is not None
         self._cache.length += len(out.logits)
@@ -45,3 +45,36 @@ class LeanSession(CachedSession):
             source = encoded(self._network.model, self._source, self.usage).last_hidden_state[0]  # (m, hidden)
         self._cache = self._network.new_cache(source)
         return self._cache
+
+
+class GraphSession(LeanSession):
+    """A lean session whose short forwards are graphs; a prompt, or a forward without a graph, runs as in LeanSession."""
+
+    def __init__(self, graphs: Graphs, vocabulary: int) -> None:
+        assert isinstance(graphs.network, Network)
+        super().__init__(graphs.network, vocabulary)
+        self._graphs = graphs
+        self._cache = graphs.cache
+        graphs.open(self)
+
+    def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> DraftGraph | None:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, like)
+
+    def finish(self) -> None:
+        super().finish()
+        if self._graphs.is_open_for(self):
+            self._graphs.mark_finite()
+
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        cache = self._graphs.cache
+        n, first = len(tokens), cache.length
+        graph = self._graphs.find(n, first + n) if first else None
+        if graph is None:
+            return super()._forward(tokens, keep)
+        with torch.inference_mode():
+            logits, states = graph.replay(tokens, first)
+            out = logits[-keep:, : self._vocabulary].clone(), states.clone() if self.keeps_hidden else None
+        cache.length += n
+        return out

@@ -1,5 +1,4 @@
-"""The decoder of T5, T5 v1.1 and mT5: relative position biases, unscaled attention, cross-attention to an encoded
-source.
+"""The decoder of T5, T5 v1.1 and mT5: relative position biases, unscaled attention, cross-attention to an encoded source.
 
 The encoder is transformers' own. The decoder's keys and values of its output are computed once per prompt.
 """
@@ -63,16 +62,16 @@ class T5(Network):
         self.act = ACTIVATIONS[self.config.dense_act_fn]
         self.layers = []
         for block in decoder.block:
-            own, other, dense = block.layer[0], block.layer[1], block.layer[2]
-            attention, cross, wide = own.SelfAttention, other.EncDecAttention, dense.DenseReluDense
+            self_block, cross_block, dense_block = block.layer[0], block.layer[1], block.layer[2]
+            attention, cross, wide = self_block.SelfAttention, cross_block.EncDecAttention, dense_block.DenseReluDense
             self.layers.append((
-                RMSNorm(own.layer_norm, eps),
+                RMSNorm(self_block.layer_norm, eps),
                 product_of([attention.q, attention.k, attention.v]),
                 product_of([attention.o]),
-                RMSNorm(other.layer_norm, eps),
+                RMSNorm(cross_block.layer_norm, eps),
                 product_of([cross.q]),
                 product_of([cross.o]),
-                RMSNorm(dense.layer_norm, eps),
+                RMSNorm(dense_block.layer_norm, eps),
                 product_of([wide.wi_0, wide.wi_1] if self.config.is_gated_act else [wide.wi]),
                 product_of([wide.wo]),
             ))  # fmt: skip
@@ -101,7 +100,7 @@ class T5(Network):
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         assert isinstance(cache, T5Cache)
         n = len(tokens)
-        bias = self._bias(cache)  # (heads, n, held)
+        bias = self._bias(cache)  # (heads, n, cached)
         x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
             heads = qkv(norm(x)).view(n, -1, self.dim)
@@ -120,10 +119,10 @@ class T5(Network):
         return self.norm(x) * self.scale_out
 
     def _bias(self, cache: Cache) -> Tensor:
-        """Return the bias of each cached position by its distance, (heads, n, held); -inf for later positions."""
+        """Return the bias of each cached position by its distance, (heads, n, cached); -inf for later positions."""
         if self.biases.shape[1] < cache.capacity:
             self.biases = self._by_distance(cache.capacity)
-        distances = cache.distances()  # (n, held)
+        distances = cache.distances()  # (n, cached)
         bias: Tensor = self.biases[:, distances.clamp_min(0)]
         mask = cache.mask()
         return bias if mask is None else bias + mask

@@ -1,5 +1,4 @@
-"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from
-it.
+"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from it.
 
 A feature f_t is the base's last hidden state at token t, as its LM head reads it. From f_t and the embedding of token t
 + 1 the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
@@ -18,7 +17,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
+from specbench.decoding.drafting import common_prefix
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
+from specbench.decoding.session import Session
 from specbench.errors import MissingAsset
+from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
@@ -46,7 +49,7 @@ class EagleHead(Head):
 
     def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
         super().__init__()
-        self.own_embedding = False  # whether the checkpoint has an embedding
+        self.has_embedding = False  # whether the checkpoint has an embedding
         self.graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
@@ -70,11 +73,11 @@ class EagleHead(Head):
         # Rotary positions need an even dimension
         heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
-        own = LlamaConfig(
+        llama = LlamaConfig(
             vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
             num_key_value_heads=heads, max_position_embeddings=longest,
         )  # fmt: skip
-        return cls(own)
+        return cls(llama)
 
     def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Return fhat_{t+1} (batch, n, H) from tokens t + 1 (batch, n) and features f_t (batch, n, H)."""
@@ -83,11 +86,12 @@ class EagleHead(Head):
         return out
 
     def goes_with(self, embedding: Tensor) -> Self:
-        """Move the head to the device and dtype of its base's embedding (V, H), which it uses if it has none of its
-        own.
+        """Move the head to the device and dtype of its base's embedding (V, H).
+
+        The head uses that embedding if it has none of its own.
         """
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
-        if not self.own_embedding:
+        if not self.has_embedding:
             self.inner.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
         return self
 
@@ -130,7 +134,7 @@ class EagleHead(Head):
                 raise MissingAsset(f"{folder} is not an EAGLE-1 head: missing {lacking}, unexpected {unknown}")
         except UNREADABLE as error:
             raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {in_one_line(error)}") from None
-        head.own_embedding = EMBEDDING in weights
+        head.has_embedding = EMBEDDING in weights
         head.provenance = provenance
         return head
 
@@ -158,8 +162,9 @@ class EagleNetwork:
         return nullcontext()
 
     def step(self, token: Tensor, cache: Cache, states: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Feed one token (1,) after a feature (1, H). Returns logits (1, rows of the LM head) and the next feature (1,
-        H).
+        """Feed one token (1,) after a feature (1, H).
+
+        Returns logits (1, rows of the LM head) and the next feature (1, H).
         """
         assert states is not None
         feature = self._head.advance(token, states, cache)
@@ -167,3 +172,100 @@ class EagleNetwork:
 
     def tables(self) -> tuple[Tensor, ...]:
         return self._head.layers.ropes.until(0)
+
+
+class EagleSession(CachedSession):
+    """A head's session on one sequence, over the session of its base.
+
+    As in other sessions, the cache is validated by comparing tokens: entry i holds token i + 1 with f_i, and is valid
+    while tokens 0 .. i + 1 are the same. Entries fed while drafting contain the head's own features and are dropped.
+    """
+
+    def __init__(self, head: EagleHead, base: Session, catch_up: bool = True) -> None:
+        weight = head.fc.weight
+        super().__init__("EAGLE head", weight.device)
+        base.keeps_hidden = True
+        self._base, self._catch_up, self._head, self._graphs = base, catch_up, head, head.graphs
+        self._cache = head.graphs.cache if head.graphs else head.layers.new_cache()
+        if head.graphs:
+            head.graphs.open(self)
+        self._features = weight.new_empty(0, 0)  # (n, H), for the next forward: the base's, or the head's own last one
+
+    def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        """Draft up to k tokens after ids, one forward each, ending at an EOS; none if ids is a single token.
+
+        The base first reads what it lacks of ids except the last token, in an extra forward, which happens with a
+        prompt and when a level above has added a token. Without `catch_up` the head continues from its own features
+        instead.
+        """
+        n = len(ids)
+        if n < 2 or not k:
+            return Draft([], torch.empty(0, 0))
+        features = n - 1
+        if not self._catch_up:
+            features = min(self._base.cached_length(ids), n - 1) or n - 1
+        # Entries that stay valid; the last one is recomputed
+        entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
+        self._cut(entries)
+        self._features = self._base.hidden(ids[:features], entries).to(self._head.fc.weight.dtype)
+        logits = self._fed(ids[entries + 1 : features + 1], entries)
+        self._ids = ids[: features + 1]
+        for at in range(features, n - 1):
+            logits = self._fed(ids[at + 1 : at + 2], at)
+        if self._device.type == "cpu":
+            drawn, probs = self._drawn_in_turn(logits, k, sampler, eos)
+        else:
+            drawn, probs, _ = self._drafted(logits, k, sampler, n - 1)
+        self._cache.length = features
+        tokens = read_tokens(drawn)
+        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
+        return Draft(tokens[:length], probs[:length])
+
+    def _drawn_in_turn(self, logits: Tensor, k: int, sampler: Sampler, eos: frozenset[int]) -> tuple[Tensor, Tensor]:
+        """Return up to k tokens and the distributions that they were drawn from, ending at an EOS."""
+        drawn: list[Tensor] = []
+        probs: list[Tensor] = []
+        while True:
+            token, row = sampler.draw(logits)  # (1,), (1, V)
+            drawn.append(token)
+            probs.append(row)
+            if len(drawn) == k or int(token) in eos:
+                return torch.cat(drawn), torch.cat(probs)
+            logits = self._timed(token, keep=1, cached=self._cache.length)
+
+    def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        if self._graphs is None:
+            return None
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, start)
+
+    def _draft_states(self) -> Tensor:
+        return self._features
+
+    def _fed_by_graph(self, out: DraftOutputs) -> None:
+        """Do nothing, since entries fed while drafting are dropped."""
+
+    def finish(self) -> None:
+        super().finish()
+        if self._graphs and self._graphs.is_open_for(self):
+            self._graphs.mark_finite()
+
+    def _fed(self, tokens: list[int], cached: int) -> Tensor:
+        return self._timed(to_device(tokens, self._device), keep=1, cached=cached)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._base.logits_of(states)
+
+    def _forget(self, cached: int) -> None:
+        self._cache.length = cached
+
+    def _cut(self, cached: int) -> None:
+        self._cache.length = cached
+
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        with torch.inference_mode():
+            self._cache.begin(len(tokens))
+            out = self._head.advance(tokens, self._features, self._cache)
+            self._cache.end()
+            self._features = out[-1:]  # (1, H), for the next forward unless the base reads more
+            return self._base.logits_of(self._features), None

@@ -1,15 +1,23 @@
-"""Resolution of a pair's heads: revisions, checksums, and their provenance."""
+"""Resolution and loading of a pair's heads: revisions, checksums, provenance, and checks that they match the models."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.config.pair import HeadSpec, Pair, folder
 from specbench.data.hub import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset, hint
-from specbench.models.heads import Provenance
-from specbench.models.heads.head import FILE, provenance_in
+from specbench.models.heads import EagleHead, Head, LengthHead, Provenance, Verifier
+from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
+from specbench.models.resolve import ResolvedModel
 from specbench.runs.run_spec import HeadSource
+
+HUB_FILES = ["config.json", "*.safetensors", "*.bin"]
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,13 @@ class ResolvedHead:
 
 def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, ResolvedHead]:
     """Return the heads of these names. Raises MissingAsset if one is not here and cannot be fetched."""
-    found = {}
+    heads = {}
     for name in names:
         if name not in pair.heads:
             raise ConfigError(f"this pair has no head '{name}'{hint(name, pair.heads)}")
         spec = pair.heads[name]
         if pair.weights == "dummy":
-            found[name] = ResolvedHead(spec, weights="dummy")
+            heads[name] = ResolvedHead(spec, weights="dummy")
             continue
         local, commit = folder(spec.path, base), ""
         if not local:
@@ -65,5 +73,68 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
             raise MissingAsset(f"head '{name}': no folder {spec.path}")
         checksum = local_checksum(local) or "" if local else ""
         provenance = provenance_in(local) if local else Provenance()
-        found[name] = ResolvedHead(spec, commit, checksum, "real", provenance.report, provenance.data)
-    return found
+        heads[name] = ResolvedHead(spec, commit, checksum, "real", provenance.report, provenance.data)
+    return heads
+
+
+def load_head(
+    name: str, head: ResolvedHead, models: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
+) -> Head:
+    """Return a head on its base's device, ready for use. `model` is the base.
+
+    Raises ConfigError, with both names, if it was trained on other models or does not fit the base's width, and
+    MissingAsset if it cannot be fetched or read.
+    """
+    kind, config = kind_named(head.spec.kind), models[head.spec.base].config
+    if head.weights == "dummy":
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            loaded = _fresh(kind, model)
+    else:
+        loaded = kind.read(_here(name, head, base))
+        _require_match(name, head, loaded, models)
+    width, head_width = config.hidden_size, _width(loaded)
+    if head_width not in (None, width):
+        raise ConfigError(
+            f"head '{name}' ({head.spec.path}) reads states of width {head_width}, and its base '{head.spec.base}'"
+            f" ({models[head.spec.base].spec.path}) has {width}"
+        )
+    embedding = model.get_input_embeddings().weight
+    if isinstance(loaded, EagleHead):
+        return loaded.goes_with(embedding)
+    if isinstance(loaded, Verifier):
+        loaded.embedding = embedding.detach()
+    return loaded.placed(model.device)
+
+
+def _fresh(kind: type[Head], model: PreTrainedModel) -> Head:
+    """Return an untrained head, for models with random weights."""
+    if kind is EagleHead:
+        return EagleHead.of(model.config)
+    return kind(**({} if kind is LengthHead else {"hidden": model.config.hidden_size}))
+
+
+def _here(name: str, head: ResolvedHead, base: Path) -> Path:
+    """Return the folder of a head, fetched if it is on the hub."""
+    local = folder(head.spec.path, base)
+    if local:
+        return local
+    try:
+        return Path(snapshot_download(head.spec.path, revision=head.revision or None, allow_patterns=HUB_FILES))
+    except (OSError, ValueError) as error:
+        raise missing_model(f"head {name}", head.spec.path, error) from None
+
+
+def _require_match(name: str, head: ResolvedHead, loaded: Head, models: Mapping[str, ResolvedModel]) -> None:
+    """Raise ConfigError if the head records other models. Heads published elsewhere record none."""
+    for role, trained in ((head.spec.base, loaded.provenance.base), (head.spec.target, loaded.provenance.target)):
+        if trained and role in models and not same_model(trained, models[role].identity):
+            raise ConfigError(
+                f"head '{name}' ({head.spec.path}) was trained with {described(trained)}, and this pair's '{role}' is"
+                f" {described(models[role].identity)}"
+            )
+
+
+def _width(head: Head) -> int | None:
+    """Return the width H of the states that the head reads, or None."""
+    return int(head.config.hidden_size) if isinstance(head, EagleHead) else head.settings.get("hidden")

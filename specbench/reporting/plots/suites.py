@@ -15,7 +15,7 @@ from specbench.analysis.points import Point
 from specbench.analysis.rows import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.theory.sprinting import expected_drafts, expected_run
-from specbench.config.suite_layout import PROMPT, PlotSpec
+from specbench.config.suite import PROMPT, PlotSpec
 from specbench.reporting.column import HUNDREDTHS, THOUSANDTHS
 from specbench.reporting.columns import column_of
 from specbench.reporting.plots.figures import (

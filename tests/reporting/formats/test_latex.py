@@ -11,7 +11,7 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import Spread
-from specbench.config.suite_layout import TableSpec
+from specbench.config.suite import TableSpec
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.point_tables import paper_tables, pivot

@@ -1,4 +1,4 @@
-"""From a request for a trained head to the head in its folder."""
+"""From a request to train a head, or to fine-tune a model, to the result in its folder."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,7 @@ from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.budget import Budget
+from specbench.training.finetune import Finetuning, finetune
 from specbench.training.recipes import recipe_of
 from specbench.training.texts import Source, Text, gather
 from specbench.training.trainer import Settings, Trained, Training, require_known
@@ -67,11 +68,11 @@ class TrainRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedHead:
+class TrainingResult:
     """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
 
-    `skip` is the number of rows of each task that training left out, and `texts_left` the number of texts that the time limit
-    left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
+    `skip` is the number of rows of each task that training left out, and `texts_omitted` the number of texts that the time
+    limit left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
     """
 
     kind: HeadKind
@@ -80,7 +81,7 @@ class TrainedHead:
     folder: Path
     report: Table
     skip: int = 0
-    texts_left: int = 0
+    texts_omitted: int = 0
     is_limited: bool = False
     trial: HeadTrial | None = None
 
@@ -91,7 +92,7 @@ class TrainedHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _ResolvedRequest:
     """A request with its pair, the models to load, the tasks and the recipe."""
 
     request: TrainRequest
@@ -108,7 +109,7 @@ class _Job:
         return TEXTS[self.request.kind] if self.request.count is None else self.request.count
 
 
-def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
+def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
     """Train a head, write it into its folder, and try it on held-out prompts.
 
     The models' outputs are collected first. A second call resumes.
@@ -132,17 +133,17 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainedHead:
                 observer,
             )  # fmt: skip
         if trial:
-            rows = [method_row(each, row) for each in trial.summaries for row in each.methods]
+            rows = [method_row(summary, row) for summary in trial.summaries for row in summary.methods]
             _write_report(folder, {**report, "trial": rows})
     available = trained.texts.about["available"]
     assert isinstance(available, int)
-    return TrainedHead(
+    return TrainingResult(
         kind=request.kind, base=base, sources=job.sources, folder=folder, report=report, skip=request.skip,
-        texts_left=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
+        texts_omitted=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
     )  # fmt: skip
 
 
-def _job(request: TrainRequest) -> _Job:
+def _job(request: TrainRequest) -> _ResolvedRequest:
     """Resolve a request. Raises ConfigError for a mistake in it."""
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
@@ -160,7 +161,7 @@ def _job(request: TrainRequest) -> _Job:
     require_known(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
-    return _Job(
+    return _ResolvedRequest(
         request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
         settings=Settings(
             base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
@@ -174,7 +175,7 @@ def _write_report(folder: Path, report: Table) -> None:
     write(folder / "report.json", json.dumps(report, indent=1) + "\n")
 
 
-def _trained(job: _Job, observer: Observer) -> Trained:
+def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
     """Train a head and write it into its folder."""
     request, settings, folder = job.request, job.settings, job.folder
     kind, device = request.kind, device_of(request.options.device)
@@ -187,7 +188,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
         observer.message(f"replacing the head in {folder}; to keep it, choose another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     about: Table = {
-        "models": {role: each.identity for role, each in models.items()},
+        "models": {role: model.identity for role, model in models.items()},
         "texts": texts.sha256,
         "seed": request.seed,
         "kind": kind.value,
@@ -218,7 +219,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
     return trained
 
 
-def _acceptance(job: _Job, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
+def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
     drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
     acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)
@@ -241,3 +242,58 @@ def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[Sour
 
 def _folder(kind: HeadKind, base: str, pair: str) -> Path:
     return Path("heads") / pair / (kind.value if base in ("draft", "target") else f"{kind.value}-{base}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest:
+    """A model of a pair to fine-tune on a task.
+
+    `count` texts are taken (0: all) after the first `skip` rows. Training ends after `minutes`, if it is not 0.
+    """
+
+    pair: str
+    role: str
+    task: str
+    options: Options = field(default_factory=Options)
+    count: int = 0
+    skip: int = 0
+    seed: int = 0
+    minutes: float = 0.0
+    recipe: Table = field(default_factory=dict)
+    out: Path | None = None
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A fine-tuned model's folder and report, with its role and task."""
+
+    folder: Path
+    role: str
+    task: str
+    report: Table
+
+
+def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedModel:
+    """Fine-tune a model on the training rows of a task. A second call resumes.
+
+    Raises:
+        ConfigError: A mistake in the request.
+        MissingAsset: The model, data or accelerate are missing.
+    """
+    options = request.options
+    preset, pair = selection.read_pair(request.pair, options)
+    pair.group(request.role)
+    if pair.weights == "dummy":
+        raise ConfigError("a model with dummy weights cannot be fine-tuned")
+    name, task = selection.read_task(request.task, pair, options)
+    source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
+    folder = request.out or Path("models") / preset.name / f"{request.role}-{name.replace(':', '-')}"
+    device, base = device_of(options.device), preset.path.parent
+    models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
+    with locked([folder], request.access):
+        with observer.status(f"loading {request.role}"):
+            loaded = loader.load(models, base, device)
+            texts = gather(loaded, [source], request.count, request.skip, request.seed)
+        job = Finetuning(loaded, request.role, texts, folder, request.seed, request.minutes, request.recipe)
+        return FinetunedModel(folder, request.role, name, finetune(job, observer))

@@ -1,39 +1,95 @@
-"""Synthetic logits: the model runs at its real cost, and its logits are replaced by a deterministic random function of
-the context.
+"""Simulated models: random weights in a real architecture, and synthetic logits at the real cost of a model.
 
-All models of a pair share logits for each context, and every model adds noise of its own. The sizes of the noise, the
-models' `spreads`, determine how often one model accepts another's drafts; `calibrate` finds the spread for a wanted
-acceptance rate. Nothing about quality can be measured with such logits.
+Dummy weights allow timing without downloads. With synthetic logits the model runs as usual, and its logits are replaced by
+a deterministic random function of the context. All models of a pair share logits for each context, and every model adds
+noise of its own. The sizes of the noise, the models' `spreads`, determine how often one model accepts another's drafts;
+`calibrate` finds the spread for a given acceptance rate. Nothing about quality can be measured with either.
 """
 
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from specbench.config.construct import Table
+from specbench.config.model_files import bundled_architecture
+from specbench.config.pair import PACKAGE
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Session
-from specbench.decoding.usage import Usage
-from specbench.errors import ConfigError
+from specbench.decoding.session import Session, Usage
+from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.files import in_one_line, read_json
+from specbench.models.checkpoints import CONSTRUCTION
 
+TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
 SUPPORT = 96  # tokens with a non-negligible probability after a context; two independent tokens are equal at 1 / 96
-BASE = 2.0  # standard deviation of the shared logits
+SHARED_SPREAD = 2.0  # standard deviation of the shared logits
 NEVER = -1e4  # the logit of every other token
 MAX_SPREAD = 40.0
 CONTEXTS = 8_192  # contexts that calibration averages over
-
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def architecture(path: str, changes: Table) -> PreTrainedConfig:
+    """Return the configuration of a hub id of configs/architectures/, with changed keys.
+
+    Raises MissingAsset for a model whose architecture is not there, and ConfigError for an unknown key.
+    """
+    return _built(bundled_architecture(path), changes)
+
+
+def architecture_in(folder: Path, changes: Table) -> PreTrainedConfig:
+    """Return a local folder's configuration with changed keys. Raises ConfigError for an unknown key."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise MissingAsset(f"{folder} holds no model (no config.json)")
+    return _built(read_json(path, Table), changes)
+
+
+def _built(table: Table, changes: Table) -> PreTrainedConfig:
+    """Return the configuration, constructed with the changes, so that derived values fit."""
+    plain = _config(table)
+    for key in changes:
+        if not hasattr(plain, key):
+            near = hint(key, plain.to_dict())
+            raise ConfigError(f"config.{key}: the architecture {plain.model_type} has no such key{near}")
+    merged = {
+        key: {**current, **value} if isinstance(value, dict) and isinstance(current := table.get(key), dict) else value
+        for key, value in changes.items()
+    }
+    return _config(table | merged)
+
+
+def _config(table: Table) -> PreTrainedConfig:
+    """Return transformers' configuration of these keys. Raises ConfigError for values that describe no model."""
+    try:
+        return AutoConfig.for_model(**table)
+    except Exception as error:  # any error that transformers raises for an impossible value
+        raise ConfigError(f"config describes no {table.get('model_type', 'model')}: {in_one_line(error)}") from None
+
+
+def random_model(config: PreTrainedConfig, dtype: str, device: torch.device, role: str = "") -> PreTrainedModel:
+    """Return the architecture with random weights seeded by the role, created on the device; reproducible."""
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    devices = [device] if device.type == "cuda" else []
+    with CONSTRUCTION, torch.random.fork_rng(devices), torch.device(device):
+        torch.manual_seed(zlib.crc32(role.encode()))
+        model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, dtype))
+    return model
 
 
 class SyntheticDistribution:
     """Logits (m, V) of m contexts, each identified by a hash. `member` numbers the models of a pair.
 
-    SUPPORT tokens, evenly spaced from a hashed offset, have normally distributed logits: BASE times a part that all
+    SUPPORT tokens, evenly spaced from a hashed offset, have normally distributed logits: SHARED_SPREAD times a part that all
     members share, plus `spread` times a part of the member's own. All other tokens have a negligible probability.
     """
 
@@ -57,8 +113,7 @@ class SyntheticDistribution:
 
 
 class SyntheticSession:
-    """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all
-    timings.
+    """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all timings.
 
     It reads every token, so on a GPU its drafts wait for the device, unlike those of a real model.
     """
@@ -79,13 +134,13 @@ class SyntheticSession:
     def score(self, ids: list[int], start: int) -> Tensor:
         self._inner.score(ids, start)
         begin = self._now()
-        known = common_prefix(ids, self._ids)
-        hashes = self._hashes[:known]
-        for token in ids[known:]:
+        cached = common_prefix(ids, self._ids)
+        hashes = self._hashes[:cached]
+        for token in ids[cached:]:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
         logits = self._distribution(torch.tensor(hashes[start:], device=self._device))
-        self.usage.off_clock += self._now() - begin
+        self.usage.excluded_seconds += self._now() - begin
         return logits
 
     def _now(self) -> float:
@@ -105,20 +160,20 @@ class SyntheticSession:
         return self._inner.keeps_hidden
 
     @keeps_hidden.setter
-    def keeps_hidden(self, wanted: bool) -> None:
+    def keeps_hidden(self, value: bool) -> None:
         raise ValueError("a model whose logits are synthetic has no hidden states that match them")
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         return self._inner.hidden(ids, start)
 
-    def known(self, ids: list[int]) -> int:
-        return self._inner.known(ids)
+    def cached_length(self, ids: list[int]) -> int:
+        return self._inner.cached_length(ids)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._inner.logits_of(states)
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def finish(self) -> None:
+        self._inner.finish()
 
 
 def calibrate(
@@ -160,8 +215,9 @@ def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sam
 
 
 def context_hash(before: int, token: int) -> int:
-    """Return the hash of a prefix extended by one token, as a signed 64-bit integer (splitmix64's finaliser over a
-    running sum).
+    """Return the hash of a prefix extended by one token, as a signed 64-bit integer.
+
+    It is splitmix64's finaliser over a running sum.
     """
     z = ((before & _MASK) * _MIX2 + token + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX1) & _MASK
@@ -182,9 +238,9 @@ def _numbers(stream: int) -> Tensor:
     return _normal(_contexts(), stream, SUPPORT)
 
 
-def _logits(shared: Tensor, own: Tensor, spread: float) -> Tensor:
+def _logits(shared: Tensor, individual: Tensor, spread: float) -> Tensor:
     """Combine the numbers that all members share with a member's own ones, float32."""
-    return (BASE * shared + spread * own).float()
+    return (SHARED_SPREAD * shared + spread * individual).float()
 
 
 def _mixed(x: Tensor) -> Tensor:
@@ -196,8 +252,9 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
-    """Return independent standard normal numbers (m, places), float64, for each context and stream: hashed uniforms,
-    inverted.
+    """Return independent standard normal numbers (m, places), float64, for each context and stream.
+
+    They are hashed uniforms, inverted.
     """
     at = torch.arange(places, device=contexts.device) + (stream + 1) * 4096
     bits = _mixed(_mixed(contexts)[:, None] + at * _signed(_MIX1))

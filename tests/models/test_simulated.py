@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from specbench.decoding.loop import Limits, decode
+from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture
@@ -17,16 +17,17 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.random_weights import architecture, random_model
-from specbench.models.synthetic_logits import (
+from specbench.models.simulated import (
     SUPPORT,
     SyntheticDistribution,
     SyntheticSession,
     _contexts,
     _normal,
     acceptance_at,
+    architecture,
     calibrate,
     context_hash,
+    random_model,
 )
 from specbench.verification.enumeration import Opened, TableSession, distance, generate, joint_distribution
 
@@ -161,8 +162,10 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)}, vocabulary=50)
-    out = decode(Autoregressive(scorers=("target",), target=Last()), models, Sampler(), Limits(frozenset(), 12))
-    assert models["target"].usage.off_clock == 12 * 20.0
+    out = decode(
+        Autoregressive(scorers=("target",), target=Last()), models, Sampler(), GenerationLimits(frozenset(), 12)
+    )
+    assert models["target"].usage.excluded_seconds == 12 * 20.0
     assert out.first_token_seconds == 1.0
     assert out.prefill_seconds + out.decode_seconds == 12.0
 

@@ -1,0 +1,181 @@
+"""Sessions over transformers' own modules: run eagerly, or by a library with every forward counted and timed."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from specbench.decoding.session import Usage
+from specbench.models.cached_session import CachedSession
+
+
+class EagerSession(CachedSession):
+    """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
+
+    `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
+    the encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. `device` is where a
+    model that is split over several devices reads its input. Raises
+    ValueError, naming the layer type, for an architecture whose cache cannot be truncated (sliding windows, recurrent
+    states).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocabulary: int,
+        source: list[int] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(model.config.name_or_path, device or model.device)
+        self._model, self._vocabulary = model, vocabulary
+        self._source = source
+        self._encoded: Any = None
+        self._cache = new_cache(model)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        head: Any = self._model.get_output_embeddings()
+        logits: Tensor = head(states.to(head.weight.dtype))[:, : self._vocabulary]
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _forget(self, length: int) -> None:
+        self._cache.crop(length - len(self._ids))
+
+    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
+        fed = tokens.unsqueeze(0)  # (1, n)
+        flags = {"use_cache": True, "output_hidden_states": self.keeps_hidden}
+        with torch.inference_mode():
+            if self._source is None:
+                out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **flags)
+            else:
+                if self._encoded is None:
+                    self._encoded = encoded(self._model, self._source, self.usage, self._device)
+                out = self._model(
+                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
+                )
+            logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
+            states = None
+            if self.keeps_hidden:
+                states = (out.hidden_states if self._source is None else out.decoder_hidden_states)[-1][0]
+                if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
+                    states = states * self._model.config.d_model**-0.5
+            return logits if logits.dtype == torch.float64 else logits.float(), states
+
+
+def encoded(model: PreTrainedModel, source: list[int], usage: Usage, device: torch.device | None = None) -> Any:
+    """Return the encoder's output for `source`, as transformers returns it.
+
+    Its time counts towards the forward that needs it.
+    """
+    usage.encodes += 1
+    usage.prefill_fed += len(source)
+    return model.get_encoder()(input_ids=torch.tensor([source], device=device or model.device))
+
+
+def window_of(model: PreTrainedModel) -> int | None:
+    """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions."""
+    return None if model.config.is_encoder_decoder else model.config.max_position_embeddings
+
+
+def new_cache(model: PreTrainedModel) -> Cache:
+    """Return an empty cache that can be truncated to any length. Raises ValueError, naming the layer type, if none can."""
+    cache = DynamicCache(config=model.config)
+    for layer in cache.layers:
+        if type(layer) is not DynamicLayer:
+            kind = type(layer).__name__
+            raise ValueError(f"{model.config.name_or_path}: a cache of {kind} cannot be truncated after a rejection")
+    return EncoderDecoderCache(cache, DynamicCache()) if model.config.is_encoder_decoder else cache
+
+
+def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Call `before` and `after` around a module's forwards, until the stack is closed."""
+    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+
+
+class InstrumentedSession:
+    """A loaded model and the ids that it reads: the prompt, or the encoder's input. It does not provide logits."""
+
+    def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
+        self.model, self.prompt = model, prompt
+        self.usage = Usage()
+        self.fed: list[int] = []  # tokens of every forward, including the first
+        self._marks: list[
+            tuple[int, int | None, Any, Any]
+        ] = []  # tokens fed, tokens cached before, times before and after
+
+    @contextmanager
+    def instrument(self) -> Iterator[None]:
+        """Count and time every forward of the model within this context."""
+        begun: list[tuple[int | None, Any]] = []
+
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            cache = kwargs.get("past_key_values")
+            length = 0 if cache is None else cache.get_seq_length()
+            # A static cache's length is a tensor
+            begun.append((length if isinstance(length, int) else None, self._now()))
+
+        def after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            ids = kwargs.get("decoder_input_ids", kwargs.get("input_ids"))
+            assert isinstance(ids, Tensor)
+            self.fed.append(ids.shape[-1])
+            self._marks.append((ids.shape[-1], *begun.pop(), self._now()))
+
+        def after_encoder(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            _, start = begun.pop()
+            self.usage.encodes += 1
+            self.usage.prefill(len(self.prompt), self._between(start, self._now()))
+
+        def compiled(config: Any) -> Callable[..., Any]:
+            """Return transformers' compiled call, timed from outside, since hooks inside it would be compiled too."""
+            call = type(self.model).get_compiled_call(self.model, config)
+
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                before(self.model, args, kwargs)
+                hooks.close()
+                output = call(*args, **kwargs)
+                _hook(hooks, self.model, before, after)
+                after(self.model, args, kwargs, output)
+                return output
+
+            return timed
+
+        with ExitStack() as stack, ExitStack() as hooks:
+            _hook(hooks, self.model, before, after)
+            if self.model.config.is_encoder_decoder:
+                _hook(stack, self.model.get_encoder(), before, after_encoder)
+            self.model.get_compiled_call = compiled
+            stack.callback(delattr, self.model, "get_compiled_call")
+            yield
+
+    def finish(self) -> None:
+        """Record the forwards so far."""
+        total = 0
+        for fed, cached, begin, end in self._marks:
+            seconds = self._between(begin, end)
+            if total:
+                self.usage.decoding(fed, seconds, total if cached is None else cached)
+            else:
+                self.usage.prefill(fed, seconds)
+            total += fed
+        self._marks = []
+
+    def _now(self) -> Any:
+        """Return the time, or a CUDA event that records it."""
+        if self.model.device.type != "cuda":
+            return time.perf_counter()
+        cuda: Any = torch.cuda
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two results of `_now`."""
+        if isinstance(begin, float):
+            return float(end - begin)
+        torch.cuda.synchronize(self.model.device)
+        return float(begin.elapsed_time(end)) / 1e3
