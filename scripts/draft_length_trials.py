@@ -16,7 +16,7 @@ import numpy as np
 import specbench
 from specbench.analysis.draft_lengths import LONGEST, predict
 from specbench.analysis.intervals import Estimate, interval_of_ratio
-from specbench.analysis.rows import Rows, complete, seconds
+from specbench.analysis.run_metrics import Rows, complete, seconds
 from specbench.analysis.speed import tokens_per_second
 from specbench.analysis.summary import summary_of
 from specbench.data import task

@@ -12,8 +12,8 @@ import torch
 
 from scripts.gpu.common import Engines, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
-from specbench.analysis import rows as records
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
+from specbench.analysis.run_metrics import seconds
 from specbench.decoding.loop import Limits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
@@ -123,8 +123,8 @@ class _Bench:
             runs = self._drafting(temperature)  # in new sessions, since capturing takes the cache of the old ones
             for run in runs.values():
                 run()
-            for engine, seconds in race(runs, self.settings).items():
-                values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
+            for engine, times in race(runs, self.settings).items():
+                values = [1e3 * each / self.settings.forwards / DRAFTED for each in times]
                 most, what = self.goal(engine, MOST_STEP), f"draft token, T = {temperature:g}"
                 out.append(figure(values, what=what, engine=engine, unit="ms", most=most, **self.same))
         return out
@@ -161,7 +161,7 @@ class _Bench:
             self._capture()
         figures = []
         for engine in names:
-            values = [1e3 * records.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
+            values = [1e3 * seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
             share = bound_share(
                 rows[engine],
                 {"it": self.traffic},

@@ -1,16 +1,24 @@
-"""Acceptance of drafts, and other counts of rounds."""
+"""Acceptance of drafts, other counts of rounds, and the origin of each token."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums
-from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
-from specbench.analysis.run_metrics import Spread, metric
-from specbench.runs.record import Record
+from specbench.analysis.run_metrics import Rows, Spread, metric, round_count, rounds_of, seconds, token_count
+from specbench.runs.record import Record, RoundRecord
 
 NOT_COUNTS = ("score", "threshold", "expected_rejections")  # numbers of rounds that are not counts
+ORIGINS = {
+    "a": "drafted and accepted",
+    "d": "drafted, committed untested",
+    "r": "replaces a rejected token",
+    "b": "bonus token after an accepted draft",
+    "m": "sampled by a model without a draft",
+    "x": "drafted and rejected, or drafted after a rejected token",
+}  # letters of origins; rejected tokens are not part of the output
 
 
 @metric("tokens/round", by_group=True)
@@ -226,3 +234,47 @@ def cut_prompts(rows: Rows) -> float:
 def answer_length(rows: Rows) -> float:
     """Tokens / generations."""
     return token_count(rows) / len(rows)
+
+
+# The origin of tokens: drafted, accepted, replaced, bonus, or sampled without a draft
+
+
+class TracedRound(TypedDict):
+    """A recorded round with the ids, texts and origins of its tokens. `rejected` is text; `inner` made the draft."""
+
+    tokens: int
+    drafted: int
+    tested: int
+    accepted: int
+    proposers: list[str]
+    counters: NotRequired[dict[str, float]]
+    untested: NotRequired[int]
+    rejected: str
+    ids: list[int]
+    pieces: list[str]
+    origins: str
+    inner: "list[TracedRound]"
+
+
+def token_origins(record: Record) -> str:
+    """Return a letter of ORIGINS for each token of a generation."""
+    letters = "".join(map(round_origins, record.rounds))
+    return letters[: len(record.tokens)] + "m" * (len(record.tokens) - len(letters))
+
+
+def round_origins(entry: RoundRecord) -> str:
+    """Return a letter for each committed token of a round: first untested, then accepted ones, then the model's own."""
+    untested, accepted = int(entry.get("untested", 0)), int(entry["accepted"])
+    rest = int(entry["tokens"]) - untested - accepted
+    last = "r" if entry["tested"] > accepted else "b" if entry["drafted"] or accepted else "m"
+    return "d" * untested + "a" * accepted + last * rest
+
+
+def rejected_drafts(record: Record) -> list[tuple[int, str]]:
+    """Rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
+    drafts, position = [], 0
+    for entry in record.rounds:
+        if entry.get("rejected"):
+            drafts.append((position + entry.get("untested", 0) + entry["accepted"], entry["rejected"]))
+        position += entry["tokens"]
+    return drafts

@@ -11,9 +11,8 @@ import numpy as np
 from specbench.analysis.acceptance import acceptance_by_model
 from specbench.analysis.intervals import Estimate, interval
 from specbench.analysis.points import Choice, Point
-from specbench.analysis.quality import by_prompt, score_change, scores_of
-from specbench.analysis.rows import Rows, complete, paired
-from specbench.analysis.run_metrics import METRICS
+from specbench.analysis.quality import score_change, scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import METRICS, Rows, complete, paired
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import (
     completion_speedup,
@@ -174,7 +173,10 @@ class Comparisons:
         if summary.run not in self._records:
             folder = Path(summary.folder)
             records = load(folder).records
-            self._records[summary.run] = records, by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
+            self._records[summary.run] = (
+                records,
+                scores_by_prompt(scores_of(folder), {r.sample: r.prompt for r in records}),
+            )
         return self._records[summary.run]
 
 

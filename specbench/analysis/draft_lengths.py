@@ -17,7 +17,7 @@ import numpy as np
 
 from specbench.analysis.forwards import fitted, known, largest_stated, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
-from specbench.analysis.rows import Rows, rounds_of, seconds
+from specbench.analysis.run_metrics import Rows, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 

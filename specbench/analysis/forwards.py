@@ -7,9 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.rows import Rows, round_count, seconds, token_count
-from specbench.analysis.run_metrics import Context, metric, metric_in_context, register
-from specbench.analysis.theory.speculation import Cost
+from specbench.analysis.run_metrics import (
+    Context,
+    Rows,
+    metric,
+    metric_in_context,
+    register,
+    round_count,
+    seconds,
+    token_count,
+)
+from specbench.analysis.theory import Cost
 
 LEAST = 5  # forwards of a size from which its cost is a mean; other sizes lie between their neighbors
 REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times

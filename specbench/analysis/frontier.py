@@ -19,7 +19,7 @@ import numpy as np
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import Choice, Point, swept
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import seconds
+from specbench.analysis.run_metrics import seconds
 from specbench.runs.run_folder import read, spec_of
 from specbench.runs.scores import Scores
 from specbench.scoring import metric

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length, rule_rate
 from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
-from specbench.analysis.rows import Rows, rounds_of
+from specbench.analysis.run_metrics import Rows, rounds_of
 from specbench.analysis.speculation import levels
-from specbench.analysis.theory import cascades, ensembles, polybasic, speculation, sprinting
 from specbench.decoding.traits import Theory
 
 ASSUMED_DRAFTS = 5  # mean draft length where a stop rule, a lookup or a verifier decides, for an estimate
 STEPS = 50  # of the curve over acceptance rates
 HALVINGS = 40
-Predict = Callable[[speculation.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
+Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def _alternate_proposal(method: Theory, rows: Rows, ratio: float) -> float | Non
     if method.formula != "ensemble" or len(method.models) != 2:
         return None
     rate = acceptance_by_model(rows).get(method.models[0], acceptance_rate(rows))
-    return None if rate is None else ensembles.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
+    return None if rate is None else theory.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
 
 
 class Rates(Protocol):
@@ -143,7 +143,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     if overall is None:
         return None
     deferred = method.drafter_scores and method.bonus == "deferred"
-    scheme = speculation.Scheme(
+    scheme = theory.Scheme(
         gamma=method.gamma[0],
         bonus=method.bonus,
         scorers=len(method.models) - 1,
@@ -151,7 +151,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     )
     accepted = by_model.get(method.models[0], overall) if deferred else overall
     pending = by_model.get(method.models[-1], 1.0)
-    return lambda cost, base: speculation.speculative(scheme, accepted, cost, base, pending)
+    return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
@@ -168,27 +168,27 @@ def _ensemble(method: Theory, rates: Rates) -> Predict | None:
         return None
     a = [by_model.get(role, overall) for role in method.models]
 
-    def predict(cost: speculation.Cost, base: float) -> float:
+    def predict(cost: theory.Cost, base: float) -> float:
         """The formula is over the ensemble that decodes in turn, a forward of each model per token."""
         in_turn = sum(cost(i, 1) for i in range(len(a)))
-        return ensembles.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
+        return theory.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
 
     return predict
 
 
 def _sprinter(method: Theory, rates: Rates) -> Predict:
     drafted, accepted = rates.per_test()
-    return lambda cost, base: sprinting.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
+    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
 
 
 def _token_cascade(method: Theory, rates: Rates) -> Predict:
     rate = rates.deferral()
     tokens = round(1 / rate) if rate else 1
-    return lambda cost, base: cascades.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
+    return lambda cost, base: theory.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
 
 
 def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
-    return lambda cost, base: cascades.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
+    return lambda cost, base: theory.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
 
 
 FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
@@ -254,7 +254,7 @@ def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | Non
 def _speedup(costs: RoundCosts, gamma: int, rate: float) -> float:
     """Return the decoding speedup if every token is accepted at a rate, independently."""
     whole = rate**gamma
-    tokens = speculation.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
+    tokens = theory.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
     spent = whole * costs.of_round(gamma, follows_whole=True) + (1.0 - whole) * costs.of_round(gamma)
     return tokens * float(costs.per_token / spent)
 

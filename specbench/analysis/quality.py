@@ -1,18 +1,22 @@
-"""Scores of each method of a run, from scores.json."""
+"""The quality of a run's methods: scores, from scores.json, and the win rates of a judge."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate, interval, interval_of_sums, wilson
+from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, wilson
+from specbench.analysis.points import Point, PointValue
 from specbench.errors import ConfigError
 from specbench.files import read_sealed
-from specbench.runs.run_folder import SCORES
-from specbench.runs.scores import ScoreRow, Scores
+from specbench.runs.run_folder import JUDGED, SCORES
+from specbench.runs.scores import Judged, JudgedRow, ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
+
+JUDGE = "judge"  # the value of a point that names the judge
 
 
 def scores_of(folder: Path) -> Scores:
@@ -31,7 +35,7 @@ def scores_of(folder: Path) -> Scores:
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 
-def by_prompt(scores: Scores, prompts: Mapping[str, str]) -> Scores:
+def scores_by_prompt(scores: Scores, prompts: Mapping[str, str]) -> Scores:
     """Return scores with the sample that stands for each prompt, so that samples with equal prompts count as one."""
     return {**scores, "rows": [{**row, "sample": prompts.get(row["sample"], row["sample"])} for row in scores["rows"]]}
 
@@ -127,3 +131,85 @@ def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
 def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows if name in row["values"]]
     return score_estimate(scored, combine) if scored else None
+
+
+# Win rates: how often a judge preferred the continuation of one method to that of another
+
+
+@dataclass(frozen=True)
+class WinRates:
+    """The outcomes of the comparisons of two methods, as shares, with intervals over prompts.
+
+    `decided` is wins / (wins + losses), None if every comparison is a tie. `wins_spread` is the standard deviation of the
+    wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter, and `equal` the comparisons of
+    equal texts, which the judge does not see.
+    """
+
+    wins: Estimate
+    ties: Estimate
+    losses: Estimate
+    decided: Estimate | None
+    wins_spread: float
+    comparisons: int
+    unclear: int
+    equal: int
+
+
+def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
+    """Return the shares of wins, ties and losses of one or more comparisons."""
+    table = by_prompt(
+        (*(row["verdict"] == each for each in (1.0, 0.5, 0.0)), row.get("prompt", row["sample"])) for row in rows
+    )
+    decided = table[table[:, 0] + table[:, 2] > 0]
+    repeats = defaultdict(list)
+    for row in rows:
+        repeats[row["repeat"]].append(row["verdict"] == 1.0)
+    return WinRates(
+        wins=_share(table, [0]),
+        ties=_share(table, [1]),
+        losses=_share(table, [2]),
+        decided=_share(decided[:, [0, 2]], [0]) if len(decided) else None,
+        wins_spread=float(np.std([np.mean(each) for each in repeats.values()])),
+        comparisons=len(rows),
+        unclear=sum(row["unclear"] for row in rows),
+        equal=sum(row.get("equal", False) for row in rows),
+    )
+
+
+def _share(table: np.ndarray, columns: Sequence[int]) -> Estimate:
+    """Return the sum of these columns of a table (prompts, values) / the sum of all columns, with its interval."""
+    share = interval_of_sums(table, lambda sums: sums[..., columns].sum(-1) / sums.sum(-1)).within(0.0, 1.0)
+    return wilson(share.value, len(table)) if share.low is not None and share.value in (0.0, 1.0) else share
+
+
+def win_rate_values(rates: WinRates) -> dict[str, PointValue]:
+    """Return the win rates by the keys of their report columns."""
+    values: dict[str, PointValue] = {
+        "wins": rates.wins,
+        "ties": rates.ties,
+        "losses": rates.losses,
+        "wins_spread": rates.wins_spread,
+    }
+    return values if rates.decided is None else {**values, "decided_wins": rates.decided}
+
+
+def judged_of(folder: Path) -> Judged | None:
+    """Return the comparisons of a run folder; None for a run that was not judged."""
+    path = folder / JUDGED
+    if not path.exists():
+        return None
+    return read_sealed(path, Judged, "restore or delete it, and judge again")
+
+
+def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
+    """Return the win rates of a judged run, in the place of the judged method's point. Empty for other runs."""
+    judged = judged_of(folder)
+    if judged is None or not judged["rows"]:
+        return []
+    method, _, setting = judged["of"].partition("(")
+    place = next(
+        (p for p in points if (p.run, p.method, p.setting) == (folder.name, method, setting.rstrip(")"))), None
+    )
+    if place is None:
+        return []
+    return [replace(place, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]

@@ -1,4 +1,4 @@
-"""The registry of run metrics. A run metric is a number computed from the records of one method.
+"""The records of one method, and the registry of run metrics: numbers that are computed from these records.
 
 To add a metric, write a function of the records in this package and decorate it with `metric`, `comparison` or
 `metric_in_context`. The function's name is the metric's name. The first line of its docstring is its definition. A metric
@@ -6,13 +6,62 @@ appears in summary.json, in the JSON and CSV reports, and as a value for the tab
 of a run as well, add an entry to `specbench/reporting/columns.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.rows import Rows, paired
+from specbench.runs.record import Record, RoundRecord
 from specbench.runs.run_spec import MethodSpec, ModelSource
+
+Rows = Sequence[Record]
+TIMED_UNITS = ("tokens/s", "s", "ms", "x")
+TIMED_SHARES = (
+    "drift",
+    "speedup_drift",
+    "repeat_spread",
+    "prefill_share",
+    "other_load",
+    "outside_forwards",
+    "communication_share",
+    "bound_share",
+)
+
+
+def complete(records: Rows, method: str) -> list[Record]:
+    """Return the records of one method that did not fail."""
+    return [r for r in records if r.method == method and r.error is None]
+
+
+def paired(rows: Rows, base: Rows) -> tuple[list[Record], list[Record]]:
+    """Return the generations (sample, repeat) that both sides completed, in one order."""
+    ours, theirs = ({(r.sample, r.repeat): r for r in side} for side in (rows, base))
+    keys = [key for key in ours if key in theirs]
+    return [ours[key] for key in keys], [theirs[key] for key in keys]
+
+
+def seconds(row: Record, end_to_end: bool = False) -> float:
+    """Seconds of a completed generation: of decoding, or end to end, which includes prefill."""
+    assert row.decode_seconds is not None and row.prefill_seconds is not None
+    return row.decode_seconds + (row.prefill_seconds if end_to_end else 0.0)
+
+
+def token_count(rows: Rows) -> int:
+    """Committed tokens of all generations."""
+    return sum(len(r.tokens) for r in rows)
+
+
+def round_count(rows: Rows) -> int:
+    """Verification rounds of all generations. Without drafting, each token is a round."""
+    return sum(len(r.rounds) or len(r.tokens) for r in rows)
+
+
+def rounds_of(rows: Rows) -> Iterator[RoundRecord]:
+    """Return all recorded rounds of all generations."""
+    return (x for r in rows for x in r.rounds)
+
+
+# The registry of run metrics
 
 
 class Spread(NamedTuple):
@@ -69,17 +118,6 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}  # by name
-TIMED_UNITS = ("tokens/s", "s", "ms", "x")
-TIMED_SHARES = (
-    "drift",
-    "speedup_drift",
-    "repeat_spread",
-    "prefill_share",
-    "other_load",
-    "outside_forwards",
-    "communication_share",
-    "bound_share",
-)
 
 
 def register(

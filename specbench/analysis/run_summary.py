@@ -9,9 +9,9 @@ import msgspec
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
-from specbench.analysis.ranking import Rank
 from specbench.analysis.run_metrics import Value, Values
 from specbench.analysis.speculation import Level
+from specbench.analysis.speed import Rank
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment

@@ -5,9 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.analysis.rows import Rows, paired, rounds_of, token_count
-from specbench.analysis.run_metrics import Context, has_sd, is_compared, metric, metric_in_context, register
-from specbench.analysis.theory import sprinting
+from specbench.analysis import theory
+from specbench.analysis.run_metrics import (
+    Context,
+    Rows,
+    has_sd,
+    is_compared,
+    metric,
+    metric_in_context,
+    paired,
+    register,
+    rounds_of,
+    token_count,
+)
 from specbench.decoding.traits import Traits
 from specbench.runs.record import Record, RoundRecord, UsageRecord
 from specbench.runs.run_spec import ModelSource, Shape
@@ -59,7 +69,7 @@ def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
     for r in rows:
         for role, usage in r.models.items():
             if role in shapes:
-                total += new_positions(r, usage) * sprinting.forward_flops(s=1, **vars(shapes[role]))
+                total += new_positions(r, usage) * theory.forward_flops(s=1, **vars(shapes[role]))
     return total / len(rows) / 1e9
 
 
@@ -84,12 +94,12 @@ def papers_gigaflops(rows: Rows, method: Traits, shapes: Mapping[str, Shape]) ->
     if not method.flops:
         return None
     draft, target = method.roles[0], method.roles[-1]
-    f_q, f_p = (sprinting.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
+    f_q, f_p = (theory.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
     total: float
     if method.flops == "sprinter":
         total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds_of(rows))
     else:
-        total = sum(sprinting.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
+        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
     return total / len(rows) / 1e9
 
 

@@ -21,13 +21,11 @@ from specbench.analysis.acceptance import (
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even, predictions
-from specbench.analysis.quality import by_prompt, groups_of, quality, score_change, scores_of
-from specbench.analysis.ranking import ranks
-from specbench.analysis.rows import Rows, complete, paired, token_count
-from specbench.analysis.run_metrics import Context, Values
+from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import Context, Rows, Values, complete, paired, token_count
 from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
 from specbench.analysis.speculation import levels
-from specbench.analysis.speed import speedup
+from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_sealed, write_sealed
 from specbench.machine.hardware import Environment
@@ -136,7 +134,7 @@ def summarise(folder: Path) -> RunSummary:
     environment = read_sealed(folder / ENVIRONMENT, Environment)
     recorded = load(folder)
     records = recorded.records
-    scores = by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
+    scores = scores_by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
     bandwidth = environment["copy_bytes_per_second"]
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specbench.analysis.acceptance import acceptance_interval
 from specbench.analysis.intervals import FEWEST, Estimate
-from specbench.analysis.rows import complete, paired
+from specbench.analysis.run_metrics import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options

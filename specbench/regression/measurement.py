@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import complete, seconds
+from specbench.analysis.run_metrics import complete, seconds
 from specbench.files import read_sealed
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record

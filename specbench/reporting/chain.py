@@ -12,16 +12,15 @@ from typing import TypedDict
 
 import numpy as np
 
+from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
-from specbench.analysis.chains import NONE, alone, under
 from specbench.analysis.forwards import REACH, Sizes, fitted, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
-from specbench.analysis.rows import Rows, complete, rounds_of
+from specbench.analysis.polybasic import Plan
+from specbench.analysis.run_metrics import Rows, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory import polybasic, speculation
-from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_sealed
-from specbench.reporting.column import HUNDREDTHS, TIMES, Format
+from specbench.reporting.column import HUNDREDTHS, NONE, TIMES, Format
 from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
@@ -37,6 +36,16 @@ NOTE = (
     " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
     " ceiling as a factor."
 )
+
+
+def alone(level: str) -> str:
+    """Return the name of plain decoding by one level; that of the target is the baseline."""
+    return f"{level}-alone"
+
+
+def under(low: str, high: str) -> str:
+    """Return the name of speculation with one level's drafts, verified by another level."""
+    return f"{low}-under-{high}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ class Profile:
         most = max(x["drafted"] for x in rounds_of(rows)) + 1
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
-    def cost(self, levels: Sequence[str], blocks: bool) -> speculation.Cost:
+    def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice, PointValue
 from specbench.analysis.run_metrics import METRICS, Spread
@@ -19,6 +18,7 @@ SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALIT
 )
 MERGED, SUITES = "merged", "suites"
 DECODING, END_TO_END = "decoding", "end to end"  # clocks
+NONE = "–"  # in place of a value that there is not
 MOST_GROUPS = 8  # that a table shows
 NOT_REACHED = "not reached"  # for the summary of a curve that never meets its condition
 CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's

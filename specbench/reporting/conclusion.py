@@ -6,8 +6,8 @@ from math import exp, log
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.win_rate import win_rates
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
 from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons

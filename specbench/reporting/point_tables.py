@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
-from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, points
-from specbench.analysis.stated import Stated
+from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, Stated, points
 from specbench.analysis.summary import summary_of
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import NUMBERS, PROMPT, TableSpec
 from specbench.errors import hint
-from specbench.reporting.column import NOT_REACHED, PERCENT
+from specbench.reporting.column import NONE, NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table

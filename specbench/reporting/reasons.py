@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.speed import fewest_prompts
 from specbench.reporting.column import CHANGE, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import counted

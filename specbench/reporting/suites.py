@@ -7,11 +7,10 @@ from pathlib import Path
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.frontier import frontier_points
-from specbench.analysis.points import Point, Reference, points, reference_of
+from specbench.analysis.points import Point, Reference, points, reference_of, stated_of
+from specbench.analysis.quality import JUDGE, judged_points
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.stated import stated_of
 from specbench.analysis.summary import summaries_of
-from specbench.analysis.win_rate import JUDGE, judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError

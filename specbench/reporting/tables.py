@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from specbench.analysis.chains import NONE
-from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.points import PointValue
-from specbench.analysis.rows import Rows, complete
+from specbench.analysis.quality import judged_of, win_rate_values, win_rates
+from specbench.analysis.run_metrics import Rows, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import end_to_end_speedup, papers_speedup, speedup
-from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
 from specbench.errors import ConfigError, NotComparable, hint
 from specbench.machine import hardware
 from specbench.reporting.column import (
@@ -23,6 +21,7 @@ from specbench.reporting.column import (
     CONVENTIONS,
     HUNDREDTHS,
     MOST_GROUPS,
+    NONE,
     QUALITY,
     SCORE_GROUPS,
     SPEED,
@@ -35,6 +34,7 @@ from specbench.reporting.column import (
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
+from specbench.reporting.differences import Line, differences, distinct_titles
 from specbench.runs.run_folder import read
 from specbench.runs.scores import Judged
 

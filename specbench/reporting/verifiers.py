@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
-from specbench.analysis.theory.sprinting import expected_drafts
+from specbench.analysis.theory import expected_drafts
 from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
-from specbench.reporting.column import HUNDREDTHS, PERCENT, THOUSANDTHS
+from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:

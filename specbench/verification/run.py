@@ -21,8 +21,7 @@ from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
-from specbench.verification.case import Case
-from specbench.verification.reference import Decoding
+from specbench.verification.case import Case, Decoding
 from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
 PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt

@@ -8,9 +8,14 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.analysis.theory.cascades import sequential_cascade
-from specbench.analysis.theory.ensembles import alternate_proposal, speculative_ensemble
-from specbench.analysis.theory.speculation import Scheme, expected_accepted, speculative
+from specbench.analysis.theory import (
+    Scheme,
+    alternate_proposal,
+    expected_accepted,
+    sequential_cascade,
+    speculative,
+    speculative_ensemble,
+)
 from specbench.config.presets import preset
 from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.theory.polybasic import Plan
+from specbench.analysis.polybasic import Plan
 from specbench.reporting.chain import Candidate, conclusion_of, method_toml
 from tests.fixtures import console
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.analysis.theory.sprinting import expected_drafts, expected_run
+from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.decoding.enumerating_sampler import exact_distribution
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler

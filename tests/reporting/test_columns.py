@@ -10,8 +10,7 @@ from scripts.column_reference import PAGE, with_reference
 from specbench.analysis import run_metrics
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Choice
-from specbench.analysis.rows import token_count
-from specbench.analysis.run_metrics import METRICS, Spread
+from specbench.analysis.run_metrics import METRICS, Spread, token_count
 from specbench.analysis.summary import summarise
 from specbench.reporting import columns
 from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format

@@ -27,8 +27,7 @@ from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
-from specbench.verification.case import Case
-from specbench.verification.reference import Decoding
+from specbench.verification.case import Case, Decoding
 from specbench.verification.verdict import Outcome
 from specbench.verification.verdict import verify as verified
 from tests.fixtures.console import specbench

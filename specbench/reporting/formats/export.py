@@ -11,8 +11,8 @@ import msgspec
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import PLACE, Point, bounds_of, number_of
-from specbench.analysis.quality import by_prompt, scores_of
-from specbench.analysis.rows import complete, seconds, token_count
+from specbench.analysis.quality import scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import complete, seconds, token_count
 from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
 from specbench.analysis.speed import tokens_per_second
 from specbench.reporting import escaping
@@ -135,7 +135,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     stored = scores_of(folder)
     combined = {each["name"]: each["combine"] for each in stored["metrics"]}
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for scored in by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
+    for scored in scores_by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
         value = scored["values"].get(stored["headline"])
         if isinstance(value, float | int) and combined[stored["headline"]] == "mean":
             scores[scored["method"], scored["sample"]].append(value)

@@ -15,15 +15,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypedDict
 
-from specbench.analysis.differences import folders
+from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import seconds
+from specbench.analysis.run_metrics import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.token_origin import provenance, rejected
 from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
 from specbench.reporting.conclusion import SPEEDUPS, conclusion, speedup_of
+from specbench.reporting.differences import folders
 from specbench.reporting.notes import (
     counted,
     method_lines,
@@ -330,8 +330,8 @@ def _sample(record: Record, label: str, score: float | list[float] | None) -> di
         "s": record.sample,
         "r": record.repeat,
         "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
-        "k": provenance(record) if has_pieces else "",
-        "x": rejected(record) if has_pieces else [],
+        "k": token_origins(record) if has_pieces else "",
+        "x": rejected_drafts(record) if has_pieces else [],
         "o": [each["tokens"] for each in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),

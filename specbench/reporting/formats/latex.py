@@ -12,9 +12,9 @@ from textwrap import wrap
 from typing import NamedTuple
 from zlib import crc32
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.run_summary import RunSummary
 from specbench.reporting import escaping
+from specbench.reporting.column import NONE
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of, warnings_of

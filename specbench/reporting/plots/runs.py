@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from specbench.analysis.differences import distinct_titles
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
@@ -18,6 +17,7 @@ from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.reporting.column import HUNDREDTHS, TENTHS
 from specbench.reporting.conclusion import speedup_of
+from specbench.reporting.differences import distinct_titles
 from specbench.reporting.plots.figures import (
     FORMATS,
     Label,

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench.analysis.acceptance import lengths_of_prompts
-from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
-from specbench.analysis.rows import complete
+from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory.sprinting import expected_drafts, expected_run
+from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.config.suite_layout import PROMPT, PlotSpec
-from specbench.reporting.column import HUNDREDTHS, THOUSANDTHS
+from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS
 from specbench.reporting.columns import column_of
 from specbench.reporting.plots.figures import (
     FORMATS,

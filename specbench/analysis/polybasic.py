@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from math import ceil
 from typing import NamedTuple
 
-from specbench.analysis.theory.speculation import Cost, Lengths, expectation, round_lengths
+from specbench.analysis.theory import Cost, Lengths, expectation, round_lengths
 
 Ends = dict[
     tuple[int, int], float

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specbench.analysis.points import Point, reference_of
-from specbench.analysis.stated import SUMMARIES, Stated, stated_of
+from specbench.analysis.points import SUMMARIES, Point, Stated, reference_of, stated_of
 from specbench.config.suite import suites
 from specbench.reporting.point_tables import stated_table
 
