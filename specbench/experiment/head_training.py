@@ -27,8 +27,7 @@ from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
-from specbench.training.budget import Budget
-from specbench.training.recipes import recipe_of
+from specbench.training.recipes import Budget, recipe_of
 from specbench.training.texts import Source, Text, gather
 from specbench.training.trainer import Settings, Trained, Training, require_known
 

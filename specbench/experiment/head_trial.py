@@ -26,8 +26,7 @@ from specbench.resolution.methods import Methods
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import load
-from specbench.training.outputs import limits_of, sampler_of
-from specbench.training.texts import Source, Text, Texts
+from specbench.training.texts import Source, Text, Texts, limits_of, sampler_of
 
 FOLDER = "trial"  # in the head's folder
 SD, AR = "sd", "ar"

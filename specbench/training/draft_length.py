@@ -18,12 +18,10 @@ from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence
 from specbench.models.heads import AcceptanceHead, LengthHead
 from specbench.models.loaded_pair import LoadedPair
-from specbench.training import roc
-from specbench.training.fitting import fit, outcome
-from specbench.training.outputs import sampler_of
+from specbench.training.fitting import fit, outcome, roc_curve, roc_summary
 from specbench.training.recipes import DraftRollout, Recipe
 from specbench.training.shards import Rows, chosen
-from specbench.training.texts import Text, masks, steps_within
+from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 
@@ -130,6 +128,6 @@ def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: 
     with torch.no_grad():
         scores = score(ready["test"][0]).sigmoid()
     labels = (ready["test"][1] > 0.5).float()
-    report = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
+    report = roc_summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
     report |= outcome(losses, recipe)
-    return report | {"curve": roc.curve(scores.numpy(), labels.numpy())}
+    return report | {"curve": roc_curve(scores.numpy(), labels.numpy())}

@@ -18,12 +18,10 @@ from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
 from specbench.models.heads.sprinter import FEATURES
 from specbench.models.loaded_pair import LoadedPair, Models
-from specbench.training import roc
-from specbench.training.fitting import error_rate, fit, loss_of, outcome
-from specbench.training.outputs import sampler_of
+from specbench.training.fitting import error_rate, fit, loss_of, outcome, roc_curve, roc_rates, roc_summary
 from specbench.training.recipes import AUTHORS_SHARE, PrefixRollout, Split, SprinterRecipe
 from specbench.training.shards import Rows, chosen, joined
-from specbench.training.texts import Text, masks, steps_within
+from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
@@ -173,15 +171,15 @@ def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
     with torch.no_grad():
         scores = head(_inputs(head, test)).sigmoid()
     labels = labels_of(test, head.settings["threshold"]).numpy()
-    report = roc.summary(scores.numpy(), labels, test["text"].numpy(), HALF)
+    report = roc_summary(scores.numpy(), labels, test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
     report["draft_tv"] = float(test["tv"].mean())
     if is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["ratio_eta_fp"] = roc.rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
+        report["ratio_eta_fp"] = roc_rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
         if head.parts == ["state"]:
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
-    return {**report, "curve": roc.curve(scores.numpy(), labels)}
+    return {**report, "curve": roc_curve(scores.numpy(), labels)}
 
 
 def row_masks(count: int, seed: int) -> dict[Split, Tensor]:

@@ -13,22 +13,20 @@ from specbench.models.heads.sprinter import FEATURES as KNOWN_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import draft_length, eagle, shards, sprinter
-from specbench.training.budget import Budget
-from specbench.training.eagle_rows import rows_of
-from specbench.training.feature_size import size_plan, token_bytes, tokens_of
-from specbench.training.outputs import Writing
+from specbench.training.eagle import rows_of
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,
     SPECDEC_RECIPE,
+    Budget,
     DraftRollout,
     EagleRecipe,
     PrefixRollout,
     SprinterRecipe,
     keys_of,
 )
-from specbench.training.shards import Rows, Shards
-from specbench.training.texts import Text, Texts
+from specbench.training.shards import Rows, Shards, size_plan, token_bytes, tokens_of
+from specbench.training.texts import Text, Texts, Writing
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,4 +1,4 @@
-"""The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and a control that they must reject."""
+"""The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and the control that must fail."""
 
 import math
 from collections.abc import Callable, Iterator
