@@ -9,15 +9,13 @@ from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from specbench.data.few_shot import FewShot
-from specbench.data.remote import HUB_FORM, HUB_ID
-from specbench.data.rows import Row, Rows
+from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows
 from specbench.data.task import Sample, filled
+from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.rouge import Rouge, lines
-from specbench.scoring.translation import Translation
+from specbench.scoring.scorers import Rouge, Translation, lines
 
 NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")

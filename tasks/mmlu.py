@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from specbench.data.few_shot import CHECKSUM
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
+from specbench.data.task_bases import CHECKSUM
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
 from specbench.sandbox import Sandbox

@@ -8,8 +8,7 @@ Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.remote import WebFile
-from specbench.data.rows import Row
+from specbench.data.rows import Row, WebFile
 from specbench.data.task import Sample, Task, filled
 from specbench.errors import ConfigError
 

@@ -8,14 +8,14 @@ Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from specbench.data.few_shot import FewShot
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled
+from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.translation import Translation
+from specbench.scoring.scorers import Translation
 
 LANGUAGES = {"en": "English", "de": "German"}
 

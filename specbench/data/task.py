@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
-from specbench.data.remote import HUB, HubData, WebFile, read_hub, read_hub_file, read_web
-from specbench.data.rows import Row, Rows, read_file, split_file
+from specbench.data.rows import (
+    HUB,
+    HubData,
+    Row,
+    Rows,
+    WebFile,
+    read_file,
+    read_hub,
+    read_hub_file,
+    read_web,
+    split_file,
+)
 from specbench.data.synthetic.generator import Split, SyntheticTask
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
