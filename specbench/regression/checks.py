@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
-from specbench.regression.identity import sides
 from specbench.regression.measurement import Generation, Measured, Session
-from specbench.regression.verdict import Limits, Status
+from specbench.regression.verdict import Finding, Limits, Status, sides
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 
@@ -21,15 +20,6 @@ PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accep
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
 Rows = Sequence[Generation]
-
-
-class Finding(NamedTuple):
-    """The outcome of one aspect: a `Verdict` without its run, method and aspect."""
-
-    status: Status
-    title: str
-    detail: str
-    short: str
 
 
 def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:

@@ -1,8 +1,9 @@
-"""Verdicts of a comparison, and their exit code."""
+"""Findings and verdicts of a comparison, and their exit code."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from specbench.errors import ExitCode
 
@@ -19,6 +20,15 @@ class Status(StrEnum):
 
 
 UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
+
+
+class Finding(NamedTuple):
+    """The outcome of one aspect: a `Verdict` without its run, method and aspect."""
+
+    status: Status
+    title: str
+    detail: str
+    short: str
 
 
 @dataclass(frozen=True)
@@ -62,3 +72,8 @@ def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> in
 def fails(status: Status, undecided_passes: bool = False) -> bool:
     """Return whether a verdict of this status alone causes a nonzero exit code."""
     return status is Status.regression or (status in UNDECIDED_STATUSES and not undecided_passes)
+
+
+def sides(base: object, new: object) -> str:
+    """Return two values with the names of their sides."""
+    return f"{base} in BASE, {new} in NEW"

@@ -30,10 +30,9 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.errors import MissingAsset
-from specbench.sandbox import deadline, seccomp
-from specbench.sandbox.deadline import Deadline, RunQueue
+from specbench.sandbox import process, seccomp
 from specbench.sandbox.isolation import NOBODY, Kind, command, interpreters, missing
-from specbench.sandbox.process import Cell, Gone, TooLong
+from specbench.sandbox.process import Cell, Deadline, Gone, RunQueue, TooLong
 from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
 
 Wanted = Literal["auto", "bwrap", "unshare", "none"]
@@ -55,7 +54,7 @@ class Limits:
     """What a check may use. Memory and file size are limits of each process, as is its CPU time, a second above `seconds`."""
 
     # Wall clock, from when both sandboxes are up to the verdict, without the time that this thread and the main threads of
-    # the two workers waited for a CPU, and at most deadline.STRETCH times as long in all. So a timeout means that the program
+    # the two workers waited for a CPU, and at most process.STRETCH times as long in all. So a timeout means that the program
     # computed, slept or blocked for this long, not that the machine was busy.
     seconds: float = 3.0
     memory: int = 512 * 2**20  # bytes of address space
@@ -151,7 +150,7 @@ class Sandbox:
         """Return the protections that this machine lacks and that are not required. Raises RuntimeError as `check` does."""
         with ExitStack() as stack:
             found = self._cell("program", Limits(), stack).wait_ready()
-        return found if deadline.is_known() else [*found, "no schedstat, so busy machines shorten deadlines"]
+        return found if process.kernel_reports_waits() else [*found, "no schedstat, so busy machines shorten deadlines"]
 
     def _wrong(self) -> str:
         """Return the reasons why this sandbox cannot contain a fork bomb; empty if it can."""
@@ -179,7 +178,7 @@ def bomb():
 
 def _referee(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits) -> Verdict:
     """Carry calls and values between the two, without looking into them, until the tests' side sends its verdict."""
-    with closing(RunQueue(deadline.OWN_QUEUE)) as own:
+    with closing(RunQueue(process.OWN_QUEUE)) as own:
         until = Deadline(limits.seconds, (program.waited, tests.waited, own.waited))
         return _relay(program, tests, jobs, limits, until)
 

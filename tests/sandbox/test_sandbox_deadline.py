@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from specbench.sandbox import Limits, Sandbox, deadline
-from specbench.sandbox.deadline import STRETCH, Deadline, RunQueue
+from specbench.sandbox import Limits, Sandbox
+from specbench.sandbox.process import STRETCH, Deadline, RunQueue, kernel_reports_waits
 from tests.fixtures.hostile import find
 
 
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(deadline, "time", found)
+    monkeypatch.setattr("specbench.sandbox.process.time", found)
     return found
 
 
@@ -78,7 +78,7 @@ def test_a_run_queue_keeps_its_last_value_when_its_task_ends(tmp_path):
 @pytest.fixture
 def load() -> Iterator[None]:
     """Six busy processes on the one core to which they, this process, and its sandboxes are bound."""
-    if not deadline.is_known():
+    if not kernel_reports_waits():
         pytest.skip("this kernel does not say how long tasks wait for a CPU")
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
