@@ -15,7 +15,7 @@ from specbench.reporting.conclusion import speedup_of
 if TYPE_CHECKING:
     from specbench.experiment.head_training import TrainedHead
     from specbench.experiment.head_trial import Gain, HeadTrial
-    from specbench.training.texts import Source
+    from specbench.training.texts import TaskSource
 
 
 def show(trained: "TrainedHead", arguments: Sequence[str]) -> None:
@@ -192,7 +192,7 @@ def _speeds(trial: "HeadTrial", gain: "Gain") -> str:
     return ", ".join(speeds)
 
 
-def _command(trained: "TrainedHead", source: "Source", gamma: int | None, arguments: Sequence[str]) -> str:
+def _command(trained: "TrainedHead", source: "TaskSource", gamma: int | None, arguments: Sequence[str]) -> str:
     """Return the command that measures the head's method on a task, on rows that it was not trained on if there are any."""
     head = f"{trained.kind.value}@{trained.base}={trained.folder}"
     unseen = ["-n", str(trained.skip)] if source.is_file and trained.skip else []

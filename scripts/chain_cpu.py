@@ -14,7 +14,7 @@ import numpy as np
 import specbench
 from specbench.analysis import polybasic, theory
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.polybasic import Plan
+from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options
@@ -55,8 +55,8 @@ class Row(NamedTuple):
 
     shape: str
     middle: float
-    chain: Plan
-    plain: Plan
+    chain: ChainPlan
+    plain: ChainPlan
     measured: "Measured | None" = None
 
 

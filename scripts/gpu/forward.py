@@ -23,7 +23,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.resolve import ResolvedModel
 from specbench.runs.record import Record
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 
 MOST_STEP = 0.3  # goal: milliseconds per draft token of llama-68m
 MOST_BLOCK = 1.15  # goal: a 7B forward of BLOCK tokens, relative to one of a single token
@@ -154,7 +154,7 @@ class _Bench:
         ar, limits = Autoregressive(scorers=("it",), target=Last()), Limits(frozenset(), self.settings.tokens)
         for repeat in range(-1, self.settings.repeats):
             for engine in names:
-                models = Opened({"it": self.engines.session(engine)}, self._ids())
+                models = TableModels({"it": self.engines.session(engine)}, self._ids())
                 out = decode(ar, models, Sampler(temperature=0.0), limits)
                 if repeat >= 0:
                     rows[engine].append(record("ar", 0, repeat, models, out, "dummy"))

@@ -7,7 +7,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums
-from specbench.analysis.run_metrics import Rows, Spread, metric, round_count, rounds_of, seconds, token_count
+from specbench.analysis.run_metrics import Records, Spread, metric, round_count, rounds_of, seconds, token_count
 from specbench.runs.record import Record, RoundRecord
 
 NOT_COUNTS = ("score", "threshold", "expected_rejections")  # numbers of rounds that are not counts
@@ -22,13 +22,13 @@ ORIGINS = {
 
 
 @metric("tokens/round", by_group=True)
-def accepted_length(rows: Rows) -> float:
+def accepted_length(rows: Records) -> float:
     """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
     return token_count(rows) / round_count(rows)
 
 
 @metric("tokens/round")
-def length_by_round(rows: Rows) -> Spread | None:
+def length_by_round(rows: Records) -> Spread | None:
     """Mean ± standard deviation over rounds of the committed tokens.
 
     None for methods without rounds.
@@ -38,14 +38,14 @@ def length_by_round(rows: Rows) -> Spread | None:
 
 
 @metric("tokens/round")
-def length_by_prompt(rows: Rows) -> Spread:
+def length_by_prompt(rows: Records) -> Spread:
     """Mean ± standard deviation over prompts of a prompt's accepted length."""
     lengths = list(lengths_of_prompts(rows).values())
     return Spread(float(np.mean(lengths)), float(np.std(lengths)))
 
 
 @metric("share")
-def length_variation(rows: Rows) -> Estimate | None:
+def length_variation(rows: Records) -> Estimate | None:
     """Standard deviation / mean of the committed tokens of a round: the coefficient of variation of Theorem 3.3.
 
     None for methods without rounds.
@@ -55,7 +55,7 @@ def length_variation(rows: Rows) -> Estimate | None:
 
 
 @metric("tokens^2")
-def length_variance_by_prompt(rows: Rows) -> Estimate:
+def length_variance_by_prompt(rows: Records) -> Estimate:
     """Variance over prompts of a prompt's accepted length. Polybasic's measure of stability (its Figure 4)."""
     lengths = np.array([[length] for length in lengths_of_prompts(rows).values()])  # (prompts, 1)
     return interval(lengths, lambda part: float(np.var(part)))
@@ -69,12 +69,12 @@ def _variation(sums: np.ndarray) -> np.ndarray:
 
 
 @metric("rounds", by_group=True)
-def verification_rounds(rows: Rows) -> float:
+def verification_rounds(rows: Records) -> float:
     """Verification rounds / generation."""
     return round_count(rows) / len(rows)
 
 
-def lengths_of_prompts(rows: Rows) -> dict[str, float]:
+def lengths_of_prompts(rows: Records) -> dict[str, float]:
     """Return the accepted length on each prompt."""
     by_prompt: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
@@ -83,7 +83,7 @@ def lengths_of_prompts(rows: Rows) -> dict[str, float]:
 
 
 @metric("share")
-def acceptance_rate(rows: Rows) -> float | None:
+def acceptance_rate(rows: Records) -> float | None:
     """Accepted / tested draft tokens. Tokens drafted after a rejection are never tested and do not count.
 
     None if no token was tested.
@@ -103,12 +103,12 @@ def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | No
     return interval_of_sums(by_prompt(rows), lambda s: s[..., 0] / np.maximum(s[..., 1], 1.0))
 
 
-def acceptance_by_position(rows: Rows) -> list[float]:
+def acceptance_by_position(rows: Records) -> list[float]:
     """Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were accepted."""
     return [accepted / tested for tested, accepted in position_counts(rows)]
 
 
-def position_counts(rows: Rows) -> list[tuple[int, int]]:
+def position_counts(rows: Records) -> list[tuple[int, int]]:
     """Return how many tokens were tested and accepted at the first, second, ... position of a round."""
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
@@ -119,7 +119,7 @@ def position_counts(rows: Rows) -> list[tuple[int, int]]:
     return [(tested[position], accepted[position]) for position in sorted(tested)]
 
 
-def acceptance_by_model(rows: Rows) -> dict[str, float]:
+def acceptance_by_model(rows: Records) -> dict[str, float]:
     """Acceptance rate of each model's proposals."""
     tested: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
@@ -130,7 +130,7 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
     return {role: accepted[role] / tested[role] for role in tested}
 
 
-def counters(rows: Rows) -> dict[str, float]:
+def counters(rows: Records) -> dict[str, float]:
     """Return what the method counted in its rounds, summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in rounds_of(rows):
@@ -140,14 +140,14 @@ def counters(rows: Rows) -> dict[str, float]:
     return dict(sums)
 
 
-def length_counts(rows: Rows) -> dict[int, int]:
+def length_counts(rows: Records) -> dict[int, int]:
     """Return the number of rounds by the number of tokens that they committed."""
     lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)], return_counts=True)
     return {int(length): int(count) for length, count in zip(lengths, counts, strict=True)}
 
 
 @metric("share")
-def rule_rate(rows: Rows) -> float | None:
+def rule_rate(rows: Records) -> float | None:
     """Deferrals / evaluated positions; for `seq-cascade`, deferred answers / answers. SpecCascade's deferral rate.
 
     None for methods without a rule.
@@ -157,7 +157,7 @@ def rule_rate(rows: Rows) -> float | None:
 
 
 @metric("share")
-def expected_acceptance(rows: Rows) -> float | None:
+def expected_acceptance(rows: Records) -> float | None:
     """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 
     A drafted token follows q, and Lemma 3 gives delta TV(q, p). A deferred bonus token follows p and is tested where it
@@ -170,7 +170,7 @@ def expected_acceptance(rows: Rows) -> float | None:
 
 
 @metric("share")
-def communication_share(rows: Rows) -> float | None:
+def communication_share(rows: Records) -> float | None:
     """Share of decoding seconds that parallel models spend on sending and receiving, beyond the time of the slowest model.
 
     None if all models ran in one process.
@@ -180,7 +180,7 @@ def communication_share(rows: Rows) -> float | None:
 
 
 @metric("bytes/token")
-def moved_bytes_per_token(rows: Rows) -> float | None:
+def moved_bytes_per_token(rows: Records) -> float | None:
     """Bytes sent between the processes of parallel models / committed tokens.
 
     None if all models ran in one process.
@@ -190,7 +190,7 @@ def moved_bytes_per_token(rows: Rows) -> float | None:
 
 
 @metric("tokens/token")
-def rejections_per_token(rows: Rows) -> float | None:
+def rejections_per_token(rows: Records) -> float | None:
     """Rejected draft tokens / committed tokens.
 
     None if no token was tested.
@@ -202,7 +202,7 @@ def rejections_per_token(rows: Rows) -> float | None:
 
 
 @metric("share")
-def wasted_share(rows: Rows) -> float | None:
+def wasted_share(rows: Records) -> float | None:
     """Drafted tokens that were never committed (rejected or never tested) / drafted tokens.
 
     None if nothing was drafted.
@@ -213,25 +213,25 @@ def wasted_share(rows: Rows) -> float | None:
 
 
 @metric("share")
-def cut_by_length(rows: Rows) -> float:
+def cut_by_length(rows: Records) -> float:
     """Share of generations that ended at the length limit or the context window."""
     return sum(r.finish in ("length", "window") for r in rows) / len(rows)
 
 
-def window_cuts(rows: Rows) -> dict[str, float]:
+def window_cuts(rows: Records) -> dict[str, float]:
     """Return the share of generations that the context window of each model ended, by role."""
     roles, counts = np.unique([r.window_of for r in rows if r.window_of], return_counts=True)
     return {str(role): int(count) / len(rows) for role, count in zip(roles, counts, strict=True)}
 
 
 @metric("share")
-def cut_prompts(rows: Rows) -> float:
+def cut_prompts(rows: Records) -> float:
     """Share of generations whose prompt was truncated."""
     return sum(r.prompt_cut > 0 for r in rows) / len(rows)
 
 
 @metric("tokens/generation")
-def answer_length(rows: Rows) -> float:
+def answer_length(rows: Records) -> float:
     """Tokens / generations."""
     return token_count(rows) / len(rows)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from specbench.analysis.acceptance import acceptance_by_model
 from specbench.analysis.intervals import Estimate, interval
-from specbench.analysis.points import Choice, Point
+from specbench.analysis.points import CurveChoice, Point
 from specbench.analysis.quality import score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import METRICS, Rows, complete, paired
+from specbench.analysis.run_metrics import METRICS, Records, complete, paired
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import (
     completion_speedup,
@@ -27,7 +27,9 @@ from specbench.runs.record import Record
 from specbench.runs.run_folder import load
 from specbench.runs.scores import Scores
 
-RATIOS: dict[str, Callable[[Rows, Rows], Estimate]] = {  # values over a baseline, which two methods of a run share
+RATIOS: dict[
+    str, Callable[[Records, Records], Estimate]
+] = {  # values over a baseline, which two methods of a run share
     "speedup": speedup,
     "end_to_end_speedup": end_to_end_speedup,
     "geometric_mean_speedup": geometric_mean_speedup,
@@ -86,7 +88,7 @@ class Comparisons:
         a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
-        if isinstance(ours, Choice) and isinstance(theirs, Choice):
+        if isinstance(ours, CurveChoice) and isinstance(theirs, CurveChoice):
             if ours.value is None and theirs.value is None:
                 return None
             found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
@@ -107,7 +109,7 @@ class Comparisons:
         A curve that does not reach its condition counts as 0, as in resamples.
         """
         found, number = point.values.get(value), point.number(value)
-        if isinstance(found, Choice):
+        if isinstance(found, CurveChoice):
             return Estimate(found.value or 0.0, found.low, found.high)
         if isinstance(found, Estimate) or number is None:
             return found if isinstance(found, Estimate) else None

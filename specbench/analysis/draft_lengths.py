@@ -17,7 +17,7 @@ import numpy as np
 
 from specbench.analysis.forwards import fitted, known, largest_stated, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
-from specbench.analysis.run_metrics import Rows, rounds_of, seconds
+from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 
@@ -96,7 +96,7 @@ class _Parts:
         return _Parts(*(each.sum(axis=0) - each for each in vars(self).values()))
 
 
-def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
+def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
     """Return whether this model of a round applies to a method.
 
     It does not apply to methods without a fixed draft length, to chains, or to deferred bonus tokens.
@@ -106,7 +106,7 @@ def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
     return bool(base) and any(x["tested"] for x in rounds_of(rows))
 
 
-def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPrediction]:
+def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthPrediction]:
     """Predict the decoding speedup of draft lengths over the baseline.
 
     Returns:
@@ -122,7 +122,7 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     if stated < used or len(lengths) < 2:
         return []
     parts = _parts(method, rows, base, lengths)
-    model = _Model(method, [known(each) for each in sizes])
+    model = _CostModel(method, [known(each) for each in sizes])
     whole = _speedups(parts.total(), model)  # (lengths,)
     left = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
     variants = np.array(
@@ -154,20 +154,20 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     ]
 
 
-def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts:
+def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
     """Return the mean costs of a method's rounds."""
-    model = _Model(method, [known(_sizes(rows, base, role)) for role in method.models[1:]])
+    model = _CostModel(method, [known(_sizes(rows, base, role)) for role in method.models[1:]])
     return _costs(_parts(method, rows, base, range(0)).total(), model)
 
 
-def _sizes(rows: Rows, base: Rows, role: str) -> dict[int, tuple[float, float]]:
+def _sizes(rows: Records, base: Records, role: str) -> dict[int, tuple[float, float]]:
     """Return the forwards of a verifying model, those of one token by the baseline, since such a block is rare."""
     one = sizes_of(base, role).get(1)
     return sizes_of(rows, role) | ({1: one} if one else {})
 
 
 @dataclass(frozen=True)
-class _Model:
+class _CostModel:
     """A method, and the assumptions about costs that were not measured.
 
     `sizes` are the sizes of blocks whose cost is known, by verifying model, and `bound` is the field of `BlockCosts`
@@ -187,7 +187,7 @@ TIMES = (
 )  # fmt: skip
 
 
-def _parts(method: Theory, rows: Rows, base: Rows, lengths: Sequence[int]) -> _Parts:
+def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int]) -> _Parts:
     """Return the parts of each prompt that both sides completed."""
     ours, theirs = _of_prompts(rows), _of_prompts(base)
     prompts = [prompt for prompt in ours if prompt in theirs]
@@ -214,14 +214,14 @@ def _parts(method: Theory, rows: Rows, base: Rows, lengths: Sequence[int]) -> _P
     return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))
 
 
-def _of_prompts(rows: Rows) -> dict[str, list[Record]]:
+def _of_prompts(rows: Records) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = {}
     for row in rows:
         found.setdefault(row.prompt, []).append(row)
     return found
 
 
-def _times(rows: Rows, base: Rows, drafter: str) -> list[float]:
+def _times(rows: Records, base: Records, drafter: str) -> list[float]:
     """Return the sums of TIMES. `drafted` and `rounds` leave out the first of each output, which are prefill."""
     sizes = sizes_of(rows, drafter)
     return [
@@ -240,7 +240,7 @@ def _times(rows: Rows, base: Rows, drafter: str) -> list[float]:
     ]
 
 
-def _costs(parts: _Parts, model: _Model) -> RoundCosts:
+def _costs(parts: _Parts, model: _CostModel) -> RoundCosts:
     t = {name: parts.times[..., i] for i, name in enumerate(TIMES)}
     rounds, outputs, drafted = t["rounds"], t["generations"], t["drafted"]
     first, doubled, later = _draft_seconds(t, model.cold)
@@ -276,7 +276,7 @@ def _draft_seconds(t: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray
     return later + cold * (double - later), double, later
 
 
-def _speedups(parts: _Parts, model: _Model) -> np.ndarray:
+def _speedups(parts: _Parts, model: _CostModel) -> np.ndarray:
     """Return the decoding speedup over the baseline at each length, (..., lengths)."""
     costs = _costs(parts, model)
     drafts = range(1, parts.rounds.shape[-1])
@@ -301,7 +301,7 @@ def _host_seconds(record: Record) -> float:
     return seconds(record) - sum(_forward_seconds(record, role) for role in record.models)
 
 
-def _late_rate(rows: Rows) -> float:
+def _late_rate(rows: Records) -> float:
     """Return the acceptance rate in the second half of the drafts that were accepted up to there.
 
     An untested position mostly follows a draft that was accepted whole, where the models agree more often than elsewhere.
@@ -313,7 +313,7 @@ def _late_rate(rows: Rows) -> float:
     return sum(max(accepted - longest // 2, 0) for _, accepted in later) / reached
 
 
-def _prompt_rate(rows: Rows, late: float) -> float:
+def _prompt_rate(rows: Records, late: float) -> float:
     """Return the rate at which untested tokens of a prompt agree: its acceptance rate, drawn towards the late rate of all."""
     tested, accepted = (sum(x[key] for x in rounds_of(rows)) for key in ("tested", "accepted"))
     return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)

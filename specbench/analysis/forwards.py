@@ -9,7 +9,7 @@ import numpy as np
 
 from specbench.analysis.run_metrics import (
     Context,
-    Rows,
+    Records,
     metric,
     metric_in_context,
     register,
@@ -25,7 +25,7 @@ REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest s
 Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
 
 
-def forwards_per_token(rows: Rows) -> dict[str, float]:
+def forwards_per_token(rows: Records) -> dict[str, float]:
     """Forwards of each model, including its first, / committed tokens."""
     total = token_count(rows)
     forwards: dict[str, int] = defaultdict(int)
@@ -36,13 +36,13 @@ def forwards_per_token(rows: Rows) -> dict[str, float]:
 
 
 @metric_in_context("forwards/token")
-def target_calls(rows: Rows, context: Context) -> float | None:
+def target_calls(rows: Records, context: Context) -> float | None:
     """Forwards of the target / committed tokens. SpecCascade's Figure 1 has them on its x axis."""
     return forwards_per_token(rows).get(context.target)
 
 
 @metric("share")
-def outside_forwards(rows: Rows) -> float:
+def outside_forwards(rows: Records) -> float:
     """Share of decoding seconds outside model forwards: sampling, verification, bookkeeping, communication."""
     inside: float = sum(usage["seconds"] - usage["beside"] for r in rows for usage in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
@@ -55,7 +55,7 @@ class Traffic(NamedTuple):
     position: float
 
 
-def bound_share(rows: Rows, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
+def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
     """(Bytes of weights and cache that the forwards had to read / speed of a plain copy) / decoding seconds.
 
     Every forward reads its model's weights and its cache once. The share is above 1 if the weights fit into a processor's
@@ -70,7 +70,7 @@ def bound_share(rows: Rows, traffic: Mapping[str, Traffic], bandwidth: float) ->
     return read / bandwidth / sum(seconds(r) for r in rows)
 
 
-def _bound_share(rows: Rows, context: Context) -> float:
+def _bound_share(rows: Records, context: Context) -> float:
     traffic = {role: Traffic(model.forward_bytes, model.position_bytes) for role, model in context.models.items()}
     return bound_share(rows, traffic, context.bandwidth)
 
@@ -78,7 +78,7 @@ def _bound_share(rows: Rows, context: Context) -> float:
 register("bound_share", "share", bound_share, _bound_share, lambda *_: True)
 
 
-def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
+def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
     """Mean seconds of a decoding forward, by model and by the number of tokens fed."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for r in rows:
@@ -100,7 +100,7 @@ def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: di
     return cost
 
 
-def round_milliseconds(rows: Rows) -> dict[str, float]:
+def round_milliseconds(rows: Records) -> dict[str, float]:
     """Milliseconds per round of each model's forwards; `host` is everything else."""
     rounds = round_count(rows)
     sums: dict[str, float] = defaultdict(float)
@@ -128,7 +128,7 @@ class BlockCosts:
     most: np.ndarray
 
 
-def sizes_of(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
+def sizes_of(rows: Records, role: str) -> dict[int, tuple[float, float]]:
     """Return the number of a model's decoding forwards and their seconds, by tokens read."""
     out: dict[int, tuple[float, float]] = {}
     for row in rows:

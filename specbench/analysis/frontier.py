@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.points import Choice, Point, swept
+from specbench.analysis.points import CurveChoice, Point, swept
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
 from specbench.runs.run_folder import read, spec_of
@@ -53,12 +53,12 @@ class Frontier:
 class Summaries(NamedTuple):
     """The speedup over the large model at its quality (`matching`), and the quality within its latency (`best`)."""
 
-    matching: Choice
-    best: Choice
+    matching: CurveChoice
+    best: CurveChoice
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Measurements:
     """Values, seconds and counts of generations, by method and sample."""
 
     values: Mapping[str, Mapping[str, list[float | list[float]]]]
@@ -105,7 +105,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     return Frontier(len(prompts), seconds_of(base), statistics(base), combine, curves)
 
 
-def _measured(folder: Path, scores: Scores) -> _Measured:
+def _measured(folder: Path, scores: Scores) -> _Measurements:
     values: dict[str, dict[str, list[float | list[float]]]] = defaultdict(lambda: defaultdict(list))
     for row in scores["rows"]:
         if scores["headline"] in row["values"]:
@@ -116,7 +116,7 @@ def _measured(folder: Path, scores: Scores) -> _Measured:
         if record.error is None:
             spent[record.method][record.sample] += seconds(record, end_to_end=True)
             counts[record.method][record.sample] += 1
-    return _Measured(values, spent, counts)
+    return _Measurements(values, spent, counts)
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
@@ -142,12 +142,12 @@ class _Resampled:
         self.unseen: list[float] = []
         self.held: list[bool] = []
 
-    def choice(self, value: float | None, setting: str | None) -> Choice:
+    def choice(self, value: float | None, setting: str | None) -> CurveChoice:
         """Return the summary with its interval; without one if there was no resample."""
         if not self.inside:
-            return Choice(value, None, None, setting)
+            return CurveChoice(value, None, None, setting)
         low, high = np.percentile(self.inside, [2.5, 97.5])
-        return Choice(
+        return CurveChoice(
             value,
             float(low),
             float(high),

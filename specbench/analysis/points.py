@@ -26,7 +26,7 @@ SUMMARIES: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "m
 
 
 @dataclass(frozen=True)
-class Choice:
+class CurveChoice:
     """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
 
     `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the
@@ -44,7 +44,7 @@ class Choice:
     reached: float | None = None
     resamples: tuple[float, ...] = field(default=(), repr=False)
 
-    def minus(self, other: "Choice") -> "Choice | None":
+    def minus(self, other: "CurveChoice") -> "CurveChoice | None":
         """Return the difference from another curve of the run, with its interval over the same resamples of prompts.
 
         A curve that does not reach the condition counts as 0. None if neither reaches it, or without resamples.
@@ -53,10 +53,10 @@ class Choice:
             return None
         differences = np.subtract(self.resamples, other.resamples)
         low, high = np.percentile(differences, [2.5, 97.5])
-        return Choice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
+        return CurveChoice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
 
 
-PointValue = Value | Choice | str | list[float] | dict[str, float]
+PointValue = Value | CurveChoice | str | list[float] | dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +264,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
 
 def number_of(value: PointValue) -> float | None:
     """Return the number in a value, without its interval or spread; None for texts and undefined values."""
-    if isinstance(value, Estimate | Choice):
+    if isinstance(value, Estimate | CurveChoice):
         return value.value
     if isinstance(value, Spread | list):
         return value[0] if value else None
@@ -276,7 +276,7 @@ def bounds_of(value: PointValue) -> tuple[float, float] | None:
     number = number_of(value)
     if number is None:
         return None
-    low, high = (value.low, value.high) if isinstance(value, Estimate | Choice) else (None, None)
+    low, high = (value.low, value.high) if isinstance(value, Estimate | CurveChoice) else (None, None)
     return (number, number) if low is None or high is None else (low, high)
 
 
@@ -284,7 +284,7 @@ def bounds_of(value: PointValue) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedValue:
     """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
 
     Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern
@@ -328,10 +328,10 @@ class Stated:
         )
 
 
-def stated_of(suite: str) -> list[Stated]:
+def stated_values(suite: str) -> list[StatedValue]:
     """Return the numbers that the paper's text states on a suite, from configs/reference/SUITE.text.csv."""
     path = resources.files("specbench.configs") / "reference" / f"{suite}.text.csv"
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-    return [Stated(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]
+    return [StatedValue(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]

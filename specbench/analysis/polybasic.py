@@ -28,7 +28,7 @@ class ChainRound(NamedTuple):
     forwards: list[dict[int, float]]
 
 
-class Plan(NamedTuple):
+class ChainPlan(NamedTuple):
     """The speedup of a chain over plain decoding by its target, with its draft length and thresholds."""
 
     speedup: float
@@ -39,8 +39,8 @@ class Plan(NamedTuple):
 class Middle(NamedTuple):
     """The best chain of models 0, 1 and 2, the best chain of two of them, and which two."""
 
-    three: Plan
-    two: Plan
+    three: ChainPlan
+    two: ChainPlan
     models: tuple[int, int]
 
     @property
@@ -178,13 +178,13 @@ def chain(
 
 def best_chain(
     acceptance: Sequence[float], cost: Cost, drafted: Iterable[int] = DRAFTED, thresholds: Iterable[int] = THRESHOLDS
-) -> Plan:
+) -> ChainPlan:
     """Return the fastest chain at these acceptance rates, over all given draft lengths and thresholds.
 
     `cost` should include the measured cost of blocks. Pass fewer candidates for chains of many models.
     """
     lengths, grid = list(drafted), list(product(thresholds, repeat=len(acceptance) - 1))
-    return max(Plan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)
+    return max(ChainPlan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)
 
 
 def keeps_middle(
@@ -201,7 +201,7 @@ def keeps_middle(
     `direct`. `drafted` and `thresholds` are the candidates for three models; two models may draft up to 16 tokens.
     """
 
-    def of_two(models: tuple[int, int], a: float) -> Plan:
+    def of_two(models: tuple[int, int], a: float) -> ChainPlan:
         return best_chain([a], lambda i, k: cost(models[i], k))
 
     two = {(0, 2): of_two((0, 2), direct), (1, 2): of_two((1, 2), outer)}

@@ -8,7 +8,7 @@ from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length, rule_rate
 from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
-from specbench.analysis.run_metrics import Rows, rounds_of
+from specbench.analysis.run_metrics import Records, rounds_of
 from specbench.analysis.speculation import levels
 from specbench.decoding.traits import Theory
 
@@ -33,7 +33,7 @@ class Predictions:
     papers_prediction: float | None = None
 
 
-def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base: Rows) -> Predictions | None:
+def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> Predictions | None:
     """Predict a method's speedup over a baseline that runs a forward of each of `baseline`'s roles per token.
 
     None if there is no formula, or if a forward time or acceptance rate that it needs was not measured.
@@ -47,7 +47,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base
     for role in roles:  # a middle model never reads one token alone
         if role in costs:
             single.setdefault(role, costs[role][min(costs[role])])
-    predict = FORMULAS[method.formula](method, Measured(rows)) if method.formula in FORMULAS else None
+    predict = FORMULAS[method.formula](method, MeasuredRates(rows)) if method.formula in FORMULAS else None
     if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
     as_in_papers, measured = cost_of(roles, {}, single), cost_of(roles, costs, single)
@@ -61,7 +61,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base
     )
 
 
-def _alternate_proposal(method: Theory, rows: Rows, ratio: float) -> float | None:
+def _alternate_proposal(method: Theory, rows: Records, ratio: float) -> float | None:
     """SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
     if method.formula != "ensemble" or len(method.models) != 2:
         return None
@@ -89,10 +89,10 @@ class Rates(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRates:
     """The rates of recorded generations."""
 
-    rows: Rows
+    rows: Records
 
     def overall(self) -> float | None:
         return acceptance_rate(self.rows)
@@ -116,7 +116,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumed:
+class AssumedRates:
     """One acceptance rate for every test, and the share of tokens or answers that a cascade defers to its large model."""
 
     acceptance: float
@@ -222,7 +222,7 @@ class BreakEven:
     curve: list[float]
 
 
-def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | None:
+def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven | None:
     """Return the break-even points of a method.
 
     None for methods that `draft_lengths` does not cover, for a drafter without forwards, and if too few blocks of its

@@ -14,7 +14,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.runs.record import Record, RoundRecord
 from specbench.runs.run_spec import MethodSpec, ModelSource
 
-Rows = Sequence[Record]
+Records = Sequence[Record]
 TIMED_UNITS = ("tokens/s", "s", "ms", "x")
 TIMED_SHARES = (
     "drift",
@@ -28,12 +28,12 @@ TIMED_SHARES = (
 )
 
 
-def complete(records: Rows, method: str) -> list[Record]:
+def complete(records: Records, method: str) -> list[Record]:
     """Return the records of one method that did not fail."""
     return [r for r in records if r.method == method and r.error is None]
 
 
-def paired(rows: Rows, base: Rows) -> tuple[list[Record], list[Record]]:
+def paired(rows: Records, base: Records) -> tuple[list[Record], list[Record]]:
     """Return the generations (sample, repeat) that both sides completed, in one order."""
     ours, theirs = ({(r.sample, r.repeat): r for r in side} for side in (rows, base))
     keys = [key for key in ours if key in theirs]
@@ -46,17 +46,17 @@ def seconds(row: Record, end_to_end: bool = False) -> float:
     return row.decode_seconds + (row.prefill_seconds if end_to_end else 0.0)
 
 
-def token_count(rows: Rows) -> int:
+def token_count(rows: Records) -> int:
     """Committed tokens of all generations."""
     return sum(len(r.tokens) for r in rows)
 
 
-def round_count(rows: Rows) -> int:
+def round_count(rows: Records) -> int:
     """Verification rounds of all generations. Without drafting, each token is a round."""
     return sum(len(r.rounds) or len(r.tokens) for r in rows)
 
 
-def rounds_of(rows: Rows) -> Iterator[RoundRecord]:
+def rounds_of(rows: Records) -> Iterator[RoundRecord]:
     """Return all recorded rounds of all generations."""
     return (x for r in rows for x in r.rounds)
 
@@ -73,8 +73,8 @@ class Spread(NamedTuple):
 
 Value = float | int | Estimate | Spread | None  # None: not defined for this method
 Values = dict[str, Value]  # by the metric's name
-Compute = Callable[[Rows, "Context"], Value]
-Applies = Callable[[Rows, "Context"], bool]
+Compute = Callable[[Records, "Context"], Value]
+Applies = Callable[[Records, "Context"], bool]
 F = TypeVar("F", bound=Callable[..., Value])
 
 
@@ -87,8 +87,8 @@ class Context:
     bytes per second.
     """
 
-    baseline: Rows
-    sd: Rows = ()
+    baseline: Records
+    sd: Records = ()
     sd_method: MethodSpec | None = None
     method: MethodSpec
     baseline_roles: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Metric:
+class RunMetric:
     """A registered metric. It is left out for records to which it does not apply."""
 
     name: str
@@ -117,7 +117,7 @@ class Metric:
         return self.unit in TIMED_UNITS or self.name in TIMED_SHARES
 
 
-METRICS: dict[str, Metric] = {}  # by name
+METRICS: dict[str, RunMetric] = {}  # by name
 
 
 def register(
@@ -126,7 +126,7 @@ def register(
     """Register a metric. Its definition is the first line of the function's docstring."""
     assert name not in METRICS, f"two metrics are called {name}"
     assert function.__doc__, f"the metric {name} needs a docstring"
-    METRICS[name] = Metric(name, unit, function.__doc__.strip().splitlines()[0], compute, applies, by_group)
+    METRICS[name] = RunMetric(name, unit, function.__doc__.strip().splitlines()[0], compute, applies, by_group)
 
 
 def metric(unit: str = "", by_group: bool = False) -> Callable[[F], F]:
@@ -166,17 +166,17 @@ def comparison(unit: str = "x", by_group: bool = False) -> Callable[[F], F]:
     return decorate
 
 
-def is_compared(rows: Rows, context: Context) -> bool:
+def is_compared(rows: Records, context: Context) -> bool:
     """Return whether these are not the baseline's own records, and both completed some of the same generations."""
     return bool(paired(rows, context.baseline)[0]) and rows[0].method != context.baseline[0].method
 
 
-def has_sd(rows: Rows, context: Context) -> bool:
+def has_sd(rows: Records, context: Context) -> bool:
     """Return whether these are not the records of `sd`, and both completed some of the same generations."""
     return bool(paired(rows, context.sd)[0]) and rows[0].method != context.sd[0].method
 
 
-def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:
+def compute(rows: Records, context: Context, by_group: bool = False) -> Values:
     """Return all metrics that apply to the records of one method, or those that are computed for each group of prompts."""
     chosen = (
         each for each in METRICS.values() if (each.by_group or not by_group) and (context.timed or not each.is_timed)
@@ -184,5 +184,5 @@ def compute(rows: Rows, context: Context, by_group: bool = False) -> Values:
     return {each.name: each.compute(rows, context) for each in chosen if each.applies(rows, context)}
 
 
-def _always(rows: Rows, context: Context) -> bool:
+def _always(rows: Records, context: Context) -> bool:
     return True

@@ -10,7 +10,7 @@ from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_metrics import Value, Values
-from specbench.analysis.speculation import Level
+from specbench.analysis.speculation import ChainLevel
 from specbench.analysis.speed import Rank
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
@@ -24,7 +24,7 @@ VALUES = "values"  # the field of MethodSummary whose entries are keys of the JS
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraphs:
     """CUDA graphs that were captured during the run, outside all timings."""
 
     graphs: int
@@ -57,7 +57,7 @@ class MethodSummary:
     length_counts: dict[int, int] = field(default_factory=dict)  # rounds by the tokens that they committed
     counters: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
     window_cuts: dict[str, float] = field(default_factory=dict)  # share of generations that each model's window ended
-    levels: list[Level] = field(default_factory=list)  # of a chain, innermost first
+    levels: list[ChainLevel] = field(default_factory=list)  # of a chain, innermost first
     groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
     quality: dict[str, Estimate | None] = field(default_factory=dict)
     quality_by_group: dict[str, Estimate | None] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class RunState:
     environment: Environment
     complete: bool
     problems: list[str]
-    captured: Captured
+    captured: CapturedGraphs
     metrics: list[MetricTable]
     headline: str
     scored_by: str  # the version of the task that computed the scores

@@ -13,7 +13,7 @@ import numpy as np
 
 from specbench.analysis.intervals import FEWEST, Estimate, by_prompt, by_repeat, interval_of_ratio
 from specbench.analysis.run_metrics import (
-    Rows,
+    Records,
     Spread,
     comparison,
     has_sd,
@@ -30,7 +30,7 @@ EXHAUSTIVE = 14  # prompts up to which all exchanges are tried
 EXCHANGES = 20_000  # random exchanges for more prompts
 
 
-def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
+def tokens_per_second(rows: Records, end_to_end: bool = False) -> float:
     """Total tokens / total decoding seconds."""
     return token_count(rows) / sum(seconds(r, end_to_end) for r in rows)
 
@@ -39,12 +39,12 @@ register("tokens_per_second", "tokens/s", tokens_per_second, lambda rows, _: tok
 
 
 @metric("tokens/s")
-def end_to_end_tokens_per_second(rows: Rows) -> float:
+def end_to_end_tokens_per_second(rows: Records) -> float:
     """Total tokens / total seconds, including prefill."""
     return tokens_per_second(rows, end_to_end=True)
 
 
-def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
+def speedup(rows: Records, base: Records, end_to_end: bool = False) -> Estimate:
     """(The method's tokens / its seconds) / (the baseline's tokens / its seconds), over the generations both completed."""
     ours, theirs = paired(rows, base)
     table = by_repeat(
@@ -58,20 +58,20 @@ register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), i
 
 
 @comparison()
-def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
+def end_to_end_speedup(rows: Records, base: Records) -> Estimate:
     """The speedup over the baseline by end-to-end time, which includes prefill."""
     return speedup(rows, base, end_to_end=True)
 
 
 @comparison()
-def relative_latency(rows: Rows, base: Rows) -> Estimate:
+def relative_latency(rows: Records, base: Records) -> Estimate:
     """Seconds per answer, end to end, divided by the baseline's. Below 1 is faster. This is SpecCascade's latency axis."""
     ours, theirs = paired(rows, base)
     return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 0] / s[..., 1])
 
 
 @comparison()
-def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
+def geometric_mean_speedup(rows: Records, base: Records) -> Estimate:
     """Geometric mean over prompts of the ratios of tokens per decoding second. Every prompt has the same weight."""
     ours, theirs = paired(rows, base)
     table = by_prompt(
@@ -81,14 +81,14 @@ def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
     return interval_of_ratio(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
 
 
-def _completion_times(ours: Rows, theirs: Rows) -> np.ndarray:
+def _completion_times(ours: Records, theirs: Records) -> np.ndarray:
     """Return the end-to-end seconds of both sides, (prompts, repeats, 2)."""
     return by_repeat(
         (seconds(a, True), seconds(b, True), a.prompt, a.repeat) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> Estimate:
+def papers_speedup(rows: Records, base: Records, later_turns: bool = False) -> Estimate:
     """Mean over questions of tokens per second, end to end, then the ratio. The averaging of SE and Spec-Bench.
 
     With `later_turns`, tokens and seconds are first summed over the turns of a question within each repeat, as in
@@ -102,7 +102,7 @@ def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> Estimat
     return interval_of_ratio(by_repeat(table), lambda s: s[..., 0] / s[..., 1])
 
 
-def _rates(rows: Rows, firsts: Mapping[str, str]) -> dict[tuple[str, int], float]:
+def _rates(rows: Records, firsts: Mapping[str, str]) -> dict[tuple[str, int], float]:
     """Return tokens per second, end to end, of each question and repeat, with all of its turns."""
     tokens: dict[tuple[str, int], int] = defaultdict(int)
     spent: dict[tuple[str, int], float] = defaultdict(float)
@@ -135,7 +135,7 @@ def first_turns(samples: Set[str]) -> dict[str, str]:
     return firsts
 
 
-def completion_speedup(rows: Rows, base: Rows) -> Estimate:
+def completion_speedup(rows: Records, base: Records) -> Estimate:
     """Completion time of `sd` / the method's, end to end, over the generations both completed. SPRINTER's speedup.
 
     Equals the ratio of the mean milliseconds per generation: 0.92 s / 0.56 s = 1.64 in the paper's Table 2. The number of
@@ -149,27 +149,27 @@ register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup
 
 
 @comparison("share")
-def identical_output(rows: Rows, base: Rows) -> float:
+def identical_output(rows: Records, base: Records) -> float:
     """Share of generations whose tokens equal the baseline's. 100 % for a lossless method at T = 0 in float32."""
     ours, theirs = paired(rows, base)
     return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
 @metric("s")
-def first_token_seconds(rows: Rows) -> float:
+def first_token_seconds(rows: Records) -> float:
     """Median time from the prompt to the first committed tokens."""
     return float(np.median([r.first_token_seconds or 0.0 for r in rows]))
 
 
 @metric("ms")
-def generation_milliseconds(rows: Rows) -> Spread:
+def generation_milliseconds(rows: Records) -> Spread:
     """Mean ± standard deviation over generations of the time from the prompt to the last token."""
     spent = [1e3 * seconds(r, end_to_end=True) for r in rows]
     return Spread(float(np.mean(spent)), float(np.std(spent)))
 
 
 @metric("share")
-def drift(rows: Rows) -> float | None:
+def drift(rows: Records) -> float | None:
     """Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine.
 
     None for a single repeat.
@@ -180,7 +180,7 @@ def drift(rows: Rows) -> float | None:
 
 
 @metric("share")
-def repeat_spread(rows: Rows) -> float | None:
+def repeat_spread(rows: Records) -> float | None:
     """Standard deviation over repeats of the seconds of a generation / their mean; median over generations.
 
     Of end-to-end seconds, over the repeats of a sample that have the same tokens. None if there are none.
@@ -193,13 +193,13 @@ def repeat_spread(rows: Rows) -> float | None:
 
 
 @metric("share")
-def prefill_share(rows: Rows) -> float:
+def prefill_share(rows: Records) -> float:
     """Share of end-to-end seconds that are prefill: the first forward of each model."""
     return 1.0 - sum(map(seconds, rows)) / sum(seconds(r, end_to_end=True) for r in rows)
 
 
 @comparison("share")
-def speedup_drift(rows: Rows, base: Rows) -> float | None:
+def speedup_drift(rows: Records, base: Records) -> float | None:
     """Speedup in the last repeat / in the first, minus 1.
 
     None for a single repeat.
@@ -217,7 +217,7 @@ def speedup_drift(rows: Rows, base: Rows) -> float | None:
 
 
 @metric("processors")
-def other_load(rows: Rows) -> float | None:
+def other_load(rows: Records) -> float | None:
     """Processors that other programs used on average while the method decoded.
 
     None where it was not measured.
@@ -227,7 +227,7 @@ def other_load(rows: Rows) -> float | None:
 
 
 @metric("tokens")
-def wrong_tokens(rows: Rows) -> int | None:
+def wrong_tokens(rows: Records) -> int | None:
     """Greedy tokens that the declared distribution excludes, near-ties not counted.
 
     None where tokens were not compared: for sampled outputs, and for methods that are not lossless.
@@ -255,7 +255,7 @@ class Rank:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def ranks(rows: Mapping[str, Rows], end_to_end: bool) -> dict[str, Rank]:
+def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
     """Rank methods by tokens per second over the generations that all of them completed.
 
     Two methods differ if a permutation test rejects that their speeds are equal: it exchanges the two methods within
@@ -324,7 +324,7 @@ def _p_value(one: np.ndarray, other: np.ndarray, exchanges: np.ndarray) -> float
     return float(np.mean(ratios >= ratios[0] - 1e-12))
 
 
-def _totals(methods: Sequence[Rows], end_to_end: bool) -> np.ndarray:
+def _totals(methods: Sequence[Records], end_to_end: bool) -> np.ndarray:
     """Return tokens and seconds of each method and prompt, (methods, prompts, 2), over common generations."""
     common = set.intersection(*({(r.sample, r.repeat) for r in rows} for rows in methods)) if methods else set()
     prompts = dict.fromkeys(r.prompt for rows in methods[:1] for r in rows if (r.sample, r.repeat) in common)

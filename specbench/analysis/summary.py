@@ -22,8 +22,8 @@ from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import Context, Rows, Values, complete, paired, token_count
-from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
+from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
+from specbench.analysis.run_summary import SCHEMA, CapturedGraphs, MethodSummary, RunSummary, from_table, to_table
 from specbench.analysis.speculation import levels
 from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
@@ -151,7 +151,7 @@ def summarise(folder: Path) -> RunSummary:
         environment=environment,
         complete=recorded.complete,
         problems=recorded.problems,
-        captured=Captured(sum(each.captured for each in records), sum(each.capture_seconds for each in records)),
+        captured=CapturedGraphs(sum(each.captured for each in records), sum(each.capture_seconds for each in records)),
         metrics=scores["metrics"],
         headline=scores["headline"],
         scored_by=scores["version"],
@@ -175,7 +175,7 @@ def headline_clock(spec: RunSpec, methods: Sequence[MethodSummary]) -> Clock:
     return spec.clock
 
 
-def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
+def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
     rows, context = complete(records, name), replace(context_of(name, spec, records, bandwidth), timed=timed)
     errors = [r.error for r in records if r.method == name and r.error is not None]
@@ -209,7 +209,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
     )
 
 
-def context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
+def context_of(name: str, spec: RunSpec, records: Records, bandwidth: float) -> Context:
     """Return the context of one method's metrics. `records` are those of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
@@ -238,7 +238,7 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
     return head.predicted_distance if plain and spec.task.name in head.tasks else None
 
 
-def _predictions(rows: Rows, context: Context) -> Values:
+def _predictions(rows: Records, context: Context) -> Values:
     """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
     if not context.timed or not run_metrics.is_compared(rows, context):
         return {}
@@ -250,7 +250,7 @@ def _predictions(rows: Rows, context: Context) -> Values:
     return values
 
 
-def _by_group(rows: Rows, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
+def _by_group(rows: Records, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
     """Return metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
     out: dict[str, Values] = {}
     for group in sorted(set(groups.values())):

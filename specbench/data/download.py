@@ -13,7 +13,7 @@ from specbench.data.task import Task
 from specbench.errors import ConfigError
 from specbench.files import read_json
 
-Kind = Literal["model", "dataset", "file"]
+RepositoryKind = Literal["model", "dataset", "file"]
 WEIGHTS = (".safetensors", ".bin")
 # File names of transformers. Other weight files in a repository are the same weights in another format.
 STANDARD = (re.compile(r"model(-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin"))
@@ -30,7 +30,7 @@ class Need:
 
     what: str
     repo: str = ""
-    kind: Kind = "model"
+    kind: RepositoryKind = "model"
     revision: str = ""  # as given; empty: the newest
     files: tuple[str, ...] = ()  # of a data set; of a model they are chosen by `weights_once`
     why: str = ""
@@ -50,7 +50,7 @@ class Repository:
     """
 
     repo: str
-    kind: Kind
+    kind: RepositoryKind
     revision: str
     whats: list[str]
     data: HubData | None = None

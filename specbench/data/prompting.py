@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
     cut: int
 
 
-class TooLong(ValueError):
+class PromptTooLong(ValueError):
     """A prompt of more tokens than are allowed, where the task calls that an error."""
 
     def __init__(self, tokens: int, most: int) -> None:
@@ -58,11 +58,11 @@ def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window:
     """
     firsts = [sample for sample in samples if not sample.after]
     found: list[list[int]] = []
-    long: list[TooLong] = []
+    long: list[PromptTooLong] = []
     for sample in firsts:
         try:
             found.append(encode(tokenizer, task, sample, [], window).ids)
-        except TooLong as error:
+        except PromptTooLong as error:
             long.append(error)
         except ConfigError:
             raise
@@ -169,7 +169,7 @@ def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[
     if most is None or len(ids) <= most:
         return Prompt(ids, 0)
     if how == "error":
-        raise TooLong(len(ids), most)
+        raise PromptTooLong(len(ids), most)
     first, last = ids[: ends[0]], ids[len(ids) - ends[1] :]
     middle, room = ids[len(first) : len(ids) - len(last)], max(kept - len(first) - len(last), 1)
     front = {"truncate-left": 0, "truncate-right": room}.get(how, room - room // 2)

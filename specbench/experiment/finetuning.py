@@ -13,7 +13,7 @@ from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.finetune import Finetuning, finetune
-from specbench.training.texts import Source, gather
+from specbench.training.texts import TaskSource, gather
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
     if pair.weights == "dummy":
         raise ConfigError("a model with dummy weights cannot be fine-tuned")
     name, task = selection.read_task(request.task, pair, options)
-    source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
+    source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
     folder = request.out or Path("models") / preset.name / f"{request.role}-{name.replace(':', '-')}"
     device, base = device_of(options.device), preset.path.parent
     models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))

@@ -8,9 +8,9 @@ from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment.fresh_process import Batch, Launch, measure_apart, measure_here, sessions
 from specbench.regression.compare import ANCHOR, compare
-from specbench.regression.measurement import Measured, pooled
+from specbench.regression.measurement import MeasuredRun, pooled
 from specbench.regression.snapshot import Snapshot, load
-from specbench.regression.verdict import Limits, Status, Verdict
+from specbench.regression.verdict import GateLimits, GateVerdict, Status
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
@@ -52,7 +52,7 @@ def update(path: Path, out: Path, batch: Batch, count: int | None) -> None:
     Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
 
 
-def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = measure_apart) -> list[Verdict]:
+def check(path: Path, out: Path, batch: Batch, limits: GateLimits, launch: Launch = measure_apart) -> list[GateVerdict]:
     """Measure a snapshot's requests again and compare.
 
     While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
@@ -66,7 +66,7 @@ def check(path: Path, out: Path, batch: Batch, limits: Limits, launch: Launch = 
     batch = replace(batch, requests=requests, threads=snapshot.runs[0].threads)
     new = sessions(batch, out, measure_here if limits.counters_only else launch, 1)
 
-    def slower(limits: Limits) -> bool:
+    def slower(limits: GateLimits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
         return any(each.status is Status.regression and each.aspect in CLOCKED for each in verdicts)
 
@@ -91,7 +91,7 @@ def _counting(request: Request) -> Request:
     return replace(request, methods=methods, options=replace(request.options, repeats=1))
 
 
-def _measured(batch: Batch, out: Path, counters_only: bool, count: int) -> list[Measured]:
+def _measured(batch: Batch, out: Path, counters_only: bool, count: int) -> list[MeasuredRun]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
         runs = [replace(each, sessions=[], costs={}) for each in sessions(batch, out, measure_here, 1)]

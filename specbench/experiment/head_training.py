@@ -28,8 +28,8 @@ from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
 from specbench.training.recipes import Budget, recipe_of
-from specbench.training.texts import Source, Text, gather
-from specbench.training.trainer import Settings, Trained, Training, require_known
+from specbench.training.texts import TaskSource, Text, gather
+from specbench.training.trainer import Trained, Training, TrainingSettings, require_known
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
 
@@ -75,7 +75,7 @@ class TrainedHead:
 
     kind: HeadKind
     base: str
-    sources: tuple[Source, ...]
+    sources: tuple[TaskSource, ...]
     folder: Path
     report: Table
     skip: int = 0
@@ -97,8 +97,8 @@ class _Job:
     pair: Pair
     where: Path  # the folder of the pair's file
     roles: tuple[str, ...]
-    sources: tuple[Source, ...]
-    settings: Settings
+    sources: tuple[TaskSource, ...]
+    settings: TrainingSettings
     folder: Path
 
     @property
@@ -161,7 +161,7 @@ def _job(request: TrainRequest) -> _Job:
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
     return _Job(
         request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
-        settings=Settings(
+        settings=TrainingSettings(
             base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
             compare=request.compare,
         ),
@@ -230,10 +230,10 @@ def _acceptance(job: _Job, loaded: LoadedPair, texts: list[Text], observer: Obse
     }  # fmt: skip
 
 
-def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[Source, ...]:
+def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[TaskSource, ...]:
     """Return the tasks with the sources of their rows."""
     return tuple(
-        Source(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
+        TaskSource(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
         for word in tasks
     )
 

@@ -26,7 +26,7 @@ from specbench.resolution.methods import Methods
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import load
-from specbench.training.texts import Source, Text, Texts, limits_of, sampler_of
+from specbench.training.texts import TaskSource, Text, Texts, limits_of, sampler_of
 
 FOLDER = "trial"  # in the head's folder
 SD, AR = "sd", "ar"
@@ -48,7 +48,7 @@ class TrialRequest:
     pair: str
     options: Options
     texts: Texts
-    sources: Sequence[Source]
+    sources: Sequence[TaskSource]
     seed: int
     prompts: int
 

@@ -18,7 +18,7 @@ Chat = Literal["auto", "off"]
 LETTERS = ("A", "B", "C")
 
 
-class _Model(Judge):
+class _LocalModel(Judge):
     """Base class of judges with a local model."""
 
     path: str
@@ -59,7 +59,7 @@ class _Model(Judge):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood(_Model, name="likelihood"):
+class Likelihood(_LocalModel, name="likelihood"):
     """Prefers the continuation with the higher mean log-probability per token.
 
     It favors greedy text and judges neither accuracy nor detail. Use it only where no model can judge.
@@ -76,7 +76,7 @@ class Likelihood(_Model, name="likelihood"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompted(_Model, QuestionJudge, name="prompted"):
+class Prompted(_LocalModel, QuestionJudge, name="prompted"):
     """Prompts an instruction-tuned model, with its chat template if it has one (SPRINTER, Table 1, with GPT-4).
 
     The answer is the letter with the highest probability after the prompt.

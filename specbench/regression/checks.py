@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
-from specbench.regression.measurement import Generation, Measured, Session
-from specbench.regression.verdict import Finding, Limits, Status, sides
+from specbench.regression.measurement import GenerationSummary, MeasuredRun, Timings
+from specbench.regression.verdict import Finding, GateLimits, Status, sides
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 
@@ -19,17 +19,17 @@ FEWEST_ROUNDS = 3
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
-Rows = Sequence[Generation]
+Generations = Sequence[GenerationSummary]
 
 
-def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
+def shared(base: Generations, new: Generations) -> tuple[list[GenerationSummary], list[GenerationSummary]]:
     """Return the generations that are on both sides, in the same order."""
     ours, theirs = ({(row.sample, row.repeat): row for row in side} for side in (base, new))
     keys = sorted(ours.keys() & theirs.keys())
     return [ours[key] for key in keys], [theirs[key] for key in keys]
 
 
-def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = False) -> Finding:
+def decoding(base: Generations, new: Generations, inexact: str, alpha: float, across: bool = False) -> Finding:
     """Return whether decoding is unchanged: token for token, or within tolerance if `inexact` is a reason for it.
 
     Fewer forwards for the same tokens are an improvement, more forwards or other tokens a regression. With `across`, for
@@ -46,7 +46,7 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 
-def other_tokens(base: Rows, new: Rows, found: Finding) -> Finding:
+def other_tokens(base: Generations, new: Generations, found: Finding) -> Finding:
     """Return the finding on decoding on another processor: inconclusive if it had no loss and any output has other tokens.
 
     The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
@@ -61,7 +61,7 @@ def other_tokens(base: Rows, new: Rows, found: Finding) -> Finding:
     )
 
 
-def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
+def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
     """Return the finding for unequal decoding: an improvement if the tokens are equal with fewer forwards."""
     before, after = _forwards(a), _forwards(b)
     cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
@@ -70,7 +70,7 @@ def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     return Finding(status, title, differ, f"{title}: {effect(a, b)}")
 
 
-def _title(a: Rows, b: Rows, ids: int) -> str:
+def _title(a: Generations, b: Generations, ids: int) -> str:
     """Return what changed. A change of acceptance rate and accepted length in opposite directions is a change of drafting."""
     if not any(row.tested for row in (*a, *b)):
         return "decoding changed"
@@ -82,7 +82,7 @@ def _title(a: Rows, b: Rows, ids: int) -> str:
     return "drafting changed" if by_rate * by_length < 0.0 else "acceptance changed"
 
 
-def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
+def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bool) -> Finding:
     """Return the finding between machines or settings, by a paired t-test over prompts.
 
     Compares the forwards per token of each model, where fewer are better. If they did not change, compares acceptance rate
@@ -102,22 +102,22 @@ def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding
     return min(findings, key=lambda each: order.index(each.status), default=same)
 
 
-def _forwards_of(role: str, row: Generation) -> int:
+def _forwards_of(role: str, row: GenerationSummary) -> int:
     return row.forwards.get(role, 0)
 
 
-Value = Callable[[Generation], float]
+Quantity = Callable[[GenerationSummary], float]
 
 
 class _Ratio(NamedTuple):
     """A ratio of sums over generations. `better` is the sign of an improvement."""
 
-    numerator: Value
-    denominator: Value
+    numerator: Quantity
+    denominator: Quantity
     better: int
 
 
-def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
+def _moved(a: Generations, b: Generations, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
     """Return the finding on the change of a ratio; None within tolerance, or if it is not significant."""
     before, after = (
         by_prompt((ratio.numerator(row), ratio.denominator(row), row.prompt) for row in side) for side in (a, b)
@@ -141,19 +141,19 @@ def share(rows: np.ndarray) -> float:
     return float(rows[:, 0].sum() / below) if below else 0.0
 
 
-def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
+def _ratio(rows: Generations, numerator: str, denominator: str) -> float:
     below: int = sum(getattr(row, denominator) for row in rows)
     return sum(getattr(row, numerator) for row in rows) / below if below else 0.0
 
 
-def _forwards(rows: Rows) -> dict[str, float]:
+def _forwards(rows: Generations) -> dict[str, float]:
     """Return the forwards per token of each model."""
     tokens = sum(row.tokens for row in rows)
     roles = sorted({role for row in rows for role in row.forwards})
     return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
 
 
-def effect(a: Rows, b: Rows) -> str:
+def effect(a: Generations, b: Generations) -> str:
     """Return changed forwards per token, and acceptance rate and accepted length, or tokens if nothing was drafted."""
     before, after = _forwards(a), _forwards(b)
     changes = [
@@ -168,7 +168,7 @@ def effect(a: Rows, b: Rows) -> str:
     return ", ".join(changes)
 
 
-def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
+def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits: GateLimits) -> Finding | None:
     """Return the finding on one metric of one method; None if neither side has it.
 
     The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
@@ -215,7 +215,7 @@ def _status(significant: bool, change: float, least: float) -> Status:
     return Status.improved if significant and change > least else Status.same
 
 
-def log_ratios(session: Session, method: str, over: str) -> list[float]:
+def log_ratios(session: Timings, method: str, over: str) -> list[float]:
     """Return the log ratio per round of the method's tokens per second to another method's."""
     return [
         math.log((tokens / seconds) / (theirs / taken))
@@ -223,7 +223,7 @@ def log_ratios(session: Session, method: str, over: str) -> list[float]:
     ]
 
 
-def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
+def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: str, limits: GateLimits) -> Finding:
     """Return whether the method became slower relative to `over`, by Welch's t-test over the rounds of all sessions.
 
     Rounds of one process share an offset that the test does not account for. So each session of NEW has to exceed the limit

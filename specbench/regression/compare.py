@@ -13,8 +13,8 @@ from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, TIMING
 from specbench.regression import checks
 from specbench.regression.checks import TOLERANCE, effect, share, shared
-from specbench.regression.measurement import Generation, Measured
-from specbench.regression.verdict import Finding, Limits, Status, Verdict, sides
+from specbench.regression.measurement import GenerationSummary, MeasuredRun
+from specbench.regression.verdict import Finding, GateLimits, GateVerdict, Status, sides
 from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 ANCHOR = "hf-generate"
@@ -22,10 +22,10 @@ EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampl
 
 DECIDED = (Status.regression, Status.improved, Status.same)
 Aspect = tuple[str, Finding]
-Source = ModelSource | HeadSource
+WeightSource = ModelSource | HeadSource
 
 
-def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[Verdict]:
+def compare(base: list[MeasuredRun], new: list[MeasuredRun], limits: GateLimits) -> list[GateVerdict]:
     """Return verdicts on every run of BASE. Runs that are only in NEW are ignored."""
     out = []
     for run, nearest in zip(base, _paired(base, new), strict=True):
@@ -34,13 +34,17 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
             why = f"NEW has no run of this pair and task with baseline {run.spec.baseline}; it has {present}"
             if any(_place(other) == _place(run) for other in new):
                 why = "each run of this pair and task in NEW is compared with another run of BASE"
-            out.append(Verdict(run.name, "", "comparability", Status.incomparable, "not measured", why, "not measured"))
+            out.append(
+                GateVerdict(run.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
+            )
         elif incomplete := _incomplete(run, nearest):
             short = "incomplete"
-            out.append(Verdict(run.name, "", "comparability", Status.incomparable, short, "; ".join(incomplete), short))
+            out.append(
+                GateVerdict(run.name, "", "comparability", Status.incomparable, short, "; ".join(incomplete), short)
+            )
         elif reasons := differences(run, nearest):
             short, why = "other conditions", "; ".join(reasons)
-            out.append(Verdict(run.name, "", "comparability", Status.incomparable, short, why, short))
+            out.append(GateVerdict(run.name, "", "comparability", Status.incomparable, short, why, short))
         else:
             for method in run.spec.methods:
                 if method != ANCHOR:
@@ -48,7 +52,7 @@ def compare(base: list[Measured], new: list[Measured], limits: Limits) -> list[V
     return out
 
 
-def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
+def _paired(base: list[MeasuredRun], new: list[MeasuredRun]) -> list[MeasuredRun | None]:
     """Return the most similar run of NEW for each run of BASE. Each run of NEW is used once."""
     pairs = sorted(
         (_distance(run, other), i, j)
@@ -63,28 +67,28 @@ def _paired(base: list[Measured], new: list[Measured]) -> list[Measured | None]:
     return [new[partners[i]] if i in partners else None for i in range(len(base))]
 
 
-def _distance(base: Measured, new: Measured) -> tuple[int, int, int]:
+def _distance(base: MeasuredRun, new: MeasuredRun) -> tuple[int, int, int]:
     """Return how different two runs are: differences that prevent a comparison, missing methods, changed settings."""
     a, b = base.spec.methods, new.spec.methods
     changed = sum(len(changed_settings(a[name].options, b[name].options)) for name in a if name in b)
     return len(differences(base, new)) + len(replaced_drafts(base, new)), _lacking(base, new), changed
 
 
-def _incomplete(base: Measured, new: Measured) -> list[str]:
+def _incomplete(base: MeasuredRun, new: MeasuredRun) -> list[str]:
     """Return the reasons why one of two runs is incomplete, with counts. Empty if both are complete."""
     return [f"{side}: {why}" for side, run in (("BASE", base), ("NEW", new)) for why in run.problems]
 
 
-def _lacking(base: Measured, new: Measured) -> int:
+def _lacking(base: MeasuredRun, new: MeasuredRun) -> int:
     """Return the number of methods of BASE that are not in NEW with the same settings."""
     return sum(new.spec.methods.get(name) != method for name, method in base.spec.methods.items())
 
 
-def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> list[Verdict]:
+def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits) -> list[GateVerdict]:
     """Return the verdicts on one method: decoding, quality, and speed, for the baseline relative to the anchor."""
 
-    def verdict(aspect: str, found: Finding) -> Verdict:
-        return Verdict(base.name, method, aspect, *found)
+    def verdict(aspect: str, found: Finding) -> GateVerdict:
+        return GateVerdict(base.name, method, aspect, *found)
 
     other = new.spec.methods.get(method)
     changes = [] if other is None else changed_settings(base.spec.methods[method].options, other.options)
@@ -128,7 +132,12 @@ def _of_method(base: Measured, new: Measured, method: str, limits: Limits) -> li
 
 
 def _with_other_draft(
-    base: Measured, new: Measured, method: str, parts: list[str], limits: Limits, timed: list[tuple[str, Finding]]
+    base: MeasuredRun,
+    new: MeasuredRun,
+    method: str,
+    parts: list[str],
+    limits: GateLimits,
+    timed: list[tuple[str, Finding]],
 ) -> list[tuple[str, Finding]]:
     """Return the findings on a method whose drafts come from another model or head. Only a lossless one can be compared."""
     replaced = replaced_drafts(base, new)
@@ -148,7 +157,7 @@ def _with_other_draft(
 
 
 def _draft_findings(
-    base: Measured, new: Measured, method: str, parts: Sequence[str], limits: Limits, timed: Sequence[Finding]
+    base: MeasuredRun, new: MeasuredRun, method: str, parts: Sequence[str], limits: GateLimits, timed: Sequence[Finding]
 ) -> list[Aspect]:
     """Return the findings on outputs, acceptance and cost of a lossless method whose draft model or head was replaced.
 
@@ -164,7 +173,7 @@ def _draft_findings(
     return found if limits.counters_only else [*found, ("cost", _draft_cost(base, new, method, parts, is_timed))]
 
 
-def _draft_outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generation]) -> Finding:
+def _draft_outputs(base: MeasuredRun, a: Sequence[GenerationSummary], b: Sequence[GenerationSummary]) -> Finding:
     """Return whether the outputs are equal, which a lossless method guarantees at T = 0."""
     if base.spec.decoding.temperature > 0.0:
         detail = f"{len(a)} generations, sampled with another draft; their distribution is the target's"
@@ -176,7 +185,9 @@ def _draft_outputs(base: Measured, a: Sequence[Generation], b: Sequence[Generati
     return Finding(Status.same, "same outputs", f"{len(a)} generations, token for token", "same outputs")
 
 
-def _draft_acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: Limits, is_timed: bool) -> Finding:
+def _draft_acceptance(
+    a: Sequence[GenerationSummary], b: Sequence[GenerationSummary], limits: GateLimits, is_timed: bool
+) -> Finding:
     """Return the finding on the acceptance rate."""
     before, after = (by_prompt((x.accepted, x.tested, x.prompt) for x in side) for side in (a, b))
     change, p = paired_test(before, after, share)
@@ -194,7 +205,7 @@ def _draft_acceptance(a: Sequence[Generation], b: Sequence[Generation], limits: 
     return Finding(status, "lower acceptance", f"{text}; p = {p:.2g}; {undecided}", text)
 
 
-def _draft_cost(base: Measured, new: Measured, method: str, parts: Sequence[str], is_timed: bool) -> Finding:
+def _draft_cost(base: MeasuredRun, new: MeasuredRun, method: str, parts: Sequence[str], is_timed: bool) -> Finding:
     """Return the seconds of a forward of the replaced parts, and their ratio to one of the baseline's model."""
     (target, *_) = base.spec.methods[base.spec.baseline].traits.roles
     texts = []
@@ -215,19 +226,19 @@ def _draft_cost(base: Measured, new: Measured, method: str, parts: Sequence[str]
     return Finding(Status.same, "cost of a draft forward", f"{text}; the speed decides", text)
 
 
-def _forward(run: Measured, method: str, role: str) -> float:
+def _forward(run: MeasuredRun, method: str, role: str) -> float:
     """Return the mean seconds of a decoding forward of a model or head; 0 if none was recorded."""
     forwards, seconds = run.costs.get(method, {}).get(role, (0, 0.0))
     return seconds / forwards if forwards else 0.0
 
 
-def _parts_of(run: Measured, method: str) -> tuple[str, ...]:
+def _parts_of(run: MeasuredRun, method: str) -> tuple[str, ...]:
     """Return the models and heads that a method reads."""
     traits = run.spec.methods[method].traits
     return *traits.roles, *traits.heads
 
 
-def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[tuple[str, Finding]]:
+def _timed(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits) -> list[tuple[str, Finding]]:
     """Return the finding on a method's time relative to the baseline, or the baseline's relative to the anchor."""
     own = method == base.spec.baseline
     aspect, over = ("engine", ANCHOR) if own else ("speed", base.spec.baseline)
@@ -241,7 +252,7 @@ def _timed(base: Measured, new: Measured, method: str, limits: Limits) -> list[t
     return [(aspect, found)]
 
 
-def _no_speed(base: Measured, new: Measured, over: str) -> str:
+def _no_speed(base: MeasuredRun, new: MeasuredRun, over: str) -> str:
     """Return why times cannot be compared; empty if they can."""
     if any(over not in each.spec.methods for each in (base, new)):
         role = "the reference for the engine" if over == ANCHOR else "the baseline"
@@ -254,7 +265,7 @@ def _no_speed(base: Measured, new: Measured, over: str) -> str:
     return "; ".join(other + ([f"device: {sides(*devices)}"] if devices[0] != devices[1] else []))
 
 
-def _inexact(base: Measured, new: Measured) -> str:
+def _inexact(base: MeasuredRun, new: MeasuredRun) -> str:
     """Return why bitwise equal results cannot be required; empty if they can."""
     if base.spec.device != "cpu" or not base.environment.get("instructions"):
         return "compared with tolerance (not on a known CPU)"
@@ -263,14 +274,14 @@ def _inexact(base: Measured, new: Measured) -> str:
     return f"compared with tolerance ({'; '.join(other)})" if other else ""
 
 
-def _place(run: Measured) -> tuple[str, str, str]:
+def _place(run: MeasuredRun) -> tuple[str, str, str]:
     return run.spec.pair.name, run.spec.task.name, run.spec.baseline
 
 
 # The models, heads and settings of a measurement, and how two of them differ
 
 
-def replaced_drafts(base: Measured, new: Measured) -> dict[str, list[str]]:
+def replaced_drafts(base: MeasuredRun, new: MeasuredRun) -> dict[str, list[str]]:
     """Return the models and heads that differ although the baseline reads neither, each with the differences.
 
     They can only draft for a lossless method, whose distribution is the baseline's.
@@ -284,7 +295,7 @@ def replaced_drafts(base: Measured, new: Measured) -> dict[str, list[str]]:
     return {name: changes for name, changes in found.items() if changes}
 
 
-def differences(base: Measured, new: Measured) -> list[str]:
+def differences(base: MeasuredRun, new: MeasuredRun) -> list[str]:
     """Return why two runs cannot be compared, each reason with both values; empty if they can.
 
     Changed drafts are left out: they decide about single methods.
@@ -335,13 +346,15 @@ def _setting(value: Any) -> str:
     return "default" if value is None else shortened(str(value))
 
 
-def sources(what: str, a: Mapping[str, Source], b: Mapping[str, Source], without: Collection[str]) -> list[str]:
+def sources(
+    what: str, a: Mapping[str, WeightSource], b: Mapping[str, WeightSource], without: Collection[str]
+) -> list[str]:
     """Return the differences of two sides' models or heads, by role or name, except those in `without`."""
     names = [name for name in {**a, **b} if name not in without]
     return [change for name in names for change in _changes(f"{what} {name}", a.get(name), b.get(name))]
 
 
-def _changes(what: str, a: Source | None, b: Source | None) -> list[str]:
+def _changes(what: str, a: WeightSource | None, b: WeightSource | None) -> list[str]:
     """Return the differences of a model or head. Other weights are shown with their location."""
     if a is None or b is None:
         return [f"{what}: {sides(shown(a and a.source), shown(b and b.source))}"]
@@ -352,7 +365,7 @@ def _changes(what: str, a: Source | None, b: Source | None) -> list[str]:
     return [f"{what} checksum: {sides(before, after)}", *changes]
 
 
-def _identity(source: Source) -> Table:
+def _identity(source: WeightSource) -> Table:
     """Return what identifies a model or head, without a head's training data and quality.
 
     With a checksum or a commit, the location is irrelevant.

@@ -16,13 +16,13 @@ from specbench.runs.run_folder import ENVIRONMENT, Recorded, listed, load, spec_
 from specbench.runs.run_spec import RunSpec
 from specbench.runs.scores import Scores
 
-Round = tuple[int, float]  # tokens, seconds
-Session = dict[str, list[Round]]  # by method, one round per repeat, of one process
+Timing = tuple[int, float]  # tokens, seconds
+Timings = dict[str, list[Timing]]  # by method, one round per repeat, of one process
 Costs = dict[str, dict[str, tuple[int, float]]]  # by method and model or head: decoding forwards, their seconds
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationSummary:
     """One generation: a checksum of its ids, its counters, and the value of each metric.
 
     `rounds` are verification rounds, or tokens if nothing is drafted. `forwards` are by model, including prefill.
@@ -46,16 +46,16 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """The measurements of one run in one or several processes."""
 
     spec: RunSpec
     environment: Conditions  # they affect counters and speeds
     metrics: list[dict[str, str]]  # name, signature, combine
     groups: dict[str, str]  # subject by sample; empty without subjects
-    generations: dict[str, list[Generation]]  # by method
+    generations: dict[str, list[GenerationSummary]]  # by method
     failed: dict[str, int]  # by method
-    sessions: list[Session]  # empty without timing
+    sessions: list[Timings]  # empty without timing
     costs: Costs = field(default_factory=dict)  # empty without timing
     problems: list[str] = field(default_factory=list)  # why a run is incomplete, with counts
 
@@ -72,7 +72,7 @@ class Measured:
         return self.spec.task.data.samples
 
 
-def of_run(folder: Path) -> Measured:
+def of_run(folder: Path) -> MeasuredRun:
     """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
@@ -84,7 +84,7 @@ def of_run(folder: Path) -> Measured:
     }
     groups = {row["sample"]: row["group"] for row in scores["rows"] if row["group"]}
     methods = list(spec.methods)
-    return Measured(
+    return MeasuredRun(
         spec=spec,
         environment=conditions(environment),
         metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
@@ -124,10 +124,10 @@ def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     return out
 
 
-def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Session:
+def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Timings:
     """Return the tokens and seconds of each method by repeat, over the prompts that all methods completed in that repeat."""
     done = {(r.method, r.sample, r.repeat): r for r in records if r.error is None}
-    session: Session = {name: [] for name in methods}
+    session: Timings = {name: [] for name in methods}
     for repeat in sorted({r.repeat for r in records}):
         samples = {r.sample for r in records if all((name, r.sample, repeat) in done for name in methods)}
         for name in methods if samples else ():
@@ -136,12 +136,12 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
     return session
 
 
-def pooled(cells: Iterable[Measured]) -> list[Measured]:
+def pooled(cells: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Merge the measurements of equal config and machine, and concatenate their sessions.
 
     Counters are those of the first session. The number of failures is the largest of any session.
     """
-    out: dict[str, Measured] = {}
+    out: dict[str, MeasuredRun] = {}
     for each in cells:
         key = json.dumps([each.spec.sha256, each.environment], sort_keys=True)
         if key in out:
@@ -152,9 +152,9 @@ def pooled(cells: Iterable[Measured]) -> list[Measured]:
     return list(out.values())
 
 
-def _generation(record: Record, values: dict[str, float | list[float]]) -> Generation:
+def _generation(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
     sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
-    return Generation(
+    return GenerationSummary(
         record.sample,
         record.prompt,
         record.repeat,

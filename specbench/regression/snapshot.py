@@ -10,14 +10,14 @@ from specbench.config.options import Options
 from specbench.config.request import Request
 from specbench.errors import ConfigError, hint
 from specbench.files import SEAL, checked, read_json, seal_of, write
-from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
+from specbench.regression.measurement import GenerationSummary, MeasuredRun, Timings, of_run, pooled
 from specbench.runs.run_folder import runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 from specbench.runs.scores import MetricTable
 
 SCHEMA = 3
 
-Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
+PackedGeneration = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
 class Command(TypedDict):
@@ -35,7 +35,7 @@ class _Environment(TypedDict):
 
 class _Generations(TypedDict):
     roles: list[str]
-    rows: list[Row]
+    rows: list[PackedGeneration]
 
 
 class _Run(TypedDict):
@@ -63,7 +63,7 @@ class Snapshot:
     """Measured runs, and the requests that measure them."""
 
     requests: list[Request]
-    runs: list[Measured]
+    runs: list[MeasuredRun]
     counters_only: bool
 
     def dumps(self) -> str:
@@ -147,7 +147,7 @@ def request_of(command: Command, path: Path | str = "options") -> Request:
     )
 
 
-def open_(path: Path) -> list[Measured]:
+def open_(path: Path) -> list[MeasuredRun]:
     """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
     if path.is_file():
         return load(path).runs
@@ -161,7 +161,7 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _run_text(run: Measured) -> str:
+def _run_text(run: MeasuredRun) -> str:
     """Return a run as JSON: a line for its spec, one per method's generations, one per session."""
     parts = {"spec": run.spec.to_toml()}
     parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
@@ -175,7 +175,7 @@ def _run_text(run: Measured) -> str:
     return "{" + ",\n ".join(lines) + "}"
 
 
-def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
+def _packed(rows: list[GenerationSummary], run: MeasuredRun) -> dict[str, Any]:
     """Return generations as rows of numbers, under lists of roles and metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
     names = [each["name"] for each in run.metrics]
@@ -186,11 +186,11 @@ def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
     ]}  # fmt: skip
 
 
-def _rounded(session: Session) -> Session:
+def _rounded(session: Timings) -> Timings:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _run_of(stored: dict[str, Any], path: Path) -> Measured:
+def _run_of(stored: dict[str, Any], path: Path) -> MeasuredRun:
     names = [each["name"] for each in stored["metrics"]]
     same_as = stored.pop("same_as", {})
     generations = {
@@ -202,22 +202,22 @@ def _run_of(stored: dict[str, Any], path: Path) -> Measured:
     ]
     spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
     costs = {method: {role: (n, s) for role, (n, s) in each.items()} for method, each in stored["costs"].items()}
-    run = Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
+    run = MeasuredRun(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
     return replace(run, problems=_missing(run))
 
 
-def _missing(run: Measured) -> list[str]:
+def _missing(run: MeasuredRun) -> list[str]:
     """Return which methods lack generations, with counts."""
     wanted = run.samples * run.spec.decoding.repeats
     counts = {name: len(rows) + run.failed.get(name, 0) for name, rows in run.generations.items()}
     return [f"{name}: {count} of {wanted} generations" for name, count in counts.items() if count != wanted]
 
 
-def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> Generation:
+def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> GenerationSummary:
     sample, repeat, ids, tokens, rounds, drafted, tested, accepted, forwards, values = row
     counted = _named(roles, forwards), _named(names, values)
     prompt = same_as.get(sample, sample)
-    return Generation(sample, prompt, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
+    return GenerationSummary(sample, prompt, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
 
 
 def _named(names: list[str], values: list[Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
 
 
 class Finding(NamedTuple):
-    """The outcome of one aspect: a `Verdict` without its run, method and aspect."""
+    """The outcome of one aspect: a `GateVerdict` without its run, method and aspect."""
 
     status: Status
     title: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """The verdict on one method of a run, or on the whole run if `method` is empty.
 
     `aspect` is one of comparability, decoding, acceptance, quality, cost, speed, engine. `title` names the finding, `short`
@@ -49,7 +49,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class GateLimits:
     """The limits of a finding: it must be significant at `alpha`, and exceed the limit of its kind."""
 
     alpha: float = 0.01
@@ -60,7 +60,7 @@ class Limits:
     across_config: bool = False  # compare methods whose settings differ, instead of calling them not comparable
 
 
-def exit_code(verdicts: Iterable[Verdict], undecided_passes: bool = False) -> int:
+def exit_code(verdicts: Iterable[GateVerdict], undecided_passes: bool = False) -> int:
     """Return 5 for a regression, otherwise 6 if something could not be compared or decided, otherwise 0."""
     found = {verdict.status for verdict in verdicts}
     if Status.regression in found:

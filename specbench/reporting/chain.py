@@ -16,8 +16,8 @@ from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
 from specbench.analysis.forwards import REACH, Sizes, fitted, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
-from specbench.analysis.polybasic import Plan
-from specbench.analysis.run_metrics import Rows, complete, rounds_of
+from specbench.analysis.polybasic import ChainPlan
+from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.files import read_sealed
 from specbench.reporting.column import HUNDREDTHS, NONE, TIMES, Format
@@ -66,7 +66,7 @@ class Profile:
 
     def __init__(
         self,
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, Records],
         levels: Sequence[str],
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
@@ -146,12 +146,12 @@ class Profile:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
-    def predicted(self, levels: Sequence[str], plan: Plan) -> Estimate:
+    def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
         left = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
         return jackknifed_ratio(plan.speedup, np.array(left), np.ones(len(left)))
 
-    def _speedup(self, levels: Sequence[str], plan: Plan) -> float | None:
+    def _speedup(self, levels: Sequence[str], plan: ChainPlan) -> float | None:
         """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
         found = [self.pairing(low, high) for high, low in pairwise(levels)]
         rates = [each.acceptance for each in reversed(found) if each]
@@ -200,7 +200,7 @@ def _often(sizes: Sizes) -> list[int]:
     return sorted(size for size, (count, _) in sizes.items() if count >= ENOUGH)
 
 
-def _read(rows: Mapping[str, Rows], level: str) -> Sizes:
+def _read(rows: Mapping[str, Records], level: str) -> Sizes:
     """Return the forwards of a level in all methods of the run."""
     out: dict[int, tuple[float, float]] = {}
     for records in rows.values():
@@ -317,7 +317,7 @@ class Candidate:
     """
 
     levels: tuple[str, ...]
-    plan: Plan
+    plan: ChainPlan
     speedup: Estimate
     printed: bool | None = None
     corrected: bool | None = None
@@ -346,7 +346,7 @@ def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
     return sorted(chains.values(), key=lambda each: -each.plan.speedup)
 
 
-def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candidate:
+def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> Candidate:
     high, here, low = profile.levels
     inner, outer, direct = profile.pairing(low, here), profile.pairing(here, high), profile.pairing(low, high)
     seconds = [profile.seconds(level) or 0.0 for level in profile.levels]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import Choice, PointValue
+from specbench.analysis.points import CurveChoice, PointValue
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
@@ -51,7 +51,7 @@ class Format:
             return NONE
         if isinstance(value, str):
             return value
-        if isinstance(value, Estimate | Choice):
+        if isinstance(value, Estimate | CurveChoice):
             return self._interval(value)
         if isinstance(value, Spread):
             return f"{self.number(value.mean)} ± {self.number(value.deviation)}"
@@ -61,7 +61,7 @@ class Format:
             return " ".join(map(self.number, value)) or NONE
         return self.number(value) + self.suffix
 
-    def _interval(self, value: Estimate | Choice) -> str:
+    def _interval(self, value: Estimate | CurveChoice) -> str:
         if value.value is None:
             return NOT_REACHED
         text = self.number(value.value) + self.suffix

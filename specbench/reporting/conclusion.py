@@ -21,7 +21,7 @@ MOST_NAMED = 3  # methods that a sentence names
 SAME_DISTRIBUTION = ", with the same output distribution"
 
 
-class _Line(NamedTuple):
+class _MethodKey(NamedTuple):
     """A method of several runs: the pair, the method, the baseline, the temperature, and its relation to the baseline.
 
     `lossless` is as in `RunSummary.lossless`, and False too for a method whose greedy tokens contradict its declaration.
@@ -34,7 +34,7 @@ class _Line(NamedTuple):
     lossless: bool | None
 
 
-class _Measured(NamedTuple):
+class _MeasuredSpeedup(NamedTuple):
     """A run and the speedup of a method in it, with its clock."""
 
     summary: RunSummary
@@ -127,26 +127,26 @@ def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     return value if isinstance(value, Estimate) else None
 
 
-def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
+def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSpeedup]]:
     """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
     clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
-    measured: dict[_Line, list[_Measured]] = defaultdict(list)
+    measured: dict[_MethodKey, list[_MeasuredSpeedup]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:
             speedup = row.value(SPEEDUPS[clock])
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
-                line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
-                measured[line].append(_Measured(summary, row, speedup, clock))
+                line = _MethodKey(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
+                measured[line].append(_MeasuredSpeedup(summary, row, speedup, clock))
     return measured
 
 
-def _winners(measured: dict[_Line, list[_Measured]]) -> list[_Line]:
+def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
     """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
 
     Methods are compared at one temperature: the one that most of them have.
     """
-    groups: dict[tuple[bool, str, str, bool], dict[float, list[_Line]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[bool, str, str, bool], dict[float, list[_MethodKey]]] = defaultdict(lambda: defaultdict(list))
     for line in measured:
         key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
         groups[key][line.temperature].append(line)
@@ -168,11 +168,11 @@ def _number(summary: RunSummary, row: MethodSummary) -> float:
     return speedup.value if speedup else 0.0
 
 
-def _geometric_mean(values: Sequence[_Measured]) -> float:
+def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
     return exp(sum(log(each.speedup.value) for each in values) / len(values))
 
 
-def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]) -> str:
+def _over_runs(method: str, place: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
     """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
     name = f"{method}, {place}," if place else method
     clock = values[0].clock

@@ -17,7 +17,7 @@ OF_METHOD = "method "  # start of the scope of properties that are compared with
 RUN = "run"
 
 
-class Line(NamedTuple):
+class MergedRow(NamedTuple):
     """A row of merged runs: a run and one of its methods."""
 
     summary: RunSummary
@@ -35,12 +35,12 @@ class Property(NamedTuple):
     scope: str = ""
 
 
-def lines_of(summaries: Sequence[RunSummary]) -> list[Line]:
+def lines_of(summaries: Sequence[RunSummary]) -> list[MergedRow]:
     """Return every method of every run."""
-    return [Line(summary, method) for summary in summaries for method in summary.methods]
+    return [MergedRow(summary, method) for summary in summaries for method in summary.methods]
 
 
-def differences(lines: Sequence[Line]) -> dict[str, list[str]]:
+def differences(lines: Sequence[MergedRow]) -> dict[str, list[str]]:
     """Return a column, by heading, for each property in which rows differ. `run` is used if two rows are otherwise equal."""
     return _columns([_properties(*line) for line in lines], lines)
 
@@ -75,7 +75,7 @@ def folders(summaries: Sequence[RunSummary]) -> list[str]:
     return [s.folder if len(paths[s.run]) > 1 else s.run for s in summaries]
 
 
-def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[Line]) -> dict[str, list[str]]:
+def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[MergedRow]) -> dict[str, list[str]]:
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     for of_line in properties:
         for each in of_line:

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
-class Decided(NamedTuple):
+class PointOutcome(NamedTuple):
     """The outcome at a point, with its place. `needed` is the number of prompts that would decide an outcome in the noise."""
 
     outcome: Outcome
@@ -53,11 +53,11 @@ class Decided(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExpectationVerdict:
     """An expectation with its outcomes, and those of the value beside it."""
 
     expected: Expectation
-    outcomes: tuple[Decided, ...]
+    outcomes: tuple[PointOutcome, ...]
     beside: tuple[Outcome, ...] = ()
 
     @property
@@ -73,18 +73,20 @@ class Verdict:
         return ceil_to_two_digits(median) if math.isfinite(median) else None
 
 
-def outcomes_of(suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None) -> list[Verdict]:
+def outcomes_of(
+    suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None
+) -> list[ExpectationVerdict]:
     """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
     compare = comparisons or Comparisons()
     return [_verdict(each, points, compare) for each in suite.expect]
 
 
-def outcome_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
     """Return a line for each expectation: the number of points with each outcome."""
     return list(map(_line, verdicts))
 
 
-def outcome_counts(verdicts: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
+def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
     """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
@@ -114,7 +116,7 @@ def _verb(outcome: Outcome, count: int = 1) -> str:
     return "" if outcome is Outcome.alike else "is " if count == 1 else "are "
 
 
-def _line(verdict: Verdict) -> str:
+def _line(verdict: ExpectationVerdict) -> str:
     expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
     says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
     for decided in verdict.outcomes:
@@ -139,13 +141,13 @@ def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
     return ", ".join(f"{counts[each]} of {counts.total()} {each}" for each in Outcome if counts[each])
 
 
-def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Verdict:
+def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> ExpectationVerdict:
     outcomes = tuple(each for group in _groups(expected, points) for each in _outcomes(expected, group, compare))
     if not expected.beside:
-        return Verdict(expected, outcomes)
+        return ExpectationVerdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
     beside = (each.outcome for group in _groups(other, points) for each in _outcomes(other, group, compare))
-    return Verdict(expected, outcomes, tuple(each for each in beside if each not in NOT_COUNTED))
+    return ExpectationVerdict(expected, outcomes, tuple(each for each in beside if each not in NOT_COUNTED))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
@@ -172,14 +174,16 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[Decided]:
+def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
     """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(points, expected.of, expected):
         for comparison in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
             outcome = Outcome.certain if is_certain else _outcome(expected, comparison)
             in_noise = outcome in (Outcome.expected, Outcome.other)
-            yield Decided(outcome, _place(point), _needed(comparison, point.number("prompts")) if in_noise else None)
+            yield PointOutcome(
+                outcome, _place(point), _needed(comparison, point.number("prompts")) if in_noise else None
+            )
 
 
 def _needed(comparison: Comparison, prompts: float | None) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
-from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, Stated, points
+from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
 from specbench.config.suite import Suite
 from specbench.config.suite_layout import NUMBERS, PROMPT, TableSpec
@@ -16,8 +16,8 @@ from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
 
-Place = tuple[str | float | None, ...]  # the values of some dimensions
-Grid = dict[Place, dict[Place, Point]]  # by row, then by column
+Coordinates = tuple[str | float | None, ...]  # the values of some dimensions
+Cells = dict[Coordinates, dict[Coordinates, Point]]  # by row, then by column
 DISTINGUISHING = (
     "method",
     "setting",
@@ -52,7 +52,7 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     if shown:  # without values that no point has, such as speeds of untimed runs
         spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in shown)))
     row_keys = _row_dimensions(spec, shown)
-    grid: Grid = {
+    grid: Cells = {
         row: {column: _merged(spec, each) for column, each in places.items()}
         for row, places in _placed(row_keys, spec.columns, shown).items()
     }
@@ -96,8 +96,8 @@ def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
 
 def _placed(
     rows: Sequence[str], columns: Sequence[str], points: Sequence[Point]
-) -> dict[Place, dict[Place, list[Point]]]:
-    places: dict[Place, dict[Place, list[Point]]] = defaultdict(lambda: defaultdict(list))
+) -> dict[Coordinates, dict[Coordinates, list[Point]]]:
+    places: dict[Coordinates, dict[Coordinates, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         places[point.at(rows)][point.at(columns)].append(point)
     return places
@@ -131,17 +131,17 @@ def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
     return replace(points[0], values=values)
 
 
-def _with_best(spec: TableSpec, grid: Grid) -> Grid:
+def _with_best(spec: TableSpec, grid: Cells) -> Cells:
     """Return the rows. A method with several settings has a further row with the best of each column, marked as selected.
 
     The paper prints only the best, so only that row is compared with the paper. There is none for settings that were measured
     on different machines.
     """
     at = spec.rows.index("setting" if "setting" in spec.rows else "variant")
-    families: dict[Place, list[Place]] = defaultdict(list)
+    families: dict[Coordinates, list[Coordinates]] = defaultdict(list)
     for row in grid:
         families[row[:at] + row[at + 1 :]].append(row)
-    out: Grid = {}
+    out: Cells = {}
     for rest, rows in families.items():
         machines = {point.machine for row in rows for point in grid[row].values()}
         if len(rows) == 1 or len(machines) > 1:
@@ -171,7 +171,7 @@ def _names_of_numbers(points: Sequence[Point]) -> dict[str, str]:
     return {key: min(names) for key, names in found.items() if len(names) == 1}
 
 
-def _heading(spec: TableSpec, column: Place, value: str, names: Mapping[str, str]) -> str:
+def _heading(spec: TableSpec, column: Coordinates, value: str, names: Mapping[str, str]) -> str:
     """Return the heading of a column: the values of its dimensions, with the name of each number."""
     words = [
         f"{names[key]} = {dimension_text(key, word)}"
@@ -186,7 +186,7 @@ def _headings_have_values(spec: TableSpec) -> bool:
     return len(spec.values) > 1 or not spec.columns
 
 
-def _row_text(key: str, word: str | float | None, places: Mapping[Place, Point]) -> str:
+def _row_text(key: str, word: str | float | None, places: Mapping[Coordinates, Point]) -> str:
     if key == "method":
         simulated = next(iter(places.values())).simulated
         return " ".join([str(word), *(f"({each})" for each in simulated.split())])
@@ -257,7 +257,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
     return tables
 
 
-def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Table]:
+def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list[Table]:
     """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
     rows, simulated = [], set()
     for statement in stated:
@@ -306,7 +306,7 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
     for point in points:
         labels = "".join(f" ({word})" for word in point.simulated.split())
         for name in SUMMARIES.values:
-            if isinstance(choice := point.values.get(name), Choice):
+            if isinstance(choice := point.values.get(name), CurveChoice):
                 column = column_of(name)
                 place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
                 unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.frontier import frontier_points
-from specbench.analysis.points import Point, Reference, points, reference_of, stated_of
+from specbench.analysis.points import Point, Reference, points, reference_of, stated_values
 from specbench.analysis.quality import JUDGE, judged_points
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
@@ -16,7 +16,7 @@ from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.reporting.chain import Profile, forwards_table, pairs_table, prices_table, verdicts
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
+from specbench.reporting.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.notes import common_notes
 from specbench.reporting.point_tables import (
     SELECTED,
@@ -69,7 +69,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     judged = outcomes_of(suite, measured, Comparisons(summaries))
     tables, lines = suite_tables(suite, measured), [*outcome_lines(judged), *unknown_values(suite, measured, is_timed)]
     tables += paper_tables(without_counterpart(suite, measured))
-    tables += stated_table(stated_of(suite.of), measured)
+    tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
     chain_verdicts: list[str] = []
     if suite.kind == "profile":
@@ -175,7 +175,7 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
     return [row for row in reference_of(suite.of) if not is_beside(row)]
 
 
-def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[Verdict]) -> list[str]:
+def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict]) -> list[str]:
     """Return the conclusion of a suite: the speeds of its methods, unless it compares whole curves, and its expectations."""
     speeds = [] if suite.frontier or suite.kind == "profile" else conclusion(summaries)
     return [*speeds, *outcome_counts(judged, suite.is_of_paper)]

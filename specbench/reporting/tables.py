@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specbench.analysis.points import PointValue
 from specbench.analysis.quality import judged_of, win_rate_values, win_rates
-from specbench.analysis.run_metrics import Rows, complete
+from specbench.analysis.run_metrics import Records, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import end_to_end_speedup, papers_speedup, speedup
 from specbench.errors import ConfigError, NotComparable, hint
@@ -34,14 +34,14 @@ from specbench.reporting.column import (
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
-from specbench.reporting.differences import Line, differences, distinct_titles
+from specbench.reporting.differences import MergedRow, differences, distinct_titles
 from specbench.runs.run_folder import read
 from specbench.runs.scores import Judged
 
 NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
 ALWAYS = "method"  # the first column of every table
 SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
-POOLED: dict[str, Callable[[Rows, Rows], PointValue]] = {
+POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
     "speedup": speedup, "end_to_end_speedup": end_to_end_speedup, "papers_speedup": papers_speedup
 }  # fmt: skip
 
@@ -190,7 +190,7 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
 
     If all runs have one task, the title names it. `chosen` replaces the measured columns, and keeps the column of the task.
     """
-    lines = [Line(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
+    lines = [MergedRow(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
     columns = list(merged_columns(list(summaries)) if chosen is None else chosen)
     differing = differences(lines)
     pairs = differing.pop("pair", None)
@@ -348,7 +348,7 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
             yield [*place, *(HUNDREDTHS.text(None) for _ in POOLED)]
 
 
-def _together(records: Mapping[str, Rows], method: str) -> Rows:
+def _together(records: Mapping[str, Records], method: str) -> Records:
     """Return the completed generations of a method in all runs. Ids of samples are unique within a run only."""
     return [
         replace(row, sample=f"{folder}/{row.sample}", same_as=f"{folder}/{row.prompt}")

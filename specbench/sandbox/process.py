@@ -92,11 +92,11 @@ def kernel_reports_waits() -> bool:
 # The process
 
 
-class Gone(Exception):
+class ProcessGone(Exception):
     """Raised with the name of a process that has ended or closed its socket."""
 
 
-class TooLong(Exception):
+class FrameTooLong(Exception):
     """Raised with the name of a process that announced a frame above the limit."""
 
 
@@ -134,7 +134,7 @@ class Cell:
                 self._first = os.pidfd_open(supervisor)
             self._queue = RunQueue(f"/proc/{_first_child(supervisor)}/schedstat")
             return missing
-        except (Gone, TooLong, OSError, ValueError, IndexError) as error:  # TimeoutError is an OSError
+        except (ProcessGone, FrameTooLong, OSError, ValueError, IndexError) as error:  # TimeoutError is an OSError
             complaint = " ".join(self._complaint().split())
             raise RuntimeError(f"the sandbox did not start: {complaint or type(error).__name__}") from None
 
@@ -152,13 +152,13 @@ class Cell:
             except TimeoutError:
                 deadline.left()  # raises, unless the deadline was extended
             except (BrokenPipeError, ConnectionResetError):
-                raise Gone(self._name) from None
+                raise ProcessGone(self._name) from None
 
     def receive(self, deadline: Deadline) -> bytes:
         """Return the next frame. Raises TimeoutError, Gone, and TooLong."""
         (size,) = struct.unpack(">I", self._read(4, deadline))
         if size > self._longest:
-            raise TooLong(self._name)
+            raise FrameTooLong(self._name)
         return self._read(size, deadline)
 
     def kill(self) -> None:
@@ -209,7 +209,7 @@ class Cell:
             except ConnectionResetError:
                 part = b""
             if not part:
-                raise Gone(self._name)
+                raise ProcessGone(self._name)
             data += part
         return bytes(data)
 

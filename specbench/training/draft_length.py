@@ -20,13 +20,13 @@ from specbench.models.heads import AcceptanceHead, LengthHead
 from specbench.models.loaded_pair import LoadedPair
 from specbench.training.fitting import fit, outcome, roc_curve, roc_summary
 from specbench.training.recipes import DraftRollout, Recipe
-from specbench.training.shards import Rows, chosen
+from specbench.training.shards import Columns, chosen
 from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 
 
-def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
+def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
     The text is the target's output, or the reference answer. At each position the draft draws a token y, whose label is
@@ -74,7 +74,7 @@ class _RecordingRule(Rule):
         return False
 
 
-def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
+def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted.
 
     Each round follows the tokens that the round before committed, or as many of the reference answer.
@@ -105,21 +105,21 @@ def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     return {"inputs": torch.cat(inputs).cpu() if inputs else torch.empty(0, 12), "label": torch.tensor(labels)}
 
 
-def train_specdec(rows: Rows, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, Table]:
+def train_specdec(rows: Columns, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, Table]:
     """Return the head fitted to rows, and its report on the test texts (a label above 1/2 counts as acceptable)."""
     torch.manual_seed(seed)
     head = AcceptanceHead(hidden=rows["state"].shape[1])
     return head, _fitted(head, rows, "state", recipe, seed)
 
 
-def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
+def train_dsl(rows: Columns, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
     """Return the classifier fitted to rows, and its report on the test texts."""
     torch.manual_seed(seed)
     head = LengthHead()
     return head, _fitted(head, rows, "inputs", recipe, seed)
 
 
-def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> Table:
+def _fitted(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: Recipe, seed: int) -> Table:
     """Fit a head to a column of the rows. Returns its report on the test texts."""
     score = head.logits_of_features if isinstance(head, LengthHead) else head
     parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}

@@ -30,7 +30,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training.fitting import is_falling
 from specbench.training.recipes import MOST_EPOCHS, Budget, EagleRecipe, Split
-from specbench.training.shards import Rows, Shards
+from specbench.training.shards import Columns, Shards
 from specbench.training.texts import Text, split_of
 
 COLUMNS = ("token", "feature", "own")
@@ -41,7 +41,7 @@ TIMED_STEPS = 10  # steps that are timed to choose the number of steps within th
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSpan:
     """The rows of a text: a file and the first and last row, exclusive. `continues` if the text does after its prompt."""
 
     number: int
@@ -55,13 +55,13 @@ class Span:
         """The number of tokens."""
         return self.end - self.first
 
-    def rows(self) -> Rows:
+    def rows(self) -> Columns:
         """Read the rows."""
         with safe_open(self.path, "pt") as file:
             return {key: file.get_slice(key)[self.first : self.end] for key in COLUMNS}
 
 
-def spans_of(shards: Shards) -> list[Span]:
+def spans_of(shards: Shards) -> list[TextSpan]:
     """Return the texts of collected rows in order. Features are not read."""
     spans = []
     for path in shards.paths:
@@ -70,11 +70,11 @@ def spans_of(shards: Shards) -> list[Span]:
         ends = torch.tensor([-1])
         bounds = torch.nonzero(torch.diff(text, prepend=ends, append=ends)).squeeze(1).tolist()
         for a, b in itertools.pairwise(bounds):
-            spans.append(Span(int(text[a]), path, a, b, bool(own[a + 1 : b].any())))
+            spans.append(TextSpan(int(text[a]), path, a, b, bool(own[a + 1 : b].any())))
     return spans
 
 
-def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Rows:
+def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
     """Return the rows of a text, of at most `most` tokens.
 
     Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt. Features
@@ -91,7 +91,7 @@ def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Rows:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EagleBatch:
     """Padded texts: tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts
     (b, n).
     """
@@ -105,7 +105,7 @@ class Batch:
 class Sequences:
     """The texts of some spans, with batches of texts of similar length. Rows are read from disk for each batch."""
 
-    def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
+    def __init__(self, spans: Iterable[TextSpan], device: torch.device) -> None:
         self._spans = sorted((span for span in spans if span.length > 2), key=lambda span: span.length)
         self._device = device
 
@@ -123,9 +123,9 @@ class Sequences:
         """The number of tokens of all texts."""
         return sum(span.length for span in self._spans)
 
-    def batches(self, size: int, rng: random.Random) -> list[list[Span]]:
+    def batches(self, size: int, rng: random.Random) -> list[list[TextSpan]]:
         """Return groups of texts, at most `size` tokens each including padding, in random order."""
-        groups: list[list[Span]] = [[]]
+        groups: list[list[TextSpan]] = [[]]
         for span in self._spans:
             if groups[-1] and (len(groups[-1]) + 1) * span.length > size:
                 groups.append([])
@@ -133,7 +133,7 @@ class Sequences:
         rng.shuffle(groups)
         return [group for group in groups if group]
 
-    def padded(self, group: Sequence[Span]) -> Batch:
+    def padded(self, group: Sequence[TextSpan]) -> EagleBatch:
         """Return a group of texts as a batch."""
         rows = [span.rows() for span in group]
         n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
@@ -145,13 +145,13 @@ class Sequences:
             features[i, :m] = each["feature"][:-1].float()
             wanted[i, :m] = each["feature"][1:].float()
             counts[i, :m] = each["own"][1:]
-        return Batch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))
+        return EagleBatch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))
 
 
 # Training
 
 
-class Checkpoint(TypedDict):
+class TrainingCheckpoint(TypedDict):
     """An interrupted training: what was trained, the number of all and of finished steps, what limits them, the validation
     loss after COMPARED of them, and the states, that of the random numbers for the noise included.
     """
@@ -182,16 +182,16 @@ class EagleTraining:
     observer: Observer
     keep: bool = True
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> TrainingCheckpoint | None:
         """Read the checkpoint of an interrupted training of the same kind; None if there is none, or if it is damaged."""
         path = self.folder / CHECKPOINT
         try:
-            kept: Checkpoint | None = (
+            kept: TrainingCheckpoint | None = (
                 torch.load(path, weights_only=True, map_location=self.pair.device) if path.exists() else None
             )
         except UNREADABLE:
             return None
-        is_whole = kept is not None and kept.keys() == Checkpoint.__required_keys__
+        is_whole = kept is not None and kept.keys() == TrainingCheckpoint.__required_keys__
         return kept if kept and is_whole and kept["identity"] == self.identity else None
 
     @property
@@ -200,7 +200,9 @@ class EagleTraining:
         return json.dumps({"recipe": asdict(self.recipe), "about": self.about}, sort_keys=True)
 
 
-def train(training: EagleTraining, shards: Shards, checkpoint: Checkpoint | None = None) -> tuple[EagleHead, Table]:
+def train(
+    training: EagleTraining, shards: Shards, checkpoint: TrainingCheckpoint | None = None
+) -> tuple[EagleHead, Table]:
     """Fit a head to collected rows, from a checkpoint if there is one. Returns it, and its report on the test texts.
 
     Rows are read from disk batch by batch.
@@ -256,7 +258,7 @@ class _Fit:
         self._earlier: float | None = None
         self.head.train()
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: TrainingCheckpoint) -> None:
         """Continue from a checkpoint, with its number of steps."""
         self.head.load_state_dict(checkpoint["head"])
         self._optimizer.load_state_dict(checkpoint["optimizer"])
@@ -306,7 +308,7 @@ class _Fit:
     def _save(self) -> None:
         """Write a checkpoint."""
         path = self._training.folder / CHECKPOINT
-        state = Checkpoint(
+        state = TrainingCheckpoint(
             identity=self._training.identity, total=self.total, done=self.done, ended=self._ended, earlier=self._earlier,
             head=self.head.state_dict(), optimizer=self._optimizer.state_dict(),
             noise=_random_state(self._training.pair.device),
@@ -344,13 +346,13 @@ class _Fit:
         }
 
 
-def _split(spans: Sequence[Span], split: Split, training: EagleTraining) -> Sequences:
+def _split(spans: Sequence[TextSpan], split: Split, training: EagleTraining) -> Sequences:
     """Return the texts of a split."""
     seed = training.recipe.seed
     return Sequences((span for span in spans if split_of(span.number, seed) == split), training.pair.device)
 
 
-def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[Span]]:
+def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[TextSpan]]:
     """Yield every step's texts without end; reproducible."""
     for epoch in itertools.count():
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))
@@ -382,7 +384,7 @@ class Losses(NamedTuple):
     text: Tensor
 
 
-def losses_of(head: EagleHead, base: Session, batch: Batch, noise: float) -> Losses:
+def losses_of(head: EagleHead, base: Session, batch: EagleBatch, noise: float) -> Losses:
     """Return the losses of a head on a batch, with uniform noise of a width on the features."""
     given = batch.features
     if noise:

@@ -16,7 +16,7 @@ from specbench.errors import ConfigError
 from specbench.training.recipes import Recipe
 
 FALLING = 0.01  # relative decrease of a validation loss that counts as falling
-Score = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
+ScoreFunction = Callable[[Tensor], Tensor]  # inputs (n, ...) -> logits (n,)
 DRAWS, LEVEL = 250, 95.0
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,7 +34,7 @@ def error_rate(logits: Tensor, labels: Tensor, reject_weight: float) -> Tensor:
 
 def fit(
     module: nn.Module,
-    score: Score,
+    score: ScoreFunction,
     train: tuple[Tensor, Tensor],
     validation: tuple[Tensor, Tensor],
     recipe: Recipe,

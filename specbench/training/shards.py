@@ -18,7 +18,7 @@ from specbench.files import named, write
 from specbench.training.texts import Text
 
 SHARD = 20  # texts per file
-Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
+Columns = dict[str, Tensor]  # columns of one length; `text` holds each row's text
 OTHER_BYTES = 17  # of a token: its id, its text's number, and whether it is in the answer
 FEATURE_BYTES = 2  # of each number of a feature
 GB = 1e9
@@ -31,7 +31,7 @@ class Shards:
     paths: tuple[Path, ...]
     texts: int
 
-    def rows(self) -> Rows:
+    def rows(self) -> Columns:
         """Read all rows into memory."""
         return joined([load_file(path) for path in self.paths])
 
@@ -52,7 +52,7 @@ def missing(folder: Path, texts: Sequence[Text]) -> list[Text]:
 def collected(
     folder: Path,
     texts: Sequence[Text],
-    make: Callable[[Sequence[Text]], Iterable[Rows]],
+    make: Callable[[Sequence[Text]], Iterable[Columns]],
     settings: Table,
     advance: Callable[[], None],
     ends: Callable[[], bool] = lambda: False,
@@ -85,7 +85,7 @@ def collected(
 
 
 def _write(
-    path: Path, texts: Sequence[Text], make: Callable[[Sequence[Text]], Iterable[Rows]], advance: Callable[[], None]
+    path: Path, texts: Sequence[Text], make: Callable[[Sequence[Text]], Iterable[Columns]], advance: Callable[[], None]
 ) -> bool:
     """Write the rows of the texts of a shard. Returns whether there are any."""
     rows = []
@@ -120,12 +120,12 @@ def _text_of(settings: Table) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Concatenate rows."""
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
-def chosen(rows: Rows, where: Tensor) -> Rows:
+def chosen(rows: Columns, where: Tensor) -> Columns:
     """Return the rows at indices or of a mask."""
     return {key: column[where] for key, column in rows.items()}
 

@@ -20,7 +20,7 @@ from specbench.models.heads.sprinter import FEATURES
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.training.fitting import error_rate, fit, loss_of, outcome, roc_curve, roc_rates, roc_summary
 from specbench.training.recipes import AUTHORS_SHARE, PrefixRollout, Split, SprinterRecipe
-from specbench.training.shards import Rows, chosen, joined
+from specbench.training.shards import Columns, chosen, joined
 from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
@@ -31,7 +31,7 @@ LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of t
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
-def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Rows:
+def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
@@ -75,7 +75,7 @@ def _rollout(
 
 def _read(
     models: Models, tokens: list[int], drafted: list[int], rollout: PrefixRollout, sampler: Sampler, kind: int
-) -> Rows:
+) -> Columns:
     """Return rows at every prefix of `tokens` after the prompt, with one forward per model. The bare prompt counts as
     an original prefix.
     """
@@ -96,7 +96,7 @@ def _read(
     return {key: column[0 if kind == 0 else 1 :].cpu() for key, column in rows.items()}
 
 
-def balanced(rows: Rows, seed: int) -> Rows:
+def balanced(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
     places = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
@@ -105,12 +105,12 @@ def balanced(rows: Rows, seed: int) -> Rows:
     return chosen(rows, torch.cat(kept).sort().values)
 
 
-def labels_of(rows: Rows, threshold: float) -> Tensor:
+def labels_of(rows: Columns, threshold: float) -> Tensor:
     """Return 1 for acceptable draft tokens: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
     return (rows["q"] <= threshold * rows["p"]).float()
 
 
-def _inputs(head: Verifier, rows: Rows) -> Tensor:
+def _inputs(head: Verifier, rows: Columns) -> Tensor:
     """Return `Verifier.inputs` from columns that hold q(x) and the entropy instead of the distributions."""
     parts = {
         "state": rows["state"],
@@ -136,7 +136,7 @@ class Fitting:
     is_sampled: bool = True
 
 
-def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
+def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and its report on the test texts: `evaluated` and how the fit ended."""
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -157,7 +157,7 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     return head, report | {"curve": curve}
 
 
-def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
+def evaluated(head: Verifier, test: Columns, is_sampled: bool) -> Table:
     """Return the rates of a verifier on rows that it was not trained on, and its ROC curve.
 
     `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
@@ -191,7 +191,7 @@ def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
 
 
 def compare(
-    rows: Rows, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
+    rows: Columns, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
 ) -> dict[tuple[str, float], tuple[Verifier, Table]]:
     """Return a verifier and its report for each set of features at each tau_train."""
     out = {}

@@ -65,7 +65,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """A task whose texts a head is trained on, and the source of its rows. `word` is how the user named the task."""
 
     name: str
@@ -79,7 +79,7 @@ class Source:
         return self.source not in ("hub", "synthetic")
 
 
-def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, seed: int) -> Texts:
+def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int, seed: int) -> Texts:
     """Return `count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of
     each.
 
@@ -87,7 +87,7 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
-    found: list[tuple[list[int], list[int], Sample, Source]] = []
+    found: list[tuple[list[int], list[int], Sample, TaskSource]] = []
     for each in tasks:
         task = each.task
         rows, pairs = task.texts(each.source)

@@ -25,7 +25,7 @@ from specbench.training.recipes import (
     SprinterRecipe,
     keys_of,
 )
-from specbench.training.shards import Rows, Shards, size_plan, token_bytes, tokens_of
+from specbench.training.shards import Columns, Shards, size_plan, token_bytes, tokens_of
 from specbench.training.texts import Text, Texts, Writing
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TrainingSettings:
     """How a head is trained. `answers` is the text after each prompt that it is trained and evaluated on. `features` and
     `tau` are SPRINTER's; `recipe` holds the user's keys.
 
@@ -76,7 +76,7 @@ class Trained(NamedTuple):
 class Training:
     """The state that all kinds of training share: the loaded models, the texts and the folders."""
 
-    settings: Settings
+    settings: TrainingSettings
     loaded: LoadedPair
     texts: Texts
     folder: Path
@@ -179,13 +179,13 @@ class Training:
         """Return what identifies collected rows."""
         return {**self.about, "settings": str(settings)}
 
-    def _rows(self, make: Callable[[Text], Rows], settings: object) -> tuple[Rows, Texts]:
+    def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
         found, texts = self._shards(make, settings)
         return found.rows(), texts
 
     def _shards(
-        self, make: Callable[[Text], Rows], settings: object, ends: Callable[[], bool] | None = None
+        self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None
     ) -> tuple[Shards, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
@@ -198,7 +198,7 @@ class Training:
         with self.observer.progress(f"collecting {outputs}", count) as advance:
             ends = ends or self.budget.ends_collecting
 
-            def made(texts: Sequence[Text]) -> Iterable[Rows]:
+            def made(texts: Sequence[Text]) -> Iterable[Columns]:
                 answered = settings.answered(self.loaded, texts) if isinstance(settings, Writing) else texts
                 return map(make, answered)
 

@@ -125,7 +125,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The result of one check. `passed` is None if the check could not be made; a control passes if it is rejected."""
 
     name: str

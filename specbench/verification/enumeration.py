@@ -96,7 +96,7 @@ class TableSession:
         return self._rows[prefix]
 
 
-class Opened:
+class TableModels:
     """The sessions of one sequence by role, and its first ids: an implementation of `Sessions` for tests."""
 
     device = torch.device("cpu")
@@ -152,11 +152,11 @@ class _SequentialSession:
 
 def tables(
     roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5, heads: Mapping[str, str] | None = None
-) -> Opened:
+) -> TableModels:
     """Return table models by role, with untrained heads of the given kinds."""
     sessions = {role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)}
     made = {name: untrained(kind, vocabulary, seed) for name, kind in (heads or {}).items()}
-    return Opened(sessions, vocabulary=vocabulary, heads=made)
+    return TableModels(sessions, vocabulary=vocabulary, heads=made)
 
 
 def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
@@ -176,13 +176,13 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
     return head.placed(torch.device("cpu"))
 
 
-def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
+def generate(method: Method, models: TableModels, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
     """Return exactly `length` tokens, and the rounds that committed them."""
     rounds = list(checked_rounds(method, models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
     return [token for each in rounds for token in each.tokens], rounds
 
 
-def joint_distribution(method: Method, models: Opened, length: int, **sampling: float) -> Distribution:
+def joint_distribution(method: Method, models: TableModels, length: int, **sampling: float) -> Distribution:
     """Return the exact joint distribution of a method's first `length` tokens."""
     return exact_distribution(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
 
@@ -196,7 +196,7 @@ def distance(one: Distribution, two: Distribution) -> float:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ExactComparison:
     """The largest distance of a method's distribution from the declared one over several models, at a sampling setting.
 
     `why` describes the error if no distribution could be computed. `drafted` is the largest number of tokens that a draft
@@ -213,7 +213,7 @@ class Finding:
         return self.distance < ROUNDING
 
 
-def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Finding]:
+def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
     """Compare the method's distribution with the one that it must declare, at every setting.
 
     `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
@@ -228,7 +228,7 @@ def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Find
     return [_compared(method, plain, worlds, name, LENGTH) for name in SETTINGS]
 
 
-def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> list[Finding]:
+def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
     """Compare the distribution of the first round with the declared one, for drafts of up to LONGEST tokens.
 
     Every position of a draft is covered, which `examine` does not do for drafts that are longer than its outputs. The tokens
@@ -246,8 +246,8 @@ def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> li
 
 
 def _compared(
-    method: Method, plain: Method, worlds: Sequence[Opened], name: str, length: int, first: int | None = None
-) -> Finding:
+    method: Method, plain: Method, worlds: Sequence[TableModels], name: str, length: int, first: int | None = None
+) -> ExactComparison:
     """Compare the joint distribution of `length` tokens at a setting. With `first`, only so many rounds are the method's."""
     apart, drafted, setting = 0.0, 0, SETTINGS[name]
     try:
@@ -256,12 +256,12 @@ def _compared(
             found, longest = _joint_distribution(method, world, setting, length, first)
             apart, drafted = max(apart, distance(_completed(found, exact), exact)), max(drafted, longest)
     except FloatingPointError as error:
-        return Finding(name, 1.0, str(error))
-    return Finding(name, apart, drafted=drafted)
+        return ExactComparison(name, 1.0, str(error))
+    return ExactComparison(name, apart, drafted=drafted)
 
 
 def _joint_distribution(
-    method: Method, models: Opened, setting: Mapping[str, float], length: int, first: int | None
+    method: Method, models: TableModels, setting: Mapping[str, float], length: int, first: int | None
 ) -> tuple[Distribution, int]:
     """Return the joint distribution of the first tokens, and the number of tokens in the longest draft."""
     longest = 0

@@ -15,7 +15,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 from specbench.verification.case import (
     Case,
-    Check,
+    CheckResult,
     Decoding,
     Output,
     cut_prompts,
@@ -294,7 +294,7 @@ def _has_room(models: Opened, role: str) -> bool:
     return models[role].room(models.ids) > 1
 
 
-def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
+def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
     """Check at T > 0 that the output follows the declared distribution, that acceptance is as expected, and the control."""
     prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
@@ -314,16 +314,16 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
     return [*checks, _control_check(name, at, {g: _check(g, control.tests[g], count) for g in GROUPS})]
 
 
-def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> Check:
+def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> CheckResult:
     """Return the check of acceptance.
 
     First tested tokens are compared with the rate that q and pi imply, and all tested tokens with their probabilities.
     """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:
-        return Check(name, no_first_tests(case.method), "", None)
+        return CheckResult(name, no_first_tests(case.method), "", None)
     if not (first.varied or every.varied):
-        return Check(name, "every outcome was certain", "", None)
+        return CheckResult(name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
     factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
     power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
@@ -337,10 +337,10 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
         "tested": every.tokens, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
-    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
 
 
-def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
+def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
     """Return the control's check, which passes if any of its checks, one per group of tokens, fails."""
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
@@ -349,14 +349,14 @@ def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
     if is_rejected and passed:
         details += f", but not by its {passed[0]} tokens"
     numbers = {group: check.numbers for group, check in checks.items()}
-    return Check(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
+    return CheckResult(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
 
 
-def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
+def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> CheckResult:
     """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
     varied = {each: test for each, test in tests.items() if test.varied}
     if not varied:
-        return Check(name, "every distribution was one-hot", "", None)
+        return CheckResult(name, "every distribution was one-hot", "", None)
     worst = min(varied, key=lambda each: (varied[each].p, -abs(varied[each].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
@@ -367,4 +367,4 @@ def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
     )
     statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
     numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}
-    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})

@@ -13,7 +13,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.ties import FARTHEST, allowed, gaps
 from specbench.verification.case import (
     Case,
-    Check,
+    CheckResult,
     Output,
     cut_prompts,
     first_tested_tokens,
@@ -26,7 +26,7 @@ from specbench.verification.sampled import sampled
 CHANCE = 1e-6  # probabilities below this are rounding error
 
 
-def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
+def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
     """Check at T = 0 that the output is the target's arg max everywhere except at near-ties, and that drafts are
     accepted accordingly.
     """
@@ -46,7 +46,7 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
     off, limit = torch.cat(gap), torch.cat(room)
     ties, beyond = int(((off > 0) & (off <= limit)).sum()), int((off > limit).sum())
     worst = float(off.max())
-    tokens = Check(
+    tokens = CheckResult(
         "greedy tokens",
         f"{equal} of {len(prompts)} outputs equal the autoregressive method's;"
         f" of {len(off)} tokens {ties} near-ties, {beyond} wrong",
@@ -62,11 +62,11 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
         },
     )
     if not found:
-        return [tokens, Check("greedy acceptance", no_first_tests(case.method), "", None)]
+        return [tokens, CheckResult("greedy acceptance", no_first_tests(case.method), "", None)]
     wrong = found.count("wrong")
     share = f"{found.count('tie')} near-ties, {wrong} of {len(found)} rounds not as expected"
     rounds: Table = {"rounds": len(found), "near_ties": found.count("tie"), "wrong": wrong}
-    return [tokens, Check("greedy acceptance", share, "", not wrong, rounds)]
+    return [tokens, CheckResult("greedy acceptance", share, "", not wrong, rounds)]
 
 
 def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Te
 # The verdict
 
 
-class Outcome(StrEnum):
+class VerdictKind(StrEnum):
     """The possible results of a verification."""
 
     lossless = "lossless"  # follows its baseline's distribution
@@ -99,9 +99,9 @@ class Outcome(StrEnum):
 class Verdict:
     """The outcome, a one-line explanation, and the checks that led to it."""
 
-    outcome: Outcome
+    outcome: VerdictKind
     line: str
-    checks: list[Check]
+    checks: list[CheckResult]
 
 
 def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
@@ -116,18 +116,20 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
     failed = [check.name for check in checks if check.passed is False and not check.is_control]
     if any("tokens" in each for each in failed):
-        return Verdict(Outcome.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks)
+        return Verdict(
+            VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
+        )
     if failed:
         line = f"NOT as expected: {name} follows {declared}, but its drafts are not accepted as often as they should be"
-        return Verdict(Outcome.differs, line, checks)
+        return Verdict(VerdictKind.differs, line, checks)
     if any(check.passed is False for check in checks):
         line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
-        return Verdict(Outcome.inconclusive, line, checks)
+        return Verdict(VerdictKind.inconclusive, line, checks)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
     if baseline.declared_distribution() == case.method.declared_distribution():
-        return Verdict(Outcome.lossless, f"lossless: {name} follows {declared}, {how}", checks)
+        return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
     return Verdict(
-        Outcome.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+        VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
     )
 
 
@@ -144,5 +146,5 @@ def undeclared(method: Method, name: str) -> Verdict:
     elif method.greedy_only:
         why = ": it is a greedy heuristic of two models"
     return Verdict(
-        Outcome.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
+        VerdictKind.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
     )

@@ -12,13 +12,13 @@ from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled
 from specbench.regression.snapshot import Snapshot, load, open_
-from specbench.regression.verdict import Limits, Status, Verdict, exit_code
+from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
-LIMITS = Limits()
+LIMITS = GateLimits()
 
 
-def by_aspect(found: list[Verdict], method: str = "sd") -> dict[str, Verdict]:
+def by_aspect(found: list[GateVerdict], method: str = "sd") -> dict[str, GateVerdict]:
     return {each.aspect: each for each in found if each.method == method}
 
 
@@ -139,7 +139,7 @@ def test_on_another_machine_other_tokens_are_counted_and_undecided_and_a_lower_a
 def test_speeds_of_two_machines_fail_where_speed_is_required():
     elsewhere = quiet(environment={**ENVIRONMENT, "threads": 2})
     assert exit_code(compare([quiet()], [elsewhere], LIMITS)) == 0
-    assert exit_code(compare([quiet()], [elsewhere], Limits(require_speed=True))) == 6
+    assert exit_code(compare([quiet()], [elsewhere], GateLimits(require_speed=True))) == 6
 
 
 def test_quality_is_judged_by_prompt():
@@ -203,7 +203,7 @@ def test_too_few_rounds_are_inconclusive():
     brief = replace(brief, sessions=[{name: rounds[:2] for name, rounds in brief.sessions[0].items()}])
     found = compare([brief], [quiet()], LIMITS)
     assert by_aspect(found)["speed"].status is Status.inconclusive and exit_code(found) == 6
-    assert exit_code(compare([brief], [quiet()], Limits(counters_only=True))) == 0
+    assert exit_code(compare([brief], [quiet()], GateLimits(counters_only=True))) == 0
 
 
 def test_failed_generations_are_a_regression():
@@ -225,7 +225,7 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
             },
         )
 
-    found = by_aspect(compare([rejected("0")], [rejected("1")], Limits(counters_only=True)))["decoding"]
+    found = by_aspect(compare([rejected("0")], [rejected("1")], GateLimits(counters_only=True)))["decoding"]
     assert found.title == "decoding changed"
 
 

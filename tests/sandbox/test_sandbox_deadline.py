@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specbench.sandbox import Limits, Sandbox
+from specbench.sandbox import ProgramLimits, Sandbox
 from specbench.sandbox.process import STRETCH, Deadline, RunQueue, kernel_reports_waits
 from tests.fixtures.hostile import find
 
@@ -99,13 +99,13 @@ ADD = "def f(a, b): return a + b"
 
 def test_a_correct_program_passes_on_a_busy_core(load, sandbox):
     """It computes for longer than a seventh of its limit, which is all that it would get."""
-    limits = Limits(seconds=2.5)
+    limits = ProgramLimits(seconds=2.5)
     assert sandbox.check(BURN, "def check(f): assert f(.6) == 'done'", "f", limits=limits).reason == "passed"
 
 
 def test_a_correct_program_with_many_calls_passes_on_a_busy_core(load, sandbox):
     test = "def check(f):\n    for n in range(100): assert f(n, n) == 2 * n"
-    assert sandbox.check(ADD, test, "f", limits=Limits(seconds=0.5)).reason == "passed"
+    assert sandbox.check(ADD, test, "f", limits=ProgramLimits(seconds=0.5)).reason == "passed"
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,6 @@ def test_a_correct_program_with_many_calls_passes_on_a_busy_core(load, sandbox):
     ids=["sleep", "loop", "block"],
 )
 def test_programs_that_do_not_end_time_out_on_a_busy_core(load, sandbox, program):
-    assert sandbox.check(program, "def check(f): f()", "f", limits=Limits(seconds=0.3)).reason == "timeout: 0.3 s"
+    assert (
+        sandbox.check(program, "def check(f): f()", "f", limits=ProgramLimits(seconds=0.3)).reason == "timeout: 0.3 s"
+    )

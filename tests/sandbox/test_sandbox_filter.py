@@ -15,11 +15,11 @@ import pytest
 
 import specbench
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox, isolation, seccomp
+from specbench.sandbox import ProgramLimits, Sandbox, isolation, seccomp
 from specbench.sandbox.seccomp import ALLOW, ARCHITECTURES, ERRNO, KILL_PROCESS
 from tests.fixtures.hostile import CALL, HOSTILE, find
 
-CALM = Limits(seconds=20.0)
+CALM = ProgramLimits(seconds=20.0)
 HEADERS = {
     "x86_64": [f"/usr/include/{prefix}asm/unistd_64.h" for prefix in ("", "x86_64-linux-gnu/")],
     "aarch64": ["/usr/include/asm-generic/unistd.h"],

@@ -51,7 +51,7 @@ MOST_SAMPLES = 1000  # generations on a page
 SEPARATOR = "\x1f"  # between the pieces of a text; no tokenizer produces it
 
 
-class _Table(TypedDict):
+class _PageTable(TypedDict):
     """A table of the page. `tips` are the definitions of its columns, `texts` which of them are aligned to the left.
 
     `task` limits it to one task of the filter.
@@ -161,7 +161,7 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _shown(table: Table, task: str) -> _Table:
+def _shown(table: Table, task: str) -> _PageTable:
     """Return a table for the page's script, which draws text nodes, so that no cell can be markup."""
     table = table.compact()
     keys = table.keys or ("",) * len(table.heads)

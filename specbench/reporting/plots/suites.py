@@ -49,7 +49,7 @@ MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
 SHIFT = 0.35  # between the points of two temperatures on one prompt
 FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 Family = tuple[str, list[Point], Style]  # a line's label, points and style
-Lengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
+PromptLengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
 
 
 def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -318,7 +318,7 @@ def _y(spec: PlotSpec, point: Point) -> float | None:
 
 def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
     """Return a panel for each method that drafts, on each pair and task, with a line for each temperature."""
-    panels: dict[tuple[str, str, str], Lengths] = {}
+    panels: dict[tuple[str, str, str], PromptLengths] = {}
     for summary in summaries:
         records = list(read(Path(summary.folder)))
         for row in summary.measured:
@@ -329,7 +329,7 @@ def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
     return [Panel(", ".join(place), partial(_lengths_by_prompt, lengths=each)) for place, each in panels.items()]
 
 
-def _lengths_by_prompt(axes: "Axes", lengths: Lengths) -> list[Label]:
+def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
     for i, (label, values) in enumerate(lengths.items()):
         color, mean, deviation = COLORS[i % len(COLORS)], float(np.mean(values)), float(np.std(values))
         text = f"{label}: {HUNDREDTHS.number(mean)} ± {HUNDREDTHS.number(deviation)}"
