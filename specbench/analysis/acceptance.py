@@ -164,9 +164,9 @@ def expected_acceptance(rows: Records) -> float | None:
     may differ from pi, so its distance is (1 - delta) TV(q, p). Lemma 3 has no such tokens. None for methods without a
     deferral rule, and if no token was tested.
     """
-    found = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
-    tested = sum(x["tested"] for x in found)
-    return 1.0 - sum(x["counters"]["expected_rejections"] for x in found) / tested if tested else None
+    rounds = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
+    tested = sum(x["tested"] for x in rounds)
+    return 1.0 - sum(x["counters"]["expected_rejections"] for x in rounds) / tested if tested else None
 
 
 @metric("share")
@@ -208,8 +208,8 @@ def wasted_share(rows: Records) -> float | None:
     None if nothing was drafted.
     """
     drafted = sum(x["drafted"] for x in rounds_of(rows))
-    kept = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
-    return 1.0 - kept / drafted if drafted else None
+    committed = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
+    return 1.0 - committed / drafted if drafted else None
 
 
 @metric("share")

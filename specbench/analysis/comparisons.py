@@ -91,9 +91,9 @@ class Comparisons:
         if isinstance(ours, CurveChoice) and isinstance(theirs, CurveChoice):
             if ours.value is None and theirs.value is None:
                 return None
-            found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
-            if found is not None and found.value is not None:
-                return _comparison(found.value, found.low, found.high, 0.0)
+            change = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
+            if change is not None and change.value is not None:
+                return _comparison(change.value, change.low, change.high, 0.0)
         if point.run == other.run and point.run in self._summaries and value in (*RATIOS, PAPERS):
             ratio = self._ratio(point, other, value)
             return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
@@ -108,11 +108,11 @@ class Comparisons:
         A number without an interval gets one over prompts, from the records. Numbers of EXACT have an interval of width zero.
         A curve that does not reach its condition counts as 0, as in resamples.
         """
-        found, number = point.values.get(value), point.number(value)
-        if isinstance(found, CurveChoice):
-            return Estimate(found.value or 0.0, found.low, found.high)
-        if isinstance(found, Estimate) or number is None:
-            return found if isinstance(found, Estimate) else None
+        content, number = point.values.get(value), point.number(value)
+        if isinstance(content, CurveChoice):
+            return Estimate(content.value or 0.0, content.low, content.high)
+        if isinstance(content, Estimate) or number is None:
+            return content if isinstance(content, Estimate) else None
         if value in EXACT:
             return Estimate(number, number, number)
         count = self._count(point, value)
@@ -161,13 +161,13 @@ class Comparisons:
             by_prompt[row.prompt].append(row)
         context = context_of(point.name, summary.spec, records, summary.environment["copy_bytes_per_second"])
 
-        def number(kept: list[Record]) -> float:
+        def number(records: list[Record]) -> float:
             if value == PROPOSERS:
-                return acceptance_by_model(kept)[point.proposer]
-            found = METRICS[value].compute(kept, context)
-            if isinstance(found, Estimate):
-                return found.value
-            return float(found) if isinstance(found, int | float) else float("nan")
+                return acceptance_by_model(records)[point.proposer]
+            result = METRICS[value].compute(records, context)
+            if isinstance(result, Estimate):
+                return result.value
+            return float(result) if isinstance(result, int | float) else float("nan")
 
         return _Count(by_prompt, number)
 

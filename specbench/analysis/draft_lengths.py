@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench.analysis.forwards import fitted, known, largest_stated, sizes_of, sums_of
+from specbench.analysis.forwards import fitted, largest_stated, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
 from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
@@ -122,9 +122,9 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     if stated < used or len(lengths) < 2:
         return []
     parts = _parts(method, rows, base, lengths)
-    model = _CostModel(method, [known(each) for each in sizes])
+    model = _CostModel(method, [measured_sizes(each) for each in sizes])
     whole = _speedups(parts.total(), model)  # (lengths,)
-    left = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
+    jackknife = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
     variants = np.array(
         [
             _speedups(parts.total(), replace(model, bound=bound, cold=cold))
@@ -137,17 +137,17 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     def estimate(value: float, without: np.ndarray, others: np.ndarray, is_measured: bool) -> Estimate:
         """Return a speed with its interval, widened by what the costs that were not measured may be."""
         tolerance = 0.0 if is_measured else TOLERANCE
-        found = jackknifed_ratio(value, without, weights)
-        if found.low is None or found.high is None:
-            return found
+        interval = jackknifed_ratio(value, without, weights)
+        if interval.low is None or interval.high is None:
+            return interval
         slow, fast = float(min(*others / value, 1.0)) - tolerance, float(max(*others / value, 1.0)) + tolerance
-        return Estimate(value, found.low * slow, found.high * fast)
+        return Estimate(value, interval.low * slow, interval.high * fast)
 
-    over = [each / each[..., used - 1 : used] for each in (whole, left, variants)]
+    over = [each / each[..., used - 1 : used] for each in (whole, jackknife, variants)]
     return [
         LengthPrediction(
             gamma,
-            estimate(float(whole[i]), left[:, i], variants[:, i], gamma == used),
+            estimate(float(whole[i]), jackknife[:, i], variants[:, i], gamma == used),
             estimate(float(over[0][i]), over[1][:, i], over[2][:, i], gamma == used),
         )
         for i, gamma in enumerate(lengths)
@@ -156,7 +156,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
 
 def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
     """Return the mean costs of a method's rounds."""
-    model = _CostModel(method, [known(_sizes(rows, base, role)) for role in method.models[1:]])
+    model = _CostModel(method, [measured_sizes(_sizes(rows, base, role)) for role in method.models[1:]])
     return _costs(_parts(method, rows, base, range(0)).total(), model)
 
 
@@ -203,22 +203,22 @@ def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int])
         replays = [[_rounds(each, gamma, bonus) for each in agreeing] for gamma in lengths]
         rounds.append([
             [
-                np.bincount([k for each in found for k, after in each if after is whole], minlength=most + 1)
+                np.bincount([k for each in outputs for k, after in each if after is whole], minlength=most + 1)
                 for whole in (False, True)
             ]
-            for found in replays
+            for outputs in replays
         ])  # fmt: skip
-        firsts.append([np.bincount([each[0][0] for each in found], minlength=most + 1) for found in replays])
+        firsts.append([np.bincount([each[0][0] for each in outputs], minlength=most + 1) for outputs in replays])
     shape = (len(prompts), len(lengths), most + 1)
     shapes = ((*shape[:2], 2, shape[2]), shape)
     return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))
 
 
 def _of_prompts(rows: Records) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+    by_prompt: dict[str, list[Record]] = {}
     for row in rows:
-        found.setdefault(row.prompt, []).append(row)
-    return found
+        by_prompt.setdefault(row.prompt, []).append(row)
+    return by_prompt
 
 
 def _times(rows: Records, base: Records, drafter: str) -> list[float]:
@@ -270,8 +270,8 @@ def _draft_seconds(t: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray
     mean = t["draft_seconds"] / np.maximum(t["drafted"], 1.0)  # of a drafter without such forwards
     single = np.where(n > 0.0, t["single_seconds"] / np.maximum(n, 1.0), mean)
     double = np.where(two > 0.0, np.maximum(t["double_seconds"] / np.maximum(two, 1.0), single), single)
-    known = (two > 0.0) & (n > first)
-    later = np.where(known, (n * single - first * cold * double) / np.where(known, n - first * cold, 1.0), single)
+    distinct = (two > 0.0) & (n > first)
+    later = np.where(distinct, (n * single - first * cold * double) / np.where(distinct, n - first * cold, 1.0), single)
     later = np.clip(later, 0.0, single)
     return later + cold * (double - later), double, later
 

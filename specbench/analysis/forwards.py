@@ -138,14 +138,14 @@ def sizes_of(rows: Records, role: str) -> dict[int, tuple[float, float]]:
     return out
 
 
-def known(sizes: Sizes) -> list[int]:
+def measured_sizes(sizes: Sizes) -> list[int]:
     """Return the sizes of which enough forwards were measured, in order."""
     return sorted(size for size, (count, _) in sizes.items() if count >= LEAST)
 
 
 def largest_stated(sizes: Sizes) -> int:
     """Return the largest block whose cost these forwards state; 0 without enough forwards of any size."""
-    return int(REACH * max(known(sizes), default=0))
+    return int(REACH * max(measured_sizes(sizes), default=0))
 
 
 def sums_of(sizes: Sizes, largest: int) -> np.ndarray:

@@ -98,17 +98,18 @@ class Point:
 
     def dimension(self, name: str) -> str | float | None:
         """Return the value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
-        found: str | float | None = getattr(self, name)
-        return found
+        value: str | float | None = getattr(self, name)
+        return value
 
     def at(self, names: Iterable[str]) -> tuple[str | float | None, ...]:
         """Return the values of several dimensions."""
         return tuple(map(self.dimension, names))
 
-    def matches(self, wanted: Mapping[str, object]) -> bool:
+    def matches(self, dimensions: Mapping[str, object]) -> bool:
         """Return whether every dimension has the wanted value, or one of a list of values."""
         return all(
-            self.dimension(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items()
+            self.dimension(name) in (value if isinstance(value, list) else [value])
+            for name, value in dimensions.items()
         )
 
     def number(self, name: str) -> float | None:
@@ -182,14 +183,14 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.timed else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
-        found = Point(
+        bare = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
             setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
             label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
-        is_real = not found.simulated and found.data != "synthetic"
-        return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})
+        is_real = not bare.simulated and bare.data != "synthetic"
+        return replace(bare, paper={each.metric: each.value for each in reference if is_real and each.covers(bare)})
 
     ratios: dict[str, PointValue] = {
         key: of_baseline[key] for key in ("speedup", "papers_speedup") if key in of_baseline
@@ -304,10 +305,10 @@ class StatedValue:
 
     def covered(self, points: Sequence[Point]) -> list[Point]:
         """Return the points of the summary, of each place the setting with the highest value."""
-        known = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
-        grouped = [point for point in known if point.group and point.task == self.groups_of]
+        measured = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
+        grouped = [point for point in measured if point.group and point.task == self.groups_of]
         places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
-        for point in grouped or [point for point in known if not point.group]:
+        for point in grouped or [point for point in measured if not point.group]:
             places[point.at(("pair", "task", "T", "group"))].append(point)
         return [max(each, key=self._number) for each in places.values()]
 

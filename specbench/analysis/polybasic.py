@@ -115,31 +115,31 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
 
 def _tested(a: float, ends: Ends) -> Ends:
     """Return the distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
-    found: Ends = defaultdict(float)
+    tests: Ends = defaultdict(float)
     for (length, unread), odds in ends.items():
         for accepted in range(length + 1):
             p = a**accepted * (1.0 - a if accepted < length else 1.0)
-            found[accepted + 1, max(1, accepted + 1 - length + unread)] += odds * p
-    return found
+            tests[accepted + 1, max(1, accepted + 1 - length + unread)] += odds * p
+    return tests
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
     """Expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
     ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # it has not read its own last token
-    found: dict[int, float] = defaultdict(float)
+    counts: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
         tested, least = _tested(levels.acceptance[level], ends), levels.least[level]
         last: Ends = defaultdict(float)
         for s, odds in enumerate(visits(levels.rounds[level], least)):
             for (length, unread), p in tested.items():
                 if s + length < least:
-                    found[unread] += levels.many[level + 1] * odds * p
+                    counts[unread] += levels.many[level + 1] * odds * p
                 else:
                     last[s + length, unread] += odds * p
         ends = last
     for (_, unread), odds in ends.items():
-        found[unread] += odds
-    return found
+        counts[unread] += odds
+    return counts
 
 
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:

@@ -101,8 +101,8 @@ class MeasuredRates:
         return acceptance_by_model(self.rows)
 
     def levels(self, count: int) -> list[float] | None:
-        known = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
-        return known if len(known) == count else None
+        rates = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
+        return rates if len(rates) == count else None
 
     def deferral(self) -> float:
         return rule_rate(self.rows) or 0.0
@@ -156,10 +156,10 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
     """Acceptance by level. What an EAGLE head and its base read again is left out."""
-    known = rates.levels(len(method.thresholds) + 1)
-    if known is None:
+    acceptance = rates.levels(len(method.thresholds) + 1)
+    if acceptance is None:
         return None
-    return lambda cost, base: polybasic.chain(known, method.gamma[0], list(method.thresholds), cost, base)
+    return lambda cost, base: polybasic.chain(acceptance, method.gamma[0], list(method.thresholds), cost, base)
 
 
 def _ensemble(method: Theory, rates: Rates) -> Predict | None:

@@ -92,8 +92,8 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     if combine == "mean":
         sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
         return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
-    found = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
-    return None if np.isnan(found.value) else found
+    change = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
+    return None if np.isnan(change.value) else change
 
 
 def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[float]]:
@@ -112,11 +112,11 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
     """
     rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
     ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
-    found = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
-    if np.isnan(found.value):
+    estimate = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
+    if np.isnan(estimate.value):
         return None
     is_share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})
-    return wilson(found.value, len(rows)) if is_share and found.low is not None else found.within(0.0, 1.0)
+    return wilson(estimate.value, len(rows)) if is_share and estimate.low is not None else estimate.within(0.0, 1.0)
 
 
 def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:

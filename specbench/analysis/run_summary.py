@@ -257,12 +257,12 @@ def to_table(summary: RunSummary) -> dict[str, Any]:
 
 def from_table(table: dict[str, Any], where: str) -> RunSummary:
     """Return the summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, if it is invalid."""
-    known = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
+    names = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
     methods = [
-        {key: value for key, value in method.items() if key in known}
-        | {VALUES: {key: value for key, value in method.items() if key not in known}}
+        {key: value for key, value in method.items() if key in names}
+        | {VALUES: {key: value for key, value in method.items() if key not in names}}
         for method in table["methods"]
     ]
     state = {key: table[key] for key in RunState.__dataclass_fields__ if key in table}
-    found = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
-    return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(found))
+    parsed = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
+    return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(parsed))

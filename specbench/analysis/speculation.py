@@ -177,12 +177,12 @@ class ChainLevel:
 def levels(rows: Records) -> list[ChainLevel]:
     """Return the levels of a chain, innermost first, the target's last. Empty for methods without nested rounds."""
     outer = list(rounds_of(rows))
-    found: list[ChainLevel] = []
+    out: list[ChainLevel] = []
     here = outer
     while here:
-        found.insert(0, _level(here, len(outer)))
+        out.insert(0, _level(here, len(outer)))
         here = [inner for x in here for inner in x.get("inner", [])]
-    return found if len(found) > 1 else []
+    return out if len(out) > 1 else []
 
 
 def _level(rounds: list[RoundRecord], outer: int) -> ChainLevel:

@@ -222,8 +222,8 @@ def other_load(rows: Records) -> float | None:
 
     None where it was not measured.
     """
-    known = [(r.other_cpu_seconds, seconds(r, end_to_end=True)) for r in rows if r.other_cpu_seconds is not None]
-    return max(sum(used for used, _ in known) / sum(spent for _, spent in known), 0.0) if known else None
+    loads = [(r.other_cpu_seconds, seconds(r, end_to_end=True)) for r in rows if r.other_cpu_seconds is not None]
+    return max(sum(used for used, _ in loads) / sum(spent for _, spent in loads), 0.0) if loads else None
 
 
 @metric("tokens")
@@ -232,8 +232,8 @@ def wrong_tokens(rows: Records) -> int | None:
 
     None where tokens were not compared: for sampled outputs, and for methods that are not lossless.
     """
-    known = [r.wrong_tokens for r in rows if r.wrong_tokens is not None]
-    return sum(known) if known else None
+    counts = [r.wrong_tokens for r in rows if r.wrong_tokens is not None]
+    return sum(counts) if counts else None
 
 
 # The ranking of a run's methods by speed
@@ -278,14 +278,14 @@ def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
     exchanges = _exchanges(totals.shape[1])
     p = [_p_value(totals[i], totals[j], exchanges) for i, j in pairs]
     differs = dict(zip(pairs, holm(p), strict=True))
-    found = {}
+    out = {}
     for k, name in enumerate(names):
         others = [i for i in range(len(names)) if i != k]
         distinct = [i for i in others if differs[min(i, k), max(i, k)]]
         faster = sum(bool(speeds[i] > speeds[k]) for i in distinct)
         alike = tuple(names[i] for i in others if i not in distinct)
-        found[name] = Rank(1 + faster, len(names) - len(distinct) + faster, alike)
-    return found
+        out[name] = Rank(1 + faster, len(names) - len(distinct) + faster, alike)
+    return out
 
 
 def fewest_prompts(methods: int) -> int:

@@ -242,8 +242,10 @@ def _predictions(rows: Records, context: Context) -> Values:
     """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
     if not context.timed or not run_metrics.is_compared(rows, context):
         return {}
-    found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
-    values: Values = {} if found is None else {key: value for key, value in asdict(found).items() if value is not None}
+    predicted = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
+    values: Values = (
+        {} if predicted is None else {key: value for key, value in asdict(predicted).items() if value is not None}
+    )
     if corrected := values.get("corrected"):
         assert isinstance(corrected, float)
         values["measured_over_corrected"] = speedup(rows, context.baseline).value / corrected

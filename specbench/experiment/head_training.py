@@ -193,7 +193,7 @@ def _trained(job: _Job, observer: Observer) -> Trained:
         "answers": settings.answers.value,
     }
     training = Training(
-        settings=settings, loaded=loaded, texts=texts, folder=folder, kept=request.collected or folder / "collected",
+        settings=settings, loaded=loaded, texts=texts, folder=folder, rows_folder=request.collected or folder / "collected",
         about=about, budget=Budget(request.minutes), observer=observer,
     )  # fmt: skip
     trained = training.train(kind)

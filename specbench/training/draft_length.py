@@ -50,8 +50,8 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns
         label = (p.gather(1, y) / q.gather(1, y)).clamp(max=1.0).squeeze(1)
         target_turn = torch.tensor([1.0 - MIXED, MIXED], device=q.device).expand(len(y), 2)
         keeps = sampler.choose(target_turn) == 0  # (n,)
-        own = torch.tensor(written, device=q.device)
-        mix = read_tokens(torch.where(keeps, y.squeeze(1), own))
+        text_tokens = torch.tensor(written, device=q.device)
+        mix = read_tokens(torch.where(keeps, y.squeeze(1), text_tokens))
         state = draft.hidden(ids + mix, len(ids)).float()  # (n, H), of the mixed tokens
     return {"state": state[keeps].cpu(), "label": label[keeps].float().cpu()}
 

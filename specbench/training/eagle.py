@@ -66,11 +66,11 @@ def spans_of(shards: Shards) -> list[TextSpan]:
     spans = []
     for path in shards.paths:
         with safe_open(path, "pt") as file:
-            text, own = file.get_tensor("text"), file.get_tensor("own")
+            text, in_answer = file.get_tensor("text"), file.get_tensor("own")
         ends = torch.tensor([-1])
         bounds = torch.nonzero(torch.diff(text, prepend=ends, append=ends)).squeeze(1).tolist()
         for a, b in itertools.pairwise(bounds):
-            spans.append(TextSpan(int(text[a]), path, a, b, bool(own[a + 1 : b].any())))
+            spans.append(TextSpan(int(text[a]), path, a, b, bool(in_answer[a + 1 : b].any())))
     return spans
 
 
@@ -85,9 +85,9 @@ def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
     whole = (ids + text.rest)[: min(most, pair.window_of(pair.models).length or most)]
     session.keeps_hidden = True
     features = session.hidden(whole, 0)  # (n, H)
-    own = torch.arange(len(whole)) >= len(ids)
-    kept = features if features.dtype != torch.float32 else features.half()
-    return {"token": torch.tensor(whole), "feature": kept.cpu(), "own": own}
+    in_answer = torch.arange(len(whole)) >= len(ids)
+    halves = features if features.dtype != torch.float32 else features.half()
+    return {"token": torch.tensor(whole), "feature": halves.cpu(), "own": in_answer}
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class EagleBatch:
 
     tokens: Tensor
     features: Tensor
-    wanted: Tensor
+    targets: Tensor
     counts: Tensor
 
 
@@ -138,14 +138,14 @@ class Sequences:
         rows = [span.rows() for span in group]
         n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
         tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
-        features, wanted = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
+        features, targets = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
         for i, each in enumerate(rows):
             m = len(each["token"]) - 1
             tokens[i, :m] = each["token"][1:]
             features[i, :m] = each["feature"][:-1].float()
-            wanted[i, :m] = each["feature"][1:].float()
+            targets[i, :m] = each["feature"][1:].float()
             counts[i, :m] = each["own"][1:]
-        return EagleBatch(*(each.to(self._device) for each in (tokens, features, wanted, counts)))
+        return EagleBatch(*(each.to(self._device) for each in (tokens, features, targets, counts)))
 
 
 # Training
@@ -186,13 +186,13 @@ class EagleTraining:
         """Read the checkpoint of an interrupted training of the same kind; None if there is none, or if it is damaged."""
         path = self.folder / CHECKPOINT
         try:
-            kept: TrainingCheckpoint | None = (
+            checkpoint: TrainingCheckpoint | None = (
                 torch.load(path, weights_only=True, map_location=self.pair.device) if path.exists() else None
             )
         except UNREADABLE:
             return None
-        is_whole = kept is not None and kept.keys() == TrainingCheckpoint.__required_keys__
-        return kept if kept and is_whole and kept["identity"] == self.identity else None
+        is_whole = checkpoint is not None and checkpoint.keys() == TrainingCheckpoint.__required_keys__
+        return checkpoint if checkpoint and is_whole and checkpoint["identity"] == self.identity else None
 
     @property
     def identity(self) -> str:
@@ -277,7 +277,7 @@ class _Fit:
             start = time.perf_counter()
             self.step()
             seconds.append(time.perf_counter() - start)
-        possible = self.done + int(budget.left / statistics.median(seconds))
+        possible = self.done + int(budget.remaining / statistics.median(seconds))
         if possible < self.epoch:
             raise ConfigError(
                 f"the budget allows {possible} of the {self.epoch} steps of one epoch; help: a larger --minutes, or fewer"
@@ -386,15 +386,15 @@ class Losses(NamedTuple):
 
 def losses_of(head: EagleHead, base: Session, batch: EagleBatch, noise: float) -> Losses:
     """Return the losses of a head on a batch, with uniform noise of a width on the features."""
-    given = batch.features
+    noisy = batch.features
     if noise:
-        given = given + (torch.rand_like(given) - 0.5) * noise * 512 / given.shape[1]
-    made = head(batch.tokens, given)[batch.counts]  # (m, H)
-    wanted = batch.wanted[batch.counts]
-    p = base.logits_of(wanted).softmax(-1)
+        noisy = noisy + (torch.rand_like(noisy) - 0.5) * noise * 512 / noisy.shape[1]
+    made = head(batch.tokens, noisy)[batch.counts]  # (m, H)
+    targets = batch.targets[batch.counts]
+    p = base.logits_of(targets).softmax(-1)
     log_q = base.logits_of(made).log_softmax(-1)
     return Losses(
-        F.smooth_l1_loss(made, wanted, reduction="none").mean(-1),
+        F.smooth_l1_loss(made, targets, reduction="none").mean(-1),
         -(p * log_q).sum(-1),
         torch.minimum(p, log_q.detach().exp()).sum(-1),
         batch.counts.nonzero()[:, 0],
@@ -409,9 +409,9 @@ def losses_by_text(head: EagleHead, base: Session, texts: Sequences, batch: int)
     sums = []
     with torch.no_grad():
         for group in texts.batches(batch, random.Random(0)):
-            found = losses_of(head, base, texts.padded(group), noise=0.0)
-            columns = torch.stack([*found[:3], torch.ones_like(found.overlap)], 1)  # (m, 4)
-            sums.append(columns.new_zeros(len(group), 4).index_add_(0, found.text, columns))
+            losses = losses_of(head, base, texts.padded(group), noise=0.0)
+            columns = torch.stack([*losses[:3], torch.ones_like(losses.overlap)], 1)  # (m, 4)
+            sums.append(columns.new_zeros(len(group), 4).index_add_(0, losses.text, columns))
     table = torch.cat(sums).cpu().numpy().astype(np.float64) if sums else np.zeros((0, 4))
-    kept: np.ndarray = table[table[:, 3] > 0]
-    return kept
+    answered: np.ndarray = table[table[:, 3] > 0]
+    return answered

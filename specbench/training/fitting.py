@@ -49,7 +49,7 @@ def fit(
         inputs, labels = train
         generator = torch.Generator().manual_seed(recipe.seed)
         optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
-        best, kept, losses = math.inf, copy.deepcopy(module.state_dict()), []
+        best, weights, losses = math.inf, copy.deepcopy(module.state_dict()), []
         for epoch in range(recipe.epochs):
             if recipe.cosine:
                 for group in optimizer.param_groups:
@@ -63,10 +63,10 @@ def fit(
             with torch.no_grad():
                 losses.append(float(validate(score(validation[0]), validation[1], recipe.reject_weight)))
             if losses[-1] < best:
-                best, kept = losses[-1], copy.deepcopy(module.state_dict())
+                best, weights = losses[-1], copy.deepcopy(module.state_dict())
             elif epoch - losses.index(min(losses)) >= recipe.patience:
                 break
-        module.load_state_dict(kept)
+        module.load_state_dict(weights)
         return losses
 
 

@@ -178,14 +178,14 @@ def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
     }
 
 
-def recipe_of(kind: HeadKind, pair: Pair, own: Table) -> Table:
+def recipe_of(kind: HeadKind, pair: Pair, changes: Table) -> Table:
     """Return the keys of a recipe that differ from the kind's defaults: the pair's, replaced by the user's or the suite's."""
-    return {**pair.defaults.train.get(kind.value, {}), **own}
+    return {**pair.defaults.train.get(kind.value, {}), **changes}
 
 
-def whole_recipe(kind: HeadKind, pair: Pair, own: Table) -> Table:
+def whole_recipe(kind: HeadKind, pair: Pair, changes: Table) -> Table:
     """Return all keys of a recipe: `recipe_of` over the kind's defaults."""
-    return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, own)}
+    return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, changes)}
 
 
 def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
@@ -230,7 +230,7 @@ class Budget:
         return self._seconds < math.inf
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """The seconds that are left, at least 0."""
         return max(self._seconds - self.spent, 0.0)
 

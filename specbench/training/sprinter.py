@@ -101,8 +101,8 @@ def balanced(rows: Columns, seed: int) -> Columns:
     generator = torch.Generator().manual_seed(seed)
     places = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
     least = min(len(each) for each in places if len(each))
-    kept = [each[torch.randperm(len(each), generator=generator)[:least]] for each in places]
-    return chosen(rows, torch.cat(kept).sort().values)
+    picks = [each[torch.randperm(len(each), generator=generator)[:least]] for each in places]
+    return chosen(rows, torch.cat(picks).sort().values)
 
 
 def labels_of(rows: Columns, threshold: float) -> Tensor:
@@ -149,9 +149,9 @@ def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> t
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
     validate = error_rate if by_rows else loss_of
     losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe, validate)
-    found = evaluated(head, parts["test"], fitting.is_sampled)
-    curve = found.pop("curve")
-    report = {**found, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
+    results = evaluated(head, parts["test"], fitting.is_sampled)
+    curve = results.pop("curve")
+    report = {**results, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
     if by_rows:
         report |= {"split": LEAKING, "validation_error": report.pop("validation_loss")}
     return head, report | {"curve": curve}

@@ -87,20 +87,20 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
-    found: list[tuple[list[int], list[int], Sample, TaskSource]] = []
+    entries: list[tuple[list[int], list[int], Sample, TaskSource]] = []
     for each in tasks:
         task = each.task
         rows, pairs = task.texts(each.source)
         hashes.append(rows.sha256)
         dialogues: Sequence[list[Message] | None] = task.dialogues(rows.rows) or [None] * len(pairs)
-        kept = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
-        rng.shuffle(kept)
-        for sample, after, dialogue in kept[: -(-count // len(tasks)) if count else None]:
+        samples = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
+        rng.shuffle(samples)
+        for sample, after, dialogue in samples[: -(-count // len(tasks)) if count else None]:
             if dialogue:
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
                 room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
-                    found.append((prompt, rest[:room], sample, each))
+                    entries.append((prompt, rest[:room], sample, each))
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
@@ -110,15 +110,15 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            found.append((prompt, rest + end, sample, each))
-    if len(found) < 10:
+            entries.append((prompt, rest + end, sample, each))
+    if len(entries) < 10:
         raise ConfigError(
-            f"{len(found)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
+            f"{len(entries)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
         )
-    rng.shuffle(found)
+    rng.shuffle(entries)
     texts = [
         Text(i, prompt, rest, sample, of.name, of.task.max_new_tokens, of.task.stop)
-        for i, (prompt, rest, sample, of) in enumerate(found[: count or None])
+        for i, (prompt, rest, sample, of) in enumerate(entries[: count or None])
     ]
     sources = list(dict.fromkeys(each.source for each in tasks))
     about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
@@ -210,13 +210,13 @@ class Writing:
             suppress_tokens=list(extra) or None,
             **(sampling if self.temperature > 0.0 else {"do_sample": False}),
         )
-        own, model.generation_config = model.generation_config, config
+        config_before, model.generation_config = model.generation_config, config
         try:
             with torch.inference_mode(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 torch.manual_seed(hash((self.seed, texts[0].number)) & (2**62 - 1))
                 out = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=config)
         finally:
-            model.generation_config = own
+            model.generation_config = config_before
         return [row[width:] for row in out.tolist()]
 
 

@@ -36,10 +36,10 @@ T = TypeVar("T", bound="DataclassInstance")
 
 def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
     """Raise ConfigError, with the nearest name, for an unknown key of a recipe, a wrong value or unknown features."""
-    known = keys_of(kind)
+    keys = keys_of(kind)
     for key in recipe:
-        if key not in known:
-            raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
+        if key not in keys:
+            raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, keys)}")
     for part in RECIPES[kind]:
         names = {field.name for field in fields(part)}
         construct(type(part), {key: value for key, value in recipe.items() if key in names}, "recipe")
@@ -80,7 +80,7 @@ class Training:
     loaded: LoadedPair
     texts: Texts
     folder: Path
-    kept: Path
+    rows_folder: Path
     about: Table
     budget: Budget
     observer: Observer
@@ -103,8 +103,8 @@ class Training:
             self.settings.seed,
         )
         rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
-        found, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
-        rows = sprinter.balanced(found, seed)
+        collected, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
+        rows = sprinter.balanced(collected, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
         shared = sprinter.Fitting(embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
@@ -155,25 +155,25 @@ class Training:
         settings = writing if is_written else recipe.most
         if not checkpoint:
             self._plan_size(recipe.most, is_written, settings)
-        found, texts = self._shards(
+        files, texts = self._shards(
             lambda text: rows_of(self.loaded, text, base, recipe.most),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
         )
-        head, report = eagle.train(training, found, checkpoint)
+        head, report = eagle.train(training, files, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
     def _plan_size(self, most: int, generated: bool, settings: object) -> None:
         """Report the size of the features that are not on disk yet. Raises ConfigError if there is no room for them."""
         base = self.settings.base
-        missing = shards.missing(shards.folder_of(self.kept, self._collection(settings)), self.texts.texts)
+        missing = shards.missing(shards.folder_of(self.rows_folder, self._collection(settings)), self.texts.texts)
         window = self.loaded.window_of(self.loaded.models).length or most
         size = tokens_of(missing, min(most, window), generated) * token_bytes(
             self.loaded.models[base].config.hidden_size
         )
         if missing:
-            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.kept))
+            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.rows_folder))
 
     def _collection(self, settings: object) -> Table:
         """Return what identifies collected rows."""
@@ -181,8 +181,8 @@ class Training:
 
     def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
-        found, texts = self._shards(make, settings)
-        return found.rows(), texts
+        files, texts = self._shards(make, settings)
+        return files.rows(), texts
 
     def _shards(
         self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None
@@ -203,16 +203,16 @@ class Training:
                 return map(make, answered)
 
             about = self._collection(settings)
-            found = shards.collected(self.kept, self.texts.texts, made, about, advance, ends)
-        if not found.paths:
+            files = shards.collected(self.rows_folder, self.texts.texts, made, about, advance, ends)
+        if not files.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
-        if found.texts < count:
-            self.observer.message(f"training on {found.texts} of {count} texts; a larger --minutes uses more")
-        texts = self.texts.first(found.texts)
-        return found, Texts(texts.texts, {**texts.about, "available": count})
+        if files.texts < count:
+            self.observer.message(f"training on {files.texts} of {count} texts; a larger --minutes uses more")
+        texts = self.texts.first(files.texts)
+        return files, Texts(texts.texts, {**texts.about, "available": count})
 
     def _built(self, start: T, **more: object) -> T:
         """Return a recipe or a rollout from `start`, with the user's keys that it has."""
         defaults = {field.name: getattr(start, field.name) for field in fields(start)}
-        own = {key: value for key, value in self.settings.recipe.items() if key in defaults}
-        return construct(type(start), {**defaults, **more, **own}, "recipe")
+        changes = {key: value for key, value in self.settings.recipe.items() if key in defaults}
+        return construct(type(start), {**defaults, **more, **changes}, "recipe")

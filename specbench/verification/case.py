@@ -151,9 +151,9 @@ def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tupl
 
 def no_first_tests(method: Method) -> str:
     """Return why acceptance cannot be checked."""
-    found = method.verification()
+    drafting = method.verification()
     return (
         "nothing is drafted"
-        if found is None
-        else f"'{found[0]}' drafts, and no model of the pair computes its distribution"
+        if drafting is None
+        else f"'{drafting[0]}' drafts, and no model of the pair computes its distribution"
     )

@@ -253,8 +253,8 @@ def _compared(
     try:
         for world in worlds:
             exact = joint_distribution(plain, world, length, **setting)
-            found, longest = _joint_distribution(method, world, setting, length, first)
-            apart, drafted = max(apart, distance(_completed(found, exact), exact)), max(drafted, longest)
+            distribution, longest = _joint_distribution(method, world, setting, length, first)
+            apart, drafted = max(apart, distance(_completed(distribution, exact), exact)), max(drafted, longest)
     except FloatingPointError as error:
         return ExactComparison(name, 1.0, str(error))
     return ExactComparison(name, apart, drafted=drafted)
@@ -276,10 +276,10 @@ def _joint_distribution(
     return exact_distribution(run, **setting), longest  # type: ignore[arg-type]  # top_k is an int
 
 
-def _completed(found: Distribution, exact: Distribution) -> Distribution:
+def _completed(prefixes: Distribution, exact: Distribution) -> Distribution:
     """Return a distribution of prefixes, each continued as in `exact`."""
     out: Distribution = {}
-    for prefix, weight in found.items():
+    for prefix, weight in prefixes.items():
         rest = {key: mass for key, mass in exact.items() if key[: len(prefix)] == prefix}
         total = sum(rest.values()) or 1.0
         for key, mass in (rest or {prefix: 1.0}).items():

@@ -70,10 +70,12 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
     require_known([request.method], request.pair, request.tasks)  # a single method, not the word `all`
     choice = Choice.of(Request(methods=(request.method,), pair=request.pair, options=options, out=Path()))
-    found, pair = choice.preset, choice.pair
-    base, on = found.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
+    pair_preset, pair = choice.preset, choice.pair
+    base, on = pair_preset.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
     if pair.logits != "real":
-        raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
+        raise ConfigError(
+            f"pair {pair_preset.name}: synthetic logits are not the models'; verify with pair.logits = 'real'"
+        )
     models = choice.resolved_models(pair, on)
     require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
@@ -98,7 +100,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
             Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
         )  # fmt: skip
         loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.max_block)
-        with observer.progress(f"verify {resolved.label} on {found.name}", outputs(case)) as advance:
+        with observer.progress(f"verify {resolved.label} on {pair_preset.name}", outputs(case)) as advance:
             try:
                 verdict = verify(case, resolved.label, baseline, advance)
             except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
@@ -106,7 +108,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     return Verification(
         method=resolved.label,
         spec=resolved.spec,
-        pair=found.name,
+        pair=pair_preset.name,
         tasks=tasks,
         device=str(on.device),
         dtype=", ".join(dict.fromkeys(each.dtype for each in needed.values())),
@@ -119,8 +121,8 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
 def _is_greedy(method: str) -> bool:
     """Return whether a method is defined at T = 0 only."""
-    found = Method.members.get(preset("method", method).table.get("name", ""))
-    return found is not None and found.greedy_only
+    cls = Method.members.get(preset("method", method).table.get("name", ""))
+    return cls is not None and cls.greedy_only
 
 
 def _prompts(chosen: Sequence[selection.Selected], loaded: LoadedPair, options: Options) -> list[list[int]]:

@@ -118,8 +118,8 @@ class AcceptanceTest:
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
         """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
-        found = sum(_information(a, factor) for a in self._odds)
-        return math.ceil(self._need(alarm) * self.tokens / found) if found > 0.0 else None
+        information = sum(_information(a, factor) for a in self._odds)
+        return math.ceil(self._need(alarm) * self.tokens / information) if information > 0.0 else None
 
     def _need(self, alarm: float) -> float:
         """Return the mean of the log-likelihood ratio at which the test reaches 1 / alarm in 19 of 20 cases.
@@ -278,12 +278,12 @@ def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
 def control_of(case: Case) -> tuple[str, Method, float]:
     """Return a control that does not follow the declared distribution: its name, method and temperature."""
     method, (scorers, target) = case.method, case.declared
-    found, proposer = method.verification(), getattr(method, "proposer", None)
+    drafting, proposer = method.verification(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
         proposer = proposer.proposer
-    drafter = proposer.role if proposer else found[0] if found else ""
-    own = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
-    if own and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
+    drafter = proposer.role if proposer else drafting[0] if drafting else ""
+    is_distinct = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
+    if is_distinct and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature
     warmer = case.temperature * case.warmer
     return f"the declared distribution at T = {warmer:g}", case.plain, warmer

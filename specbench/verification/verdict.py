@@ -31,7 +31,7 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
     accepted accordingly.
     """
     (scorers, target), prompts = case.declared, [*case.prompts, *cut_prompts(case.prompts, 1, case.decoding.seed)]
-    equal, found, gap, room = 0, [], [], []
+    equal, outcomes, gap, room = 0, [], [], []
     plain = generate_outputs(case.plain, case.pair, prompts, 0.0, case.decoding)
     for output, baseline in zip(
         generate_outputs(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True
@@ -41,7 +41,7 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         equal += output.tokens == baseline.tokens
         gap.append(gaps(target, list(declared.values()), output.tokens))
         room.append(allowed(declared, case.dtype))
-        found += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
+        outcomes += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
         advance()
     off, limit = torch.cat(gap), torch.cat(room)
     ties, beyond = int(((off > 0) & (off <= limit)).sum()), int((off > limit).sum())
@@ -61,11 +61,11 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
             "largest_gap": min(worst, FARTHEST),
         },
     )
-    if not found:
+    if not outcomes:
         return [tokens, CheckResult("greedy acceptance", no_first_tests(case.method), "", None)]
-    wrong = found.count("wrong")
-    share = f"{found.count('tie')} near-ties, {wrong} of {len(found)} rounds not as expected"
-    rounds: Table = {"rounds": len(found), "near_ties": found.count("tie"), "wrong": wrong}
+    wrong = outcomes.count("wrong")
+    share = f"{outcomes.count('tie')} near-ties, {wrong} of {len(outcomes)} rounds not as expected"
+    rounds: Table = {"rounds": len(outcomes), "near_ties": outcomes.count("tie"), "wrong": wrong}
     return [tokens, CheckResult("greedy acceptance", share, "", not wrong, rounds)]
 
 

@@ -286,7 +286,7 @@ def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
 
     found = collected(tmp_path, texts, each(make), {}, lambda: None, budget.ends_collecting)
     assert (found.texts, len(found.rows()["x"])) == (60, 60)
-    assert budget.left == 30.0
+    assert budget.remaining == 30.0
     assert collected(tmp_path, texts, each(make), {}, lambda: None, lambda: True).texts == 60
     assert collected(tmp_path / "other", texts, each(make), {}, lambda: None, lambda: True).texts == 20
 
