@@ -42,7 +42,7 @@ class SpecBench(Task, name="spec-bench"):
                 raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
             first, group = str(row.get("question_id", number)), str(KINDS.get(row["category"], row["category"]))
             for turn, text in enumerate(row["turns"], 1):
-                own, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
+                sample_id, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
                 after = before if turn > 1 else ""
-                out.append(Sample(own, filled(self.prompt, turn=text), group=group, turn=text, after=after))
+                out.append(Sample(sample_id, filled(self.prompt, turn=text), group=group, turn=text, after=after))
         return out

@@ -165,18 +165,18 @@ def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
     left = np.maximum(np.where(np.array(at)[right] == sizes, right, right - 1), 0)
     inside = np.where(sizes > last, len(at) - 1, left)
     low, high = measured[..., inside], measured[..., right]
-    places = np.array(at, dtype=float)
-    widths = np.maximum(places[right] - places[left], 1.0)
-    between = low + (high - low) * np.clip((sizes - places[left]) / widths, 0.0, 1.0)
+    points = np.array(at, dtype=float)
+    widths = np.maximum(points[right] - points[left], 1.0)
+    between = low + (high - low) * np.clip((sizes - points[left]) / widths, 0.0, 1.0)
     beyond = np.maximum(sizes - last, 0)
-    mean, steepest = _slopes(measured, places)
+    mean, steepest = _slopes(measured, points)
     return BlockCosts(between + mean[..., None] * beyond, low, high + steepest[..., None] * beyond)
 
 
-def _slopes(measured: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the steepest slope between the sizes from 2 on, (...); of all sizes if only one is above 1."""
-    used = slice(1 if len(places) > 2 and places[0] == 1.0 else 0, None)
-    costs, at = measured[..., used], places[used]
+    used = slice(1 if len(points) > 2 and points[0] == 1.0 else 0, None)
+    costs, at = measured[..., used], points[used]
     if len(at) < 2:
         none = np.zeros(measured.shape[:-1])
         return none, none

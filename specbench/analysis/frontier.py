@@ -262,11 +262,13 @@ def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
     out = []
     for name, summaries in (summaries_of(frontier) if frontier else {}).items():
         method, variant = name.partition("(")[0], _setting(name)
-        place = next((p for p in points if (p.run, p.method) == (folder.name, method)), None)
-        if place:
+        template = next((p for p in points if (p.run, p.method) == (folder.name, method)), None)
+        if template:
             values = {"matching": summaries.matching, "best": summaries.best}
             out.append(
-                replace(place, setting=variant, x=None, variant=variant, label=name, is_curve=True, values=dict(values))
+                replace(
+                    template, setting=variant, x=None, variant=variant, label=name, is_curve=True, values=dict(values)
+                )
             )
     return out
 

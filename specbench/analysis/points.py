@@ -18,7 +18,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import Spread, Value
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
-PLACE = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")  # columns of an exported point
+POINT_COLUMNS = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")
 ANY = ""  # in a reference: the dimension is not restricted
 COMPARED = {"speedup": "papers_speedup"}  # our value that follows the paper's convention, where the shown one does not
 OF_BASELINE = ("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency", "geometric_mean_speedup")  # 1
@@ -185,7 +185,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     def point(group: str, values: dict[str, PointValue]) -> Point:
         bare = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
-            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
+            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.dimensions,
             label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
@@ -209,7 +209,7 @@ class _Mixture:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def place(self) -> dict[str, Any]:
+    def dimensions(self) -> dict[str, Any]:
         """The dimensions of a point."""
         if not self.weights:
             return {}
@@ -307,10 +307,10 @@ class StatedValue:
         """Return the points of the summary, of each place the setting with the highest value."""
         measured = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
         grouped = [point for point in measured if point.group and point.task == self.groups_of]
-        places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+        settings: dict[tuple[object, ...], list[Point]] = defaultdict(list)
         for point in grouped or [point for point in measured if not point.group]:
-            places[point.at(("pair", "task", "T", "group"))].append(point)
-        return [max(each, key=self._number) for each in places.values()]
+            settings[point.at(("pair", "task", "T", "group"))].append(point)
+        return [max(each, key=self._number) for each in settings.values()]
 
     def measured(self, covered: Sequence[Point]) -> float:
         """Return the summary of the metric over `covered`, one point or more."""

@@ -207,9 +207,9 @@ def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
     if judged is None or not judged["rows"]:
         return []
     method, _, setting = judged["of"].partition("(")
-    place = next(
+    template = next(
         (p for p in points if (p.run, p.method, p.setting) == (folder.name, method, setting.rstrip(")"))), None
     )
-    if place is None:
+    if template is None:
         return []
-    return [replace(place, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]
+    return [replace(template, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]

@@ -114,8 +114,8 @@ def sources() -> list[Path]:
     modules = [__name__]
     while modules:
         _, *parts = modules.pop().split(".")
-        place = package.joinpath(*parts)
-        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        location = package.joinpath(*parts)
+        path = location / "__init__.py" if location.is_dir() else location.with_suffix(".py")
         if path in files or not path.is_file():  # an imported name may be that of a function
             continue
         files.add(path)
@@ -140,7 +140,7 @@ def summarise(folder: Path) -> RunSummary:
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
     completed = {each.method: complete(records, each.method) for each in methods if each.measured and timed}
     clock = headline_clock(spec, methods)
-    places = ranks(completed, end_to_end=clock == "end to end")
+    rank_of = ranks(completed, end_to_end=clock == "end to end")
     return RunSummary(
         spec=spec,
         stamp=stamp(folder),
@@ -157,7 +157,7 @@ def summarise(folder: Path) -> RunSummary:
         scored_by=scores["version"],
         not_executed=scores["not_executed"],
         scored=scores["records"] == len(records),
-        methods=[replace(each, rank=places.get(each.method)) for each in methods],
+        methods=[replace(each, rank=rank_of.get(each.method)) for each in methods],
     )
 
 

@@ -127,10 +127,10 @@ def plain_rows(dataset: Any) -> list[Row]:
     from datasets import Audio, Image, Video
 
     features = dict(dataset.features or {})
-    kept = [
+    columns = [
         name for name, each in features.items() if not isinstance(getattr(each, "feature", each), Audio | Image | Video)
     ]
-    rows: Iterable[Row] = dataset.select_columns(kept) if len(kept) < len(features) else dataset
+    rows: Iterable[Row] = dataset.select_columns(columns) if len(columns) < len(features) else dataset
     texts = (json.dumps(row, default=_plain) for row in rows)
     return [json.loads(text, parse_constant=lambda _: None) for text in texts]
 
@@ -163,10 +163,10 @@ class HubData:
     @classmethod
     def parse(cls, text: str) -> "HubData":
         """Parse `hf:REPO[:CONFIG][#SPLIT][@REVISION]`. Raises ConfigError for another text."""
-        found = HUB_ID.fullmatch(text)
-        if not found:
+        match = HUB_ID.fullmatch(text)
+        if not match:
             raise ConfigError(f"{text}: expected {HUB_FORM}; help: --data hf:openai/gsm8k:main#test")
-        return cls(**{key: value for key, value in found.groupdict().items() if value})
+        return cls(**{key: value for key, value in match.groupdict().items() if value})
 
     def __str__(self) -> str:
         """The id without its revision."""
@@ -185,12 +185,12 @@ class HubData:
 
         look_for_hub()
         try:
-            found = HfApi().resolve_revision(
+            revision = HfApi().resolve_revision(
                 self.repo, repo_type="dataset", revision=self.revision or None, local_files_only=offline_mode()
             )
         except RevisionResolutionError:  # its message is long
             raise FileNotFoundError("it is not in the local cache") from None
-        return str(found.resolved)
+        return str(revision.resolved)
 
     def files(self, commit: str) -> list[str]:
         """Return the files of the split in the repository. Raises ConfigError for a wrong name."""
@@ -199,9 +199,9 @@ class HubData:
     def download(self, commit: str) -> None:
         """Read the split on the hub, and keep its rows in the cache. Raises ConfigError for a wrong name."""
         rows = plain_rows(self._builder(commit).as_streaming_dataset(self.split))
-        place = self.cached(commit)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write(place, "".join(f"{json.dumps(row)}\n" for row in rows))
+        path = self.cached(commit)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def _builder(self, commit: str) -> Any:
         """Return the library's builder, which knows the files of each split."""
@@ -212,8 +212,8 @@ class HubData:
         except ValueError as error:  # an unknown configuration, or several to choose from
             raise ConfigError(f"hf:{self.repo}: {in_one_line(error)}; help: {HUB_FORM}") from None
         if self.split not in builder.config.data_files:
-            known = hint(self.split, builder.config.data_files, "it has")
-            raise ConfigError(f"{self}: there is no split '{self.split}'{known}")
+            meant = hint(self.split, builder.config.data_files, "it has")
+            raise ConfigError(f"{self}: there is no split '{self.split}'{meant}")
         return builder
 
 
@@ -221,8 +221,8 @@ def read_hub(data: HubData) -> Rows:
     """Return the rows of a split, from the cache or the hub. Raises MissingAsset if it is in neither, and ConfigError."""
     try:
         commit = data.commit()
-        place = data.cached(commit)
-        if not place.is_file():
+        path = data.cached(commit)
+        if not path.is_file():
             if offline_mode():
                 raise OSError("offline")
             data.download(commit)
@@ -230,7 +230,7 @@ def read_hub(data: HubData) -> Rows:
         raise
     except Exception as error:  # of any type, from the hub's HTTP library and the parsers
         raise missing_data(data.repo, error) from None
-    return Rows(read_lines(place), str(data), commit)
+    return Rows(read_lines(path), str(data), commit)
 
 
 def read_hub_file(repo: str, file: str, revision: str | None) -> Rows:

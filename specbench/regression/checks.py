@@ -46,18 +46,21 @@ def decoding(base: Generations, new: Generations, inexact: str, alpha: float, ac
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 
-def other_tokens(base: Generations, new: Generations, found: Finding) -> Finding:
+def other_tokens(base: Generations, new: Generations, finding: Finding) -> Finding:
     """Return the finding on decoding on another processor: inconclusive if it had no loss and any output has other tokens.
 
     The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
     """
     a, b = shared(base, new)
     ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
-    if not ids or found.status not in (Status.same, Status.improved):
-        return found
+    if not ids or finding.status not in (Status.same, Status.improved):
+        return finding
     cause = "another processor's arithmetic may be the cause; help: compare on the recorded machine"
     return Finding(
-        Status.inconclusive, "other tokens", f"{found.detail}; {cause}", f"{ids} of {len(a)} outputs have other tokens"
+        Status.inconclusive,
+        "other tokens",
+        f"{finding.detail}; {cause}",
+        f"{ids} of {len(a)} outputs have other tokens",
     )
 
 
@@ -90,10 +93,10 @@ def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bo
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
     ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
-    found = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
-    if all(each is None for each in found):
-        found = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
-    findings = [each for each in found if each is not None]
+    moves = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
+    if all(each is None for each in moves):
+        moves = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
+    findings = [each for each in moves if each is not None]
     if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
         detail = f"{differ}; some models run more often and some less; their times decide"
         return Finding(Status.inconclusive, "other mix of forwards", detail, effect(a, b))
@@ -174,28 +177,28 @@ def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits:
     The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
     """
     theirs = {each["name"]: each for each in new.metrics}
-    own = next(each for each in base.metrics if each["name"] == name)
+    ours = next(each for each in base.metrics if each["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
     scored = [[row for row in side if name in row.values] for side in rows]
     if not any(scored):
         return None
-    if name not in theirs or theirs[name]["signature"] != own["signature"]:
+    if name not in theirs or theirs[name]["signature"] != ours["signature"]:
         other = theirs.get(name, {}).get("signature", "not at all")
-        detail = f"{name} is computed differently: {sides(own['signature'], other)}"
+        detail = f"{name} is computed differently: {sides(ours['signature'], other)}"
         return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):
         return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
     both = shared(*scored)
     a, b = (
         metric.table(
-            own["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
+            ours["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
         )
         for side in both
     )
-    whole = metric.combiner(own["combine"]).whole
+    whole = metric.combiner(ours["combine"]).whole
     if math.isnan(whole(a)) or math.isnan(whole(b)):
         return None
-    if own["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
+    if ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
         lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
         change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
     else:
@@ -218,8 +221,10 @@ def _status(significant: bool, change: float, least: float) -> Status:
 def log_ratios(session: Timings, method: str, over: str) -> list[float]:
     """Return the log ratio per round of the method's tokens per second to another method's."""
     return [
-        math.log((tokens / seconds) / (theirs / taken))
-        for (tokens, seconds), (theirs, taken) in zip(session.get(method, []), session.get(over, []), strict=True)
+        math.log((tokens / seconds) / (theirs / their_seconds))
+        for (tokens, seconds), (theirs, their_seconds) in zip(
+            session.get(method, []), session.get(over, []), strict=True
+        )
     ]
 
 
@@ -238,8 +243,8 @@ def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: st
     test = welch(before, [x for session in after for x in session])
     changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
     change = 100.0 * math.expm1(test.difference)
-    found = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
-    status = found.pop() if len(found) == 1 else Status.same
+    statuses = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
+    status = statuses.pop() if len(statuses) == 1 else Status.same
     x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
     by = f" (by session {', '.join(f'{each:+.1f}' for each in changes)})" if len(changes) > 1 else ""
     by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""

@@ -32,7 +32,7 @@ def compare(base: list[MeasuredRun], new: list[MeasuredRun], limits: GateLimits)
         if nearest is None:
             present = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
             why = f"NEW has no run of this pair and task with baseline {run.spec.baseline}; it has {present}"
-            if any(_place(other) == _place(run) for other in new):
+            if any(_setting_of(other) == _setting_of(run) for other in new):
                 why = "each run of this pair and task in NEW is compared with another run of BASE"
             out.append(
                 GateVerdict(run.name, "", "comparability", Status.incomparable, "not measured", why, "not measured")
@@ -58,7 +58,7 @@ def _paired(base: list[MeasuredRun], new: list[MeasuredRun]) -> list[MeasuredRun
         (_distance(run, other), i, j)
         for i, run in enumerate(base)
         for j, other in enumerate(new)
-        if _place(other) == _place(run)
+        if _setting_of(other) == _setting_of(run)
     )
     partners: dict[int, int] = {}
     for _, i, j in pairs:
@@ -87,8 +87,8 @@ def _lacking(base: MeasuredRun, new: MeasuredRun) -> int:
 def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits) -> list[GateVerdict]:
     """Return the verdicts on one method: decoding, quality, and speed, for the baseline relative to the anchor."""
 
-    def verdict(aspect: str, found: Finding) -> GateVerdict:
-        return GateVerdict(base.name, method, aspect, *found)
+    def verdict(aspect: str, finding: Finding) -> GateVerdict:
+        return GateVerdict(base.name, method, aspect, *finding)
 
     other = new.spec.methods.get(method)
     changes = [] if other is None else changed_settings(base.spec.methods[method].options, other.options)
@@ -108,14 +108,16 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     timed = [] if limits.counters_only else _timed(base, new, method, limits)
     replaced = replaced_drafts(base, new)
     if parts := [part for part in _parts_of(base, method) if part in replaced]:
-        return [verdict(aspect, found) for aspect, found in _with_other_draft(base, new, method, parts, limits, timed)]
+        return [
+            verdict(aspect, finding) for aspect, finding in _with_other_draft(base, new, method, parts, limits, timed)
+        ]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
     rows = base.generations[method], new.generations[method]
     decoded = checks.decoding(*rows, inexact, limits.alpha, bool(changes))
     if inexact and not changes and base.spec.device == new.spec.device == "cpu":
         decoded = checks.other_tokens(*rows, decoded)
     if decoded.status in (Status.regression, Status.improved):
-        cost = "; ".join(found.detail for _, found in timed if found.status is not Status.skipped)
+        cost = "; ".join(finding.detail for _, finding in timed if finding.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
         timed = [each for each in timed if each[1].status is not decoded.status]  # reported already
     if changes:
@@ -126,8 +128,8 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
     return [
         verdict("decoding", decoded),
-        *(verdict("quality", found) for found in scored if found),
-        *(verdict(aspect, found) for aspect, found in timed),
+        *(verdict("quality", finding) for finding in scored if finding),
+        *(verdict(aspect, finding) for aspect, finding in timed),
     ]
 
 
@@ -145,12 +147,12 @@ def _with_other_draft(
     if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
         detail = f"{why}; only the drafts of a lossless method can be compared"
         return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
-    found = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
+    findings = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
     scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
-    if (inexact := _inexact(base, new)) and found[0][1].status is Status.regression:
-        undecided = found[0][1]._replace(status=Status.inconclusive, detail=f"{found[0][1].detail}; {inexact}")
-        found[0] = ("decoding", undecided)
-    explained = [(aspect, each._replace(detail=f"{each.detail}; {why}")) for aspect, each in found]
+    if (inexact := _inexact(base, new)) and findings[0][1].status is Status.regression:
+        undecided = findings[0][1]._replace(status=Status.inconclusive, detail=f"{findings[0][1].detail}; {inexact}")
+        findings[0] = ("decoding", undecided)
+    explained = [(aspect, each._replace(detail=f"{each.detail}; {why}")) for aspect, each in findings]
     titles = {Status.regression: "slower with the new draft", Status.improved: "faster with the new draft"}
     speeds = [(aspect, each._replace(title=titles.get(each.status, each.title))) for aspect, each in timed]
     return [*explained, *(("quality", each) for each in scored if each), *speeds]
@@ -169,8 +171,8 @@ def _draft_findings(
     if not a:
         return [("decoding", Finding(Status.incomparable, "nothing to compare", "no generation is on both sides", "–"))]
     is_timed = any(each.status in DECIDED for each in timed)
-    found = [("decoding", _draft_outputs(base, a, b)), ("acceptance", _draft_acceptance(a, b, limits, is_timed))]
-    return found if limits.counters_only else [*found, ("cost", _draft_cost(base, new, method, parts, is_timed))]
+    findings = [("decoding", _draft_outputs(base, a, b)), ("acceptance", _draft_acceptance(a, b, limits, is_timed))]
+    return findings if limits.counters_only else [*findings, ("cost", _draft_cost(base, new, method, parts, is_timed))]
 
 
 def _draft_outputs(base: MeasuredRun, a: Sequence[GenerationSummary], b: Sequence[GenerationSummary]) -> Finding:
@@ -240,16 +242,16 @@ def _parts_of(run: MeasuredRun, method: str) -> tuple[str, ...]:
 
 def _timed(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits) -> list[tuple[str, Finding]]:
     """Return the finding on a method's time relative to the baseline, or the baseline's relative to the anchor."""
-    own = method == base.spec.baseline
-    aspect, over = ("engine", ANCHOR) if own else ("speed", base.spec.baseline)
+    is_baseline = method == base.spec.baseline
+    aspect, over = ("engine", ANCHOR) if is_baseline else ("speed", base.spec.baseline)
     why = _no_speed(base, new, over)
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
         return [(aspect, Finding(status, f"{aspect} not compared", why, "not comparable"))]
-    found = checks.speed(base.sessions, new.sessions, method, over, limits)
-    if found.status in (Status.regression, Status.improved):
-        found = found._replace(title="engine changed" if own else "overhead changed")
-    return [(aspect, found)]
+    finding = checks.speed(base.sessions, new.sessions, method, over, limits)
+    if finding.status in (Status.regression, Status.improved):
+        finding = finding._replace(title="engine changed" if is_baseline else "overhead changed")
+    return [(aspect, finding)]
 
 
 def _no_speed(base: MeasuredRun, new: MeasuredRun, over: str) -> str:
@@ -260,8 +262,10 @@ def _no_speed(base: MeasuredRun, new: MeasuredRun, over: str) -> str:
     if not base.sessions or not new.sessions:
         return "one side has no timing"
     devices = [each.spec.device for each in (base, new)]
-    known = [{key: each.environment.get(key, "") for key in TIMING} for each in (base, new)]
-    other = tables("", *({key: "unknown" if value == "" else value for key, value in side.items()} for side in known))
+    conditions = [{key: each.environment.get(key, "") for key in TIMING} for each in (base, new)]
+    other = tables(
+        "", *({key: "unknown" if value == "" else value for key, value in side.items()} for side in conditions)
+    )
     return "; ".join(other + ([f"device: {sides(*devices)}"] if devices[0] != devices[1] else []))
 
 
@@ -274,7 +278,7 @@ def _inexact(base: MeasuredRun, new: MeasuredRun) -> str:
     return f"compared with tolerance ({'; '.join(other)})" if other else ""
 
 
-def _place(run: MeasuredRun) -> tuple[str, str, str]:
+def _setting_of(run: MeasuredRun) -> tuple[str, str, str]:
     return run.spec.pair.name, run.spec.task.name, run.spec.baseline
 
 
@@ -289,10 +293,10 @@ def replaced_drafts(base: MeasuredRun, new: MeasuredRun) -> dict[str, list[str]]
     a, b = base.spec, new.spec
     fixed = {*a.methods[a.baseline].traits.roles, *b.methods[b.baseline].traits.roles}
     models = a.pair.models.keys() & b.pair.models.keys() - fixed
-    found = {role: _changes(f"model {role}", a.pair.models[role], b.pair.models[role]) for role in sorted(models)}
+    changes_of = {role: _changes(f"model {role}", a.pair.models[role], b.pair.models[role]) for role in sorted(models)}
     heads = a.pair.heads.keys() & b.pair.heads.keys()
-    found |= {name: _changes(f"head {name}", a.pair.heads[name], b.pair.heads[name]) for name in sorted(heads)}
-    return {name: changes for name, changes in found.items() if changes}
+    changes_of |= {name: _changes(f"head {name}", a.pair.heads[name], b.pair.heads[name]) for name in sorted(heads)}
+    return {name: changes for name, changes in changes_of.items() if changes}
 
 
 def differences(base: MeasuredRun, new: MeasuredRun) -> list[str]:

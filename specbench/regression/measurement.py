@@ -77,9 +77,9 @@ def of_run(folder: Path) -> MeasuredRun:
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
     environment = read_sealed(folder / ENVIRONMENT, Environment)
-    wanted = {each["name"] for each in scores["metrics"]}
+    names = {each["name"] for each in scores["metrics"]}
     values = {
-        (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
+        (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in names}
         for row in scores["rows"]
     }
     groups = {row["sample"]: row["group"] for row in scores["rows"] if row["group"]}
@@ -101,20 +101,20 @@ def of_run(folder: Path) -> MeasuredRun:
 
 def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     """Return the decoding forwards and their seconds of each model and head."""
-    found: dict[str, tuple[int, float]] = {}
+    costs: dict[str, tuple[int, float]] = {}
     for usage in (usage for record in records for usage in record.models.items()):
         role, spent = usage
-        forwards, seconds = found.get(role, (0, 0.0))
-        found[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
-    return found
+        forwards, seconds = costs.get(role, (0, 0.0))
+        costs[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
+    return costs
 
 
 def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
-    there, wanted, out = len(recorded.records), recorded.expected.generations, []
-    if there < wanted:
-        out.append(f"{there} of {wanted} generations")
+    there, expected, out = len(recorded.records), recorded.expected.generations, []
+    if there < expected:
+        out.append(f"{there} of {expected} generations")
     if recorded.problems:
         out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
     complete = {record.key for record in recorded.records if record.error is None}

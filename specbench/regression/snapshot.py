@@ -106,16 +106,16 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
         raise ConfigError(f"{path} has no runs; {recording}")
     requests = [request_of(command, path) for command in table["commands"]]
     try:
-        held = Snapshot(requests, [_run_of(each, path) for each in table["runs"]], table["counters_only"])
+        snapshot = Snapshot(requests, [_run_of(each, path) for each in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
         ) from None
-    for run in held.runs:
+    for run in snapshot.runs:
         methods = run.spec.methods.keys()
         if not methods == run.generations.keys() == run.failed.keys() or run.spec.baseline not in methods:
             raise ConfigError(f"{path}: damaged: the methods, generations and failures of {run.name} do not match")
-    return held
+    return snapshot
 
 
 def command_of(request: Request) -> Command:
@@ -208,9 +208,9 @@ def _run_of(stored: dict[str, Any], path: Path) -> MeasuredRun:
 
 def _missing(run: MeasuredRun) -> list[str]:
     """Return which methods lack generations, with counts."""
-    wanted = run.samples * run.spec.decoding.repeats
+    expected = run.samples * run.spec.decoding.repeats
     counts = {name: len(rows) + run.failed.get(name, 0) for name, rows in run.generations.items()}
-    return [f"{name}: {count} of {wanted} generations" for name, count in counts.items() if count != wanted]
+    return [f"{name}: {count} of {expected} generations" for name, count in counts.items() if count != expected]
 
 
 def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> GenerationSummary:

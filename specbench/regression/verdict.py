@@ -62,10 +62,10 @@ class GateLimits:
 
 def exit_code(verdicts: Iterable[GateVerdict], undecided_passes: bool = False) -> int:
     """Return 5 for a regression, otherwise 6 if something could not be compared or decided, otherwise 0."""
-    found = {verdict.status for verdict in verdicts}
-    if Status.regression in found:
+    statuses = {verdict.status for verdict in verdicts}
+    if Status.regression in statuses:
         return ExitCode.REGRESSION
-    undecided = found & UNDECIDED_STATUSES or not found
+    undecided = statuses & UNDECIDED_STATUSES or not statuses
     return ExitCode.INCONCLUSIVE if undecided and not undecided_passes else ExitCode.OK
 
 

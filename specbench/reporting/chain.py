@@ -107,14 +107,14 @@ class Profile:
         path = folder / BLOCKS
         stored = read_sealed(path, Blocks)["models"] if path.exists() else {}
         blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
-        rows = {name: found for name in names if (found := complete(records, name))}
+        rows = {name: method_rows for name in names if (method_rows := complete(records, name))}
         return cls(rows, levels, blocks, bounds)
 
     def left_out(self) -> "Iterator[Profile]":
         """Yield the profile without each prompt in turn."""
         for prompt in dict.fromkeys(row.prompt for rows in self._rows.values() for row in rows):
-            kept = {name: [row for row in rows if row.prompt != prompt] for name, rows in self._rows.items()}
-            yield Profile({name: rows for name, rows in kept.items() if rows}, self.levels, self._blocks)
+            rest = {name: [row for row in rows if row.prompt != prompt] for name, rows in self._rows.items()}
+            yield Profile({name: rows for name, rows in rest.items() if rows}, self.levels, self._blocks)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
         """Return the seconds of a forward that reads `fed` tokens (`forwards.fitted`).
@@ -148,14 +148,14 @@ class Profile:
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
-        left = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
-        return jackknifed_ratio(plan.speedup, np.array(left), np.ones(len(left)))
+        jackknife = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
+        return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
     def _speedup(self, levels: Sequence[str], plan: ChainPlan) -> float | None:
         """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
-        found = [self.pairing(low, high) for high, low in pairwise(levels)]
-        rates = [each.acceptance for each in reversed(found) if each]
-        if len(rates) < len(found):
+        pairings = [self.pairing(low, high) for high, low in pairwise(levels)]
+        rates = [each.acceptance for each in reversed(pairings) if each]
+        if len(rates) < len(pairings):
             return None
         return polybasic.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
 

@@ -140,8 +140,8 @@ class Column:
     def documented_unit(self) -> str:
         """The unit for the documentation; empty for texts and plain ratios."""
         metric = METRICS.get(self.key)
-        own = "" if metric is None or metric.unit == "share" else metric.unit
-        return self.unit or self.format.unit or own
+        metric_unit = "" if metric is None or metric.unit == "share" else metric.unit
+        return self.unit or self.format.unit or metric_unit
 
     @property
     def documentation(self) -> str:

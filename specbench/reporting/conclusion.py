@@ -10,7 +10,7 @@ from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
-from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons
+from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, reasons
 from specbench.runs.scores import Judged
 
 SPEEDUPS = {
@@ -64,7 +64,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_unsettled(summaries), *_uniform_scores(summaries)]
+    return [*_over_all(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -92,12 +92,12 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
     return sentences
 
 
-def _unsettled(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def _uncertain(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield the sentence on how many of several runs may give other speeds."""
-    unsettled = [summary for summary in summaries if doubts(summary)]
-    if unsettled:
-        count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
-        first = f"{unsettled[0].title}: {'; '.join(doubts(unsettled[0]))}"
+    uncertain = [summary for summary in summaries if doubts(summary)]
+    if uncertain:
+        count = "all runs" if len(uncertain) == len(summaries) else f"{len(uncertain)} of {len(summaries)} runs"
+        first = f"{uncertain[0].title}: {'; '.join(doubts(uncertain[0]))}"
         yield f"Another measurement may give other speeds in {count}; for example, {first}."
 
 
@@ -117,7 +117,7 @@ def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
     if len(summaries) > 1:
-        return [*contradictions, *_unsettled(summaries), *_uniform_scores(summaries)]
+        return [*contradictions, *_uncertain(summaries), *_uniform_scores(summaries)]
     return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
 
 
@@ -172,17 +172,17 @@ def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
     return exp(sum(log(each.speedup.value) for each in values) / len(values))
 
 
-def _over_runs(method: str, place: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
-    """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
-    name = f"{method}, {place}," if place else method
+def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
+    """Return the sentences on one method over several runs. `standing` is its place among others, if it has one."""
+    name = f"{method}, {standing}," if standing else method
     clock = values[0].clock
-    same = {True: SAME_DISTRIBUTION, False: "" if place else ", but it is not lossless", None: ""}[line.lossless]
+    same = {True: SAME_DISTRIBUTION, False: "" if standing else ", but it is not lossless", None: ""}[line.lossless]
     least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
     if len(values) == 1:
         (only,) = values
         change = _score_change(only.summary, only.row)
         quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
-        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and standing else ""
         if (
             only.speedup.low is not None
             and only.speedup.high is not None
@@ -196,8 +196,8 @@ def _over_runs(method: str, place: str, line: _MethodKey, values: Sequence[_Meas
     span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
     scores = _score_range([(each.summary, each.row) for each in values])
     if all(each.speedup.low is None for each in values):
-        which = f"{method}, {place}" if place else method
-        over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
+        which = f"{method}, {standing}" if standing else method
+        over = "" if f"over {line.baseline}" in standing else f" over {line.baseline}"
         return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}.{scores} Intervals need more prompts."
     faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
     slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
@@ -236,7 +236,7 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
     synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
-    where = f"{synthetic}{place(summary)}"
+    where = f"{synthetic}{location_text(summary)}"
     if speedup.high is not None and speedup.high < 1.0:
         advice = "" if doubts(summary) else " Do not use it with these models here."
         return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"

@@ -141,10 +141,10 @@ def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
             yield Property(path, _text(value), scope)
 
 
-def _weights(name: str, found: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
+def _weights(name: str, origin: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
     """Yield the source of a model or head, and its hash, compared among those from one source."""
-    yield Property(name, found.source, scope)
-    yield Property(f"{name}'s hash", (found.checksum or NONE)[:HASH_DIGITS], f"{scope}, {found.source}")
+    yield Property(name, origin.source, scope)
+    yield Property(f"{name}'s hash", (origin.checksum or NONE)[:HASH_DIGITS], f"{scope}, {origin.source}")
 
 
 def _machine(environment: Environment) -> Iterator[Property]:

@@ -48,7 +48,7 @@ class PointOutcome(NamedTuple):
     """The outcome at a point, with its place. `needed` is the number of prompts that would decide an outcome in the noise."""
 
     outcome: Outcome
-    place: str
+    setting: str
     needed: float | None = None
 
 
@@ -68,8 +68,8 @@ class ExpectationVerdict:
     @property
     def needed(self) -> int | None:
         """The prompts that would decide half of the outcomes within the noise, if the differences are as measured."""
-        found = [each.needed for each in self.outcomes if each.needed is not None]
-        median = statistics.median(found) if found else math.inf
+        numbers = [each.needed for each in self.outcomes if each.needed is not None]
+        median = statistics.median(numbers) if numbers else math.inf
         return ceil_to_two_digits(median) if math.isfinite(median) else None
 
 
@@ -117,19 +117,19 @@ def _verb(outcome: Outcome, count: int = 1) -> str:
 
 
 def _line(verdict: ExpectationVerdict) -> str:
-    expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
+    expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
     says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
     for decided in verdict.outcomes:
-        places[decided.outcome].append(decided.place)
-    if not places:
+        settings[decided.outcome].append(decided.setting)
+    if not settings:
         return f"{says}: not compared, since no run has both sides"
     counts = _counted(each.outcome for each in verdict.outcomes)
     needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
-    contradicted = places[Outcome.contradicted]
+    contradicted = settings[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     beside = f"; by {column_of(expected.beside).title}: {_counted(verdict.beside)}" if verdict.beside else ""
-    why = f". {expected.because}" if expected.because and (contradicted or places[Outcome.other]) else ""
+    why = f". {expected.because}" if expected.because and (contradicted or settings[Outcome.other]) else ""
     return f"{says}: {counts}{against}{needed}{beside}{why}"
 
 
@@ -159,14 +159,14 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
-    place = ("pair", "task", "simulated", "data", "machine")
+    setting = ("pair", "task", "simulated", "data", "machine")
     if isinstance(expected.bound, dict):
         if "x" in expected.bound:
-            keys = (*place, "T")
+            keys = (*setting, "T")
         if "T" in expected.bound:
-            keys = place
+            keys = setting
     elif expected.best:
-        keys = (*place, "T")
+        keys = (*setting, "T")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
@@ -182,7 +182,7 @@ def _outcomes(expected: Expectation, points: Sequence[Point], compare: Compariso
             outcome = Outcome.certain if is_certain else _outcome(expected, comparison)
             in_noise = outcome in (Outcome.expected, Outcome.other)
             yield PointOutcome(
-                outcome, _place(point), _needed(comparison, point.number("prompts")) if in_noise else None
+                outcome, _setting_text(point), _needed(comparison, point.number("prompts")) if in_noise else None
             )
 
 
@@ -221,11 +221,11 @@ def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected:
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
     if not expected.best:
         return chosen
-    places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    settings: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in chosen:
-        places[point.at(expected.by)].append(point)
+        settings[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(each, key=lambda p: _signed(p, expected.value, sign)) for each in places.values()]
+    return [max(each, key=lambda p: _signed(p, expected.value, sign)) for each in settings.values()]
 
 
 def _signed(point: Point, value: str, sign: float) -> float:
@@ -250,6 +250,6 @@ def _outcome(expected: Expectation, comparison: Comparison) -> Outcome:
     return Outcome.contradicted if high < equal else Outcome.other
 
 
-def _place(point: Point) -> str:
+def _setting_text(point: Point) -> str:
     words = [word for word in (point.pair, point.task, point.method, point.setting) if word]
     return f"{' '.join(words)} at T = {point.T:g}"

@@ -280,16 +280,16 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
 def _parallel_note(summary: RunSummary) -> str:
     """Return whether a run's parallel models share a device, by their placement; empty for a run without any."""
     parallel = [spec for spec in summary.spec.methods.values() if spec.options.get("name") == "parallel"]
-    places: dict[str, list[str]] = {}
+    devices: dict[str, list[str]] = {}
     for role in dict.fromkeys(role for spec in parallel for role in spec.traits.roles):
-        places.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
-    if not places:
+        devices.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
+    if not devices:
         return ""
     why = "The slides name traffic between devices as the reason why parallel models are slow"
-    if len(places) == 1:
-        return f"{PARALLEL} share one device, {next(iter(places))}. {why}, which this cannot show."
-    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in places.items())
-    return f"{PARALLEL} are on {len(places)} devices: {where}. {why}."
+    if len(devices) == 1:
+        return f"{PARALLEL} share one device, {next(iter(devices))}. {why}, which this cannot show."
+    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in devices.items())
+    return f"{PARALLEL} are on {len(devices)} devices: {where}. {why}."
 
 
 def _device(name: str) -> str:
@@ -337,11 +337,11 @@ def setup_line(summaries: Sequence[RunSummary]) -> str:
 
 def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
     """Return a line per method: what it is, its draft lengths, and whether it is lossless. Settings share a line."""
-    found: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
+    uses: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
     for summary in summaries:
         for label, spec in summary.spec.methods.items():
-            found[spec.preset].append((summary, label))
-    return [_method_line(name, each) for name, each in found.items()]
+            uses[spec.preset].append((summary, label))
+    return [_method_line(name, each) for name, each in uses.items()]
 
 
 def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
@@ -370,10 +370,10 @@ def _sources(summary: RunSummary) -> str:
 
 def _joined(word: str, plural: str, values: Iterable[str]) -> str:
     """Return different values after a word, or their number if there are many."""
-    found = list(dict.fromkeys(filter(None, values)))
-    if len(found) > MOST_NAMED:
-        return f"{len(found)} {plural}"
-    return f"{word} {' / '.join(found)}".strip() if found else ""
+    distinct = list(dict.fromkeys(filter(None, values)))
+    if len(distinct) > MOST_NAMED:
+        return f"{len(distinct)} {plural}"
+    return f"{word} {' / '.join(distinct)}".strip() if distinct else ""
 
 
 def _prompts(summary: RunSummary) -> str:

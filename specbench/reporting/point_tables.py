@@ -18,17 +18,8 @@ from specbench.reporting.tables import Table
 
 Coordinates = tuple[str | float | None, ...]  # the values of some dimensions
 Cells = dict[Coordinates, dict[Coordinates, Point]]  # by row, then by column
-DISTINGUISHING = (
-    "method",
-    "setting",
-    "pair",
-    "task",
-    "T",
-    "data",
-    "simulated",
-    "machine",
-    "run",
-)  # tried in this order
+# Dimensions that may distinguish points, tried in this order
+DISTINGUISHING = ("method", "setting", "pair", "task", "T", "data", "simulated", "machine", "run")
 SELECTED = "†"  # after the best of several settings
 POINTS = TableSpec(
     rows=("method", "setting"),
@@ -53,22 +44,22 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
         spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in shown)))
     row_keys = _row_dimensions(spec, shown)
     grid: Cells = {
-        row: {column: _merged(spec, each) for column, each in places.items()}
-        for row, places in _placed(row_keys, spec.columns, shown).items()
+        row: {column: _merged(spec, each) for column, each in cells.items()}
+        for row, cells in _grouped(row_keys, spec.columns, shown).items()
     }
     if spec.best:
         grid = _with_best(spec, grid)
-    columns = list(dict.fromkeys(column for places in grid.values() for column in places))
+    columns = list(dict.fromkeys(column for cells in grid.values() for column in cells))
     if spec.columns == ("weight",):
         columns.sort(key=lambda column: (column[0] is not None, column[0]))
     names = _names_of_numbers(shown)
     headings = [*row_keys, *(_heading(spec, column, value, names) for column in columns for value in spec.values)]
     rows = [
         [
-            *(_row_text(key, word, places) for key, word in zip(row_keys, row, strict=True)),
-            *(value_text(places.get(column), value) for column in columns for value in spec.values),
+            *(_row_text(key, word, cells) for key, word in zip(row_keys, row, strict=True)),
+            *(value_text(cells.get(column), value) for column in columns for value in spec.values),
         ]
-        for row, places in grid.items()
+        for row, cells in grid.items()
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
     return Table(
@@ -94,21 +85,21 @@ def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
     return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
 
 
-def _placed(
+def _grouped(
     rows: Sequence[str], columns: Sequence[str], points: Sequence[Point]
 ) -> dict[Coordinates, dict[Coordinates, list[Point]]]:
-    places: dict[Coordinates, dict[Coordinates, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[Coordinates, dict[Coordinates, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        places[point.at(rows)][point.at(columns)].append(point)
-    return places
+        cells[point.at(rows)][point.at(columns)].append(point)
+    return cells
 
 
 def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]:
     """Return the dimensions of the rows, and others that distinguish points with different values in one place."""
     keys = spec.rows
     for key in DISTINGUISHING:
-        places = [each for row in _placed(keys, spec.columns, points).values() for each in row.values()]
-        clashing = [each for each in places if any(len(_values(each, value)) > 1 for value in spec.values)]
+        cells = [each for row in _grouped(keys, spec.columns, points).values() for each in row.values()]
+        clashing = [each for each in cells if any(len(_values(each, value)) > 1 for value in spec.values)]
         differs = any(len({point.dimension(key) for point in each}) > 1 for each in clashing)
         if differs and key not in keys + spec.columns:
             keys = (*keys, key)
@@ -158,17 +149,17 @@ def _with_best(spec: TableSpec, grid: Cells) -> Cells:
 
 def _best(candidates: Sequence[Point], value: str) -> Point:
     sign = -1.0 if column_of(value).lower_is_better else 1.0
-    known = [point for point in candidates if point.number(value) is not None]
-    return max(known or candidates, key=lambda point: sign * (point.number(value) or 0.0))
+    measured = [point for point in candidates if point.number(value) is not None]
+    return max(measured or candidates, key=lambda point: sign * (point.number(value) or 0.0))
 
 
 def _names_of_numbers(points: Sequence[Point]) -> dict[str, str]:
     """Return what the dimensions x and weight are called where all points agree, such as `mu` and `weight of code`."""
-    found = {
+    candidates = {
         "x": {point.setting.partition("=")[0] for point in points if point.x is not None},
         "weight": {f"weight of {point.weighted}" for point in points if point.weighted},
     }
-    return {key: min(names) for key, names in found.items() if len(names) == 1}
+    return {key: min(names) for key, names in candidates.items() if len(names) == 1}
 
 
 def _heading(spec: TableSpec, column: Coordinates, value: str, names: Mapping[str, str]) -> str:
@@ -186,9 +177,9 @@ def _headings_have_values(spec: TableSpec) -> bool:
     return len(spec.values) > 1 or not spec.columns
 
 
-def _row_text(key: str, word: str | float | None, places: Mapping[Coordinates, Point]) -> str:
+def _row_text(key: str, word: str | float | None, cells: Mapping[Coordinates, Point]) -> str:
     if key == "method":
-        simulated = next(iter(places.values())).simulated
+        simulated = next(iter(cells.values())).simulated
         return " ".join([str(word), *(f"({each})" for each in simulated.split())])
     return dimension_text(key, word)
 
@@ -223,11 +214,11 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
 
     Untimed runs have no speeds, which is no reason for a warning.
     """
-    known = {name for point in points for name in point.values}
-    wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
-    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
-    missing = [name for name in dict.fromkeys(wanted) if name not in known and (is_timed or not _is_speed(name))]
-    return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
+    measured = {name for point in points for name in point.values}
+    names = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
+    names += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
+    missing = [name for name in dict.fromkeys(names) if name not in measured and (is_timed or not _is_speed(name))]
+    return [f"! no value '{name}'{hint(name, measured).partition(';')[0]}" for name in missing]
 
 
 def _is_speed(name: str) -> bool:
@@ -244,12 +235,12 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
         for row in rows:
             words = (f"T = {row.T}" if row.T else "", row.task, row.group)
             lines[row.pair, row.method][", ".join(filter(None, words))] = column.format.number(row.value)
-        places = list(dict.fromkeys(place for values in lines.values() for place in values))
+        settings = list(dict.fromkeys(setting for values in lines.values() for setting in values))
         tables.append(
             Table(
                 f"Printed in the paper, without a measured counterpart: {column.title}",
-                ["pair", "method", *places],
-                [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
+                ["pair", "method", *settings],
+                [[*key, *(values.get(setting, NONE) for setting in settings)] for key, values in lines.items()],
                 measured=False,
                 places=2,
             )
@@ -273,8 +264,8 @@ def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list
 
 def points_of(folder: Path) -> list[Point]:
     """Return the points of a run, followed by the summaries of each of its curves."""
-    found = points([summary_of(folder)])
-    return found + frontier_points(folder, found)
+    measured = points([summary_of(folder)])
+    return measured + frontier_points(folder, measured)
 
 
 def curve_tables(points: Sequence[Point]) -> list[Table]:
@@ -308,10 +299,10 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
         for name in SUMMARIES.values:
             if isinstance(choice := point.values.get(name), CurveChoice):
                 column = column_of(name)
-                place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
+                cells = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
                 unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
                 shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0
                 setting = f"{choice.setting or NOT_REACHED}{' (the small model alone)' if is_small else ''}"
-                rows.append([*place, setting, shares[0], unseen, shares[1]])
+                rows.append([*cells, setting, shares[0], unseen, shares[1]])
     return [Table("Chosen settings", heads, rows)] if rows else []

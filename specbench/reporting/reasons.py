@@ -105,7 +105,7 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         )
 
 
-def place(summary: RunSummary) -> str:
+def location_text(summary: RunSummary) -> str:
     """Return where a speedup holds: on this machine, on the machine of the archive, or only in this run."""
     if doubts(summary):
         return "in the imported run" if summary.imported else "in this run"
@@ -119,11 +119,11 @@ def doubts(summary: RunSummary) -> list[str]:
 
 def caution(summary: RunSummary) -> Iterator[str]:
     """Yield the sentence on why another run may give other speeds, and what would settle it."""
-    if found := doubts(summary):
+    if causes := doubts(summary):
         repeats = summary.decoding.repeats
         disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change
         more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
-        yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
+        yield f"Another run may give other speeds: {'; '.join(causes)}; help: {more} on an idle machine"
 
 
 def few_prompts(summary: RunSummary) -> Iterator[str]:

@@ -72,15 +72,15 @@ def papers(results: Path | None) -> list[Item]:
 def _item(item: _Item, results: Path | None) -> Item:
     kind = item["kind"]
     shows = f"{kind.title()} {item['shows']}" if kind in NUMBERED and item["shows"][0].isdigit() else item["shows"]
-    place = (item["paper"], kind, shows, item["what"])
+    labels = (item["paper"], kind, shows, item["what"])
     if "suite" in item:
         state, suite = state_of(item["suite"], results)
-        return Item(*place, state, f"specbench run --suite {suite}")
+        return Item(*labels, state, f"specbench run --suite {suite}")
     if "tests" in item:
-        return Item(*place, BY_TESTS, f"pytest {item['tests']}")
+        return Item(*labels, BY_TESTS, f"pytest {item['tests']}")
     if "docs" in item:
-        return Item(*place, EXPLAINED, item["docs"])
-    return Item(*place, SHOWN, item["command"])
+        return Item(*labels, EXPLAINED, item["docs"])
+    return Item(*labels, SHOWN, item["command"])
 
 
 def state_of(suite: str, results: Path | None) -> tuple[str, str]:

@@ -154,10 +154,10 @@ def printed_values(suite: Suite) -> list[Reference]:
 
 def _stand_ins(suite: Suite) -> dict[str, list[str]]:
     """Return the suite's pairs that stand for a pair of the paper, by the paper's name of it; only if it prints values."""
-    found: dict[str, list[str]] = defaultdict(list)
+    pairs: dict[str, list[str]] = defaultdict(list)
     for pair in dict.fromkeys(pair for _, pair, _ in suite.parts()) if reference_of(suite.of) else ():
-        found[preset("pair", pair).table.get("stands_for", "")].append(pair)
-    return found
+        pairs[preset("pair", pair).table.get("stands_for", "")].append(pair)
+    return pairs
 
 
 def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference]:

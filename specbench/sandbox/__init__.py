@@ -84,16 +84,16 @@ class Sandbox:
     prefix: str
 
     @classmethod
-    def find(cls, wanted: Backend = "auto") -> "Sandbox":
+    def find(cls, backend: Backend = "auto") -> "Sandbox":
         """Return the first of bubblewrap and `unshare` that contains a fork bomb here, with an interpreter that it can read.
 
         Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
         Raises MissingAsset, with what was tried and what to do, where nothing works.
         """
-        if wanted == "none":
+        if backend == "none":
             return cls("none", *interpreters()[0])
         tried = []
-        kinds: tuple[SandboxKind, ...] = ("bwrap", "unshare") if wanted == "auto" else (wanted,)
+        kinds: tuple[SandboxKind, ...] = ("bwrap", "unshare") if backend == "auto" else (backend,)
         for kind in kinds:
             wrong = missing(kind) or seccomp.missing()
             for python, prefix in [] if wrong else interpreters():
@@ -149,8 +149,12 @@ class Sandbox:
     def weaknesses(self) -> list[str]:
         """Return the protections that this machine lacks and that are not required. Raises RuntimeError as `check` does."""
         with ExitStack() as stack:
-            found = self._cell("program", ProgramLimits(), stack).wait_ready()
-        return found if process.kernel_reports_waits() else [*found, "no schedstat, so busy machines shorten deadlines"]
+            weaknesses = self._cell("program", ProgramLimits(), stack).wait_ready()
+        return (
+            weaknesses
+            if process.kernel_reports_waits()
+            else [*weaknesses, "no schedstat, so busy machines shorten deadlines"]
+        )
 
     def _wrong(self) -> str:
         """Return the reasons why this sandbox cannot contain a fork bomb; empty if it can."""
@@ -178,8 +182,8 @@ def bomb():
 
 def _referee(program: Cell, tests: Cell, jobs: tuple[CellJob, CellJob], limits: ProgramLimits) -> ProgramVerdict:
     """Carry calls and values between the two, without looking into them, until the tests' side sends its verdict."""
-    with closing(RunQueue(process.OWN_QUEUE)) as own:
-        until = Deadline(limits.seconds, (program.waited, tests.waited, own.waited))
+    with closing(RunQueue(process.OWN_QUEUE)) as queue:
+        until = Deadline(limits.seconds, (program.waited, tests.waited, queue.waited))
         return _relay(program, tests, jobs, limits, until)
 
 

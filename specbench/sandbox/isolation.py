@@ -50,10 +50,10 @@ exec "$@"
 
 def interpreters() -> list[tuple[str, str]]:
     """Return (executable, prefix) of the interpreters to try: first the one that runs this package, then the system's."""
-    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    current = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     system = os.path.realpath("/usr/bin/python3")
-    found = [(own, os.path.realpath(sys.base_prefix))]
-    return [*found, (system, "/usr")] if Path(system).exists() and system != own else found
+    candidates = [(current, os.path.realpath(sys.base_prefix))]
+    return [*candidates, (system, "/usr")] if Path(system).exists() and system != current else candidates
 
 
 def missing(kind: SandboxKind) -> str:

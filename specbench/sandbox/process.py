@@ -36,7 +36,7 @@ class Deadline:
         self._waited_before = self._waited()
         self._end = self._start + seconds
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Return the seconds that are left, more than 0. Raises TimeoutError if the deadline has passed."""
         now = time.monotonic()
         if now >= self._end:  # /proc is read only when it could matter
@@ -147,10 +147,10 @@ class Cell:
         view = memoryview(struct.pack(">I", len(data)) + data)
         while view:
             try:
-                self._socket.settimeout(deadline.left())
+                self._socket.settimeout(deadline.remaining())
                 view = view[self._socket.send(view) :]
             except TimeoutError:
-                deadline.left()  # raises, unless the deadline was extended
+                deadline.remaining()  # raises, unless the deadline was extended
             except (BrokenPipeError, ConnectionResetError):
                 raise ProcessGone(self._name) from None
 
@@ -201,10 +201,10 @@ class Cell:
         data = bytearray()
         while len(data) < size:
             try:
-                self._socket.settimeout(deadline.left())
+                self._socket.settimeout(deadline.remaining())
                 part = self._socket.recv(min(size - len(data), 1 << 20))
             except TimeoutError:
-                deadline.left()  # raises, unless the deadline was extended
+                deadline.remaining()  # raises, unless the deadline was extended
                 continue
             except ConnectionResetError:
                 part = b""

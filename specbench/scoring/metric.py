@@ -74,12 +74,12 @@ def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
     """Return the rows of all prompts, (prompts, d + 1), the last column the number of the prompt's group."""
     values: dict[str, list[float | list[float]]] = defaultdict(list)
     groups: dict[str, int] = {}
-    places: dict[str, int] = {}
+    group_of: dict[str, int] = {}
     for each in scored:
         values[each.sample].append(each.value)
-        places[each.sample] = groups.setdefault(each.group, len(groups))
+        group_of[each.sample] = groups.setdefault(each.group, len(groups))
     rows = combiner(name).rows
-    return np.array([[*rows(each), places[sample]] for sample, each in values.items()], dtype=float)
+    return np.array([[*rows(each), group_of[sample]] for sample, each in values.items()], dtype=float)
 
 
 def pass_at(k: int, n: int, right: float) -> float:
@@ -130,10 +130,10 @@ def _chrf(rows: np.ndarray, beta: float = 2.0) -> float:
     Statistics are (n-grams of the text, of the reference, matched) by order.
     """
     sums = rows[:, :-1].sum(axis=0).reshape(-1, 3)
-    made, wanted, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
+    made, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
     if not matched.sum():
         return 0.0
-    precision, recall = (matched / made).mean(), (matched / wanted).mean()
+    precision, recall = (matched / made).mean(), (matched / expected).mean()
     return float((1 + beta**2) * precision * recall / (beta**2 * precision + recall))
 
 

@@ -47,8 +47,8 @@ class Rouge:
         return RougeScorer(ROUGE_KINDS, use_stemmer=True)
 
     def score(self, text: str, reference: str) -> Score:
-        found = self._scorer.score(lines(reference), lines(text))
-        return {kind: float(found[kind].fmeasure) for kind in ROUGE_KINDS}
+        scores = self._scorer.score(lines(reference), lines(text))
+        return {kind: float(scores[kind].fmeasure) for kind in ROUGE_KINDS}
 
 
 def lines(text: str) -> str:
@@ -139,5 +139,5 @@ class Evaluate:
             ) from None
 
     def score(self, text: str, reference: str) -> Score:
-        found = self._loaded.compute(predictions=[text], references=[reference], **self.options)
-        return {key: float(found[key]) for key in self.keys}
+        scores = self._loaded.compute(predictions=[text], references=[reference], **self.options)
+        return {key: float(scores[key]) for key in self.keys}

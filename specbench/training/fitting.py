@@ -111,8 +111,8 @@ def auc(scores: Array, labels: Array) -> float:
     good = labels.astype(bool)
     if good.all() or not good.any():
         return float("nan")
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # mean rank of equals, from 1
+    _, positions, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[positions]  # mean rank of equals, from 1
     n = good.sum()
     return float((ranks[good].sum() - n * (n + 1) / 2) / (n * (len(good) - n)))
 

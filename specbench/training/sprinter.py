@@ -99,9 +99,9 @@ def _read(
 def balanced(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
-    places = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
-    least = min(len(each) for each in places if len(each))
-    picks = [each[torch.randperm(len(each), generator=generator)[:least]] for each in places]
+    positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
+    least = min(len(each) for each in positions if len(each))
+    picks = [each[torch.randperm(len(each), generator=generator)[:least]] for each in positions]
     return chosen(rows, torch.cat(picks).sort().values)
 
 

@@ -87,7 +87,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
-    entries: list[tuple[list[int], list[int], Sample, TaskSource]] = []
+    items: list[tuple[list[int], list[int], Sample, TaskSource]] = []
     for each in tasks:
         task = each.task
         rows, pairs = task.texts(each.source)
@@ -100,7 +100,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
                 room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
-                    entries.append((prompt, rest[:room], sample, each))
+                    items.append((prompt, rest[:room], sample, each))
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
@@ -110,15 +110,15 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            entries.append((prompt, rest + end, sample, each))
-    if len(entries) < 10:
+            items.append((prompt, rest + end, sample, each))
+    if len(items) < 10:
         raise ConfigError(
-            f"{len(entries)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
+            f"{len(items)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
         )
-    rng.shuffle(entries)
+    rng.shuffle(items)
     texts = [
         Text(i, prompt, rest, sample, of.name, of.task.max_new_tokens, of.task.stop)
-        for i, (prompt, rest, sample, of) in enumerate(entries[: count or None])
+        for i, (prompt, rest, sample, of) in enumerate(items[: count or None])
     ]
     sources = list(dict.fromkeys(each.source for each in tasks))
     about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
@@ -135,17 +135,17 @@ def split_of(number: int, seed: int) -> Split:
     """Return the split of a text. Of every five texts, three are for training and one each for validation and test, at
     random but reproducibly.
     """
-    block, place = divmod(number, len(SPLITS))
+    block, position = divmod(number, len(SPLITS))
     splits = list(SPLITS)
     random.Random(f"split:{seed}:{block}").shuffle(splits)
-    return splits[place]
+    return splits[position]
 
 
 def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
     """Return masks (n,) of the rows in each split, from the text number of each row (n,)."""
-    distinct, place = torch.unique(numbers, return_inverse=True)
+    distinct, positions = torch.unique(numbers, return_inverse=True)
     splits = [split_of(number, seed) for number in distinct.tolist()]
-    return {split: torch.tensor([each == split for each in splits])[place] for split in set(SPLITS)}
+    return {split: torch.tensor([each == split for each in splits])[positions] for split in set(SPLITS)}
 
 
 # Outputs of the models

@@ -41,7 +41,7 @@ class DraftedToken(NamedTuple):
     """A tested token x of an output: where it stands in the output and in the tested tokens of its round, who drew it."""
 
     position: int
-    place: int
+    draft_position: int
     role: str
     token: int
     accepted: bool
@@ -52,11 +52,11 @@ def tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[DraftedTok
     start = 0
     for each in output.rounds:
         for i, role in enumerate(each.proposers[: each.tested]):
-            place = each.untested + i
+            index = each.untested + i
             if role in roles:
                 accepted = i < each.accepted
                 yield DraftedToken(
-                    start + place, i, role, each.tokens[place] if accepted else each.rejected[0], accepted
+                    start + index, i, role, each.tokens[index] if accepted else each.rejected[0], accepted
                 )
         start += len(each.tokens)
 
@@ -84,13 +84,13 @@ class AcceptanceTest:
         """Whether any outcome was uncertain, so that the test could have rejected."""
         return self._variance > 0.0
 
-    def add(self, place: int, odds: float, accepted: bool) -> None:
+    def add(self, draft_position: int, odds: float, accepted: bool) -> None:
         """Add a tested token with its probability of acceptance, and its place in the draft, from 0."""
         self._odds.append(odds)
         self._expected, self._happened = self._expected + odds, self._happened + accepted
         self._variance += odds * (1.0 - odds)
         for factor, first in self._log_wealth:
-            if place >= first:
+            if draft_position >= first:
                 self._log_wealth[factor, first] += _log_ratio(odds, factor, accepted)
 
     @property
@@ -244,7 +244,7 @@ class SampledStatistics:
         for each in tested_tokens(output, roles):
             q, p = (float(rows[each.position, each.token]) for rows in (probs[each.role], pi))
             if q > 0.0:  # else only rounding has drawn it
-                self.by_token.add(each.place, min(p / q, 1.0), each.accepted)
+                self.by_token.add(each.draft_position, min(p / q, 1.0), each.accepted)
 
     @property
     def acceptance(self) -> MartingaleTest:

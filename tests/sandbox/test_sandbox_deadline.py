@@ -35,12 +35,12 @@ def clock(monkeypatch) -> Clock:
 
 def test_a_deadline_without_waits_is_wall_clock(clock):
     until = Deadline(3.0)
-    assert until.left() == 3.0
+    assert until.remaining() == 3.0
     clock.now += 2.5
-    assert until.left() == 0.5
+    assert until.remaining() == 0.5
     clock.now += 0.5
     with pytest.raises(TimeoutError):
-        until.left()
+        until.remaining()
 
 
 def test_a_deadline_moves_by_what_tasks_waited_since_its_start(clock):
@@ -48,19 +48,19 @@ def test_a_deadline_moves_by_what_tasks_waited_since_its_start(clock):
     until = Deadline(3.0, (lambda: first[0], lambda: second[0]))
     first[0], second[0] = 9.0, 1.5
     clock.now += 3.0
-    assert until.left() == 2.5
+    assert until.remaining() == 2.5
     clock.now += 2.5
     with pytest.raises(TimeoutError):
-        until.left()
+        until.remaining()
 
 
 def test_a_deadline_is_never_further_away_than_its_bound(clock):
     until = Deadline(3.0, (lambda: clock.now,))  # waits all the time
     clock.now += 3.0 * STRETCH - 1
-    assert until.left() > 0
+    assert until.remaining() > 0
     clock.now += 1
     with pytest.raises(TimeoutError):
-        until.left()
+        until.remaining()
 
 
 def test_a_run_queue_keeps_its_last_value_when_its_task_ends(tmp_path):

@@ -55,10 +55,10 @@ def make(rng: random.Random) -> Row:
             break
     shown = f"    >>> {made.name}({_written(calls[0])})\n    {function(*calls[0])!r}\n"
     tests = "".join(f"    assert candidate({_written(call)}) == {function(*call)!r}\n" for call in calls[1:])
-    asked = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
+    stub = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
     return {
-        "task_id": f"Twin/{zlib.crc32(asked.encode()):08x}",
-        "prompt": asked,
+        "task_id": f"Twin/{zlib.crc32(stub.encode()):08x}",
+        "prompt": stub,
         "canonical_solution": made.body,
         "test": f"def check(candidate):\n{tests}",
         "entry_point": made.name,
@@ -218,7 +218,7 @@ def _strings(rng: random.Random) -> _Function:
 def _loop(rng: random.Random) -> _Function:
     """A running value over a list."""
     xs, (words, code, name), n = rng.choice(LISTS), _condition(rng), rng.randint(0, 9)
-    step, told, short = rng.choice(
+    step, step_words, short = rng.choice(
         [
             ("total += x", "add x", "add"),
             ("total -= x", "subtract x", "subtract"),
@@ -235,7 +235,7 @@ def _loop(rng: random.Random) -> _Function:
     )
     body += "        out.append(total)\n    return out\n" if keep else "    return total\n"
     end = "Return the total after each x." if keep else "Return the total."
-    sentence = f"start with a total of {n}. For each x in {xs} that is {words}, {told}. {end}"
+    sentence = f"start with a total of {n}. For each x in {xs} that is {words}, {step_words}. {end}"
     return _Function(f"{short}_{name}", xs, sentence, body, _numbers)
 
 

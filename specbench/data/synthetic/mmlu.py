@@ -27,10 +27,16 @@ def make(rng: random.Random) -> Row:
     question, right, wrong, thought = _SUBJECTS[subject](rng)
     choices = [right, *wrong]
     rng.shuffle(choices)
-    place = choices.index(right)
-    letter = LETTERS[place]
+    answer_index = choices.index(right)
+    letter = LETTERS[answer_index]
     rationale = f"{thought} {right} {letter}. The answer is {letter}."
-    return {"question": question, "subject": subject, "choices": choices, "answer": place, "rationale": rationale}
+    return {
+        "question": question,
+        "subject": subject,
+        "choices": choices,
+        "answer": answer_index,
+        "rationale": rationale,
+    }
 
 
 def prompt(row: Row) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import PLACE, Point, bounds_of, number_of
+from specbench.analysis.points import POINT_COLUMNS, Point, bounds_of, number_of
 from specbench.analysis.quality import scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import complete, seconds, token_count
 from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
@@ -88,13 +88,13 @@ def as_csv(points: Iterable[Point]) -> str:
     """Return a CSV line per point and value: its place, the value with its interval, and the paper's value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*PLACE, "metric", "value", "low", "high", "paper"])
+    writer.writerow([*POINT_COLUMNS, "metric", "value", "low", "high", "paper"])
     for point in points:
         for metric, value in point.values.items():
             number, bounds = number_of(value), bounds_of(value)
             if number is not None and bounds is not None:
                 low, high = bounds if bounds != (number, number) else ("", "")
-                line = [*point.at(PLACE), metric, number, low, high, point.paper.get(metric, "")]
+                line = [*point.at(POINT_COLUMNS), metric, number, low, high, point.paper.get(metric, "")]
                 writer.writerow(map(escaping.csv_value, line))
     return text.getvalue()
 
@@ -146,7 +146,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
         for prompt, rows in prompts.items():
             prompt_scores = scores[row.method, prompt]
             yield {
-                **_place(summary, row),
+                **_setting(summary, row),
                 "prompt": prompt,
                 "prompt_tokens": rows[0].prompt_tokens,
                 "generations": len(rows),
@@ -166,10 +166,10 @@ def position_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     for row in summary.measured:
         for position, (tested, accepted) in enumerate(position_counts(complete(records, row.method)), 1):
             counts = {"tested": tested, "accepted": accepted, "acceptance_rate": accepted / tested}
-            yield {**_place(summary, row), "position": position, **counts}
+            yield {**_setting(summary, row), "position": position, **counts}
 
 
-def _place(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+def _setting(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
     temperature = summary.decoding.temperature
     return {"pair": summary.pair, "task": summary.task, "method": row.method, "temperature": temperature}
 

@@ -144,7 +144,7 @@ def _page(content: _Content) -> str:
         "data": escaping.json_script(data),
     }
     # all at once, since a title may contain {{data}}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("page.html"))
 
 
 def _part(name: str) -> str:
@@ -234,20 +234,22 @@ def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
 
     Headings contain pair, task, temperature and clock, and the run if these do not identify it.
     """
-    places = [_place_of(summary) for summary in summaries]
+    settings = [_setting_of(summary) for summary in summaries]
     styles = styles_of(method for summary in summaries for method in summary.spec.methods)
     return [
         row
-        for summary, place in zip(summaries, places, strict=True)
-        for row in _chart_rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}", styles)
+        for summary, setting in zip(summaries, settings, strict=True)
+        for row in _chart_rows(
+            summary, setting if settings.count(setting) == 1 else f"{setting}, {summary.run}", styles
+        )
     ]
 
 
-def _place_of(summary: RunSummary) -> str:
+def _setting_of(summary: RunSummary) -> str:
     return f"{summary.title}, T = {summary.decoding.temperature:g}"
 
 
-def _chart_rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
+def _chart_rows(summary: RunSummary, setting: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
     title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
@@ -255,7 +257,7 @@ def _chart_rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) ->
             continue
         yield ChartRow(
             task=escaping.terminal(summary.task),
-            heading=escaping.terminal(f"{place}: {title}"),
+            heading=escaping.terminal(f"{setting}: {title}"),
             method=escaping.terminal(row.label),
             color=styles[row.method].color,
             marker=styles[row.method].marker,

@@ -27,7 +27,8 @@ PREAMBLE = (
     r" speedup,acceptance_rate"
 )
 RESIZED = r"\resizebox{\linewidth}{!}{%"
-PLACES = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")  # values are compared within them
+# Columns of a setting, within which values are compared
+SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
@@ -88,9 +89,9 @@ def of_suite(collected: Collected, full: bool = False) -> str:
     """Return the first table of a suite, with the conclusion in its caption and warnings as its note; all if `full`."""
     text, name = conditions(collected.summaries), collected.suite.name
     warnings = warnings_of(suite_notes(collected))
-    found = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
-    first = [replace(each, conclusion=" ".join(collected.conclusion), warnings=warnings) for each in found[:1]]
-    return latex([*first, *(found[1:] if full else [])])
+    captioned = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
+    first = [replace(each, conclusion=" ".join(collected.conclusion), warnings=warnings) for each in captioned[:1]]
+    return latex([*first, *(captioned[1:] if full else [])])
 
 
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
@@ -113,9 +114,9 @@ def _report_name(summaries: Sequence[RunSummary]) -> str:
 def latex(tables: Iterable[Captioned]) -> str:
     """Return LaTeX for a document that loads the package booktabs, and graphicx if a table is too wide without it."""
     used: set[str] = set()
-    found = [_environment(each, used) for each in tables]
-    packages = "booktabs,graphicx" if any(RESIZED in each for each in found) else "booktabs"
-    return "\n\n".join([PREAMBLE.format(packages=packages), *found]) + "\n"
+    environments = [_environment(each, used) for each in tables]
+    packages = "booktabs,graphicx" if any(RESIZED in each for each in environments) else "booktabs"
+    return "\n\n".join([PREAMBLE.format(packages=packages), *environments]) + "\n"
 
 
 def _environment(captioned: Captioned, used: set[str]) -> str:
@@ -170,7 +171,7 @@ def _caption(*parts: str) -> str:
     """Return sentences as a caption, with the sign that tables have for factors."""
     sentences = [part.rstrip(".") for part in parts if part]
     text = escaping.latex(". ".join(sentences) + "." if len(sentences) > 1 else "".join(sentences))
-    return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda found: r"$\times$", text)
+    return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda match: r"$\times$", text)
 
 
 class _Layout(NamedTuple):
@@ -237,8 +238,8 @@ def _best(table: Table) -> set[tuple[int, int]]:
     best: set[tuple[int, int]] = set()
     groups: dict[tuple[str, ...], list[int]] = {}
     for r, row in enumerate(table.rows):
-        place = tuple(row[i] for i in range(table.places) if table.heads[i] in PLACES)
-        groups.setdefault(place, []).append(r)
+        setting = tuple(row[i] for i in range(table.label_columns) if table.heads[i] in SETTING_HEADS)
+        groups.setdefault(setting, []).append(r)
     ranked = [c for c, key in enumerate(table.keys) if key in RANKED]
     for c, rows in itertools.product(ranked if table.comparable else [], groups.values()):
         cells = {r: NUMBER.fullmatch(table.rows[r][c]) for r in rows}
@@ -256,10 +257,10 @@ class _Column:
     """
 
     def __init__(self, heading: str, cells: Sequence[str], ranked: bool = False) -> None:
-        found = [NUMBER.fullmatch(text) for text in cells if text != NONE]
+        matches = [NUMBER.fullmatch(text) for text in cells if text != NONE]
         self.heading, self.cells, self.ranked = heading, cells, ranked
-        self.is_number = bool(found) and all(found)
-        self.is_split = self.is_number and any(each and each["rest"] for each in found)
+        self.is_number = bool(matches) and all(matches)
+        self.is_split = self.is_number and any(each and each["rest"] for each in matches)
 
     @property
     def alignment(self) -> str:

@@ -203,7 +203,7 @@ def _separate_labels(axes: "Axes", labels: Sequence[Label], texts: Sequence["Ann
     """Move the labels of a panel apart, after its layout is computed."""
     pairs = list(zip(labels, texts, strict=True))
     _spread(axes, [text for label, text in pairs if label.at_edge])
-    _place(axes, [(label, text) for label, text in pairs if not label.at_edge])
+    _place_labels(axes, [(label, text) for label, text in pairs if not label.at_edge])
 
 
 def _spread(axes: "Axes", texts: Sequence["Annotation"]) -> None:
@@ -241,7 +241,7 @@ def _end(group: Sequence[float], gap: float) -> float:
     return sum(group) / len(group) + gap * (len(group) - 1) / 2
 
 
-def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
+def _place_labels(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
     """Put each label beside its point, where it covers neither a label nor a point."""
     import numpy as np
     from matplotlib.transforms import Bbox
@@ -249,11 +249,11 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
     panel = axes.get_window_extent()
     scale = axes.figure.dpi / 72  # pixels of a point
     centers = [axes.transData.transform((label.x, label.y)) for label, _ in labels]
-    taken = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in centers]
+    covered = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in centers]
     for x0, y0, x1, y1 in (
         axes.transData.transform(np.reshape(bar, (2, 2))).ravel() for label, _ in labels for bar in label.bars
     ):
-        taken.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
+        covered.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
     for (_, text), (x, y) in zip(labels, centers, strict=True):
         size = _extent(text)
         options: list[tuple[float, tuple[float, float], Bbox]] = []
@@ -261,9 +261,9 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
             for right, up in DIRECTIONS:
                 shift = (reach * right * (0.75 if up else 1.0), reach * up)
                 box = _box(size, x + shift[0] * scale, y + shift[1] * scale, right, up)
-                options.append((_cost(box, taken, panel) + 0.4 * reach, shift, box))
+                options.append((_cost(box, covered, panel) + 0.4 * reach, shift, box))
         _, shift, box = min(options, key=lambda each: each[0])
-        taken.append(box)
+        covered.append(box)
         text.set_position(shift)
         text.set_horizontalalignment("center" if not shift[0] else "left" if shift[0] > 0 else "right")
         text.set_verticalalignment("center" if not shift[1] else "bottom" if shift[1] > 0 else "top")
@@ -287,11 +287,11 @@ def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":
     return Bbox.from_bounds(left, low, size.width, size.height)
 
 
-def _cost(box: "Bbox", taken: Sequence["Bbox"], panel: "Bbox") -> float:
+def _cost(box: "Bbox", boxes: Sequence["Bbox"], panel: "Bbox") -> float:
     """Return how bad a place is: the area over other labels and points, and outside the panel."""
     from matplotlib.transforms import Bbox
 
-    covered = sum(_area(common) for each in taken if (common := Bbox.intersection(box, each)))
+    covered = sum(_area(common) for each in boxes if (common := Bbox.intersection(box, each)))
     inside = Bbox.intersection(box, panel)
     return 3.0 * covered + 10.0 * (_area(box) - (_area(inside) if inside else 0.0))
 

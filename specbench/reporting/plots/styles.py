@@ -62,8 +62,8 @@ def text_color(color: str) -> str:
 
 def dark(svg: str) -> str:
     """Return an SVG of a figure in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
-    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda found: found[1] + _on_dark(found[2]), svg)
-    return re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda match: match[1] + _on_dark(match[2]), svg)
+    return re.sub("|".join(DARK), lambda match: DARK[match[0]], svg)
 
 
 def _on_dark(color: str) -> str:
@@ -103,8 +103,8 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
         used = {each.color for each in styles.values()} - {NEUTRAL}
         free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
         color = free[0] if style.color in used else style.color
-        taken = {(each.color, each.marker) for each in styles.values()}
-        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in taken), style.marker)
+        pairs = {(each.color, each.marker) for each in styles.values()}
+        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in pairs), style.marker)
         styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
     return styles
 

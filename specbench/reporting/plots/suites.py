@@ -87,7 +87,7 @@ def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
 def _line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
     """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
     panels = []
-    for title, members in _places(spec, points):
+    for title, members in _panel_points(spec, points):
         drawable = [p for p in members if _x(spec, p) is not None and _y(spec, p) is not None]
         if any(p.method not in spec.flat and not (spec.is_swept and p.baseline) for p in drawable):
             height = 3.2 if spec.is_swept or spec.diagonal else 4.2
@@ -101,7 +101,7 @@ def _speed_panels(points: Sequence[Point]) -> list[Panel]:
     over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
     return [
         speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
-        for title, each in _places(SPEEDS, measured)
+        for title, each in _panel_points(SPEEDS, measured)
     ]
 
 
@@ -116,17 +116,17 @@ def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
     return most_important(rows)
 
 
-def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
+def _panel_points(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     """Return the points of each panel with its title, without summaries of curves and groups of prompts."""
-    kept = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
-    order = list(dict.fromkeys(p.at(spec.panels) for p in kept))
-    kept.sort(key=lambda point: order.index(point.at(spec.panels)))
-    panels = [(place, list(each)) for place, each in groupby(kept, lambda point: point.at(spec.panels))]
-    return [(_title(spec, place, each), each) for place, each in panels]
+    shown = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
+    order = list(dict.fromkeys(p.at(spec.panels) for p in shown))
+    shown.sort(key=lambda point: order.index(point.at(spec.panels)))
+    panels = [(setting, list(each)) for setting, each in groupby(shown, lambda point: point.at(spec.panels))]
+    return [(_title(spec, setting, each), each) for setting, each in panels]
 
 
-def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence[Point]) -> str:
-    words = [dimension_text(key, word) for key, word in zip(spec.panels, place, strict=True)]
+def _title(spec: PlotSpec, setting: Sequence[str | float | None], points: Sequence[Point]) -> str:
+    words = [dimension_text(key, word) for key, word in zip(spec.panels, setting, strict=True)]
     simulated = dict.fromkeys(word for point in points for word in point.simulated.split())
     return ", ".join(words) + "".join(f" ({word})" for word in simulated)
 
@@ -222,8 +222,8 @@ def _best_at_each_x(spec: PlotSpec, points: Sequence[Point]) -> list[Point]:
 def _envelope(axes: "Axes", spec: PlotSpec, families: Sequence[Family]) -> None:
     """Draw the best of all lines below them."""
     best = _best_at_each_x(spec, [point for _, each, _ in families for point in each])
-    places = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
-    xs, ys = zip(*places, strict=True)
+    positions = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
+    xs, ys = zip(*positions, strict=True)
     axes.plot(
         xs, ys, color=NEUTRAL, linewidth=6.0, alpha=0.25, solid_capstyle="round", zorder=1, label="the best of these"
     )
@@ -259,22 +259,22 @@ def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
 def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     """Draw the points of a method with their intervals, and a step line over those that no other of its points dominates."""
     label, points, style = family
-    places = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
+    positions = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
     lower = column_of(spec.x).lower_is_better or spec.x in LOWER_IS_BETTER
-    front = pareto(places, lower_x=lower)
-    axes.plot(*zip(*places, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
-    for point, (x, y) in zip(points, places, strict=True):
+    front = pareto(positions, lower_x=lower)
+    axes.plot(*zip(*positions, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
+    for point, (x, y) in zip(points, positions, strict=True):
         _bars(axes, spec, point, (x, y), style.color)
     xs, ys = zip(*front, strict=True)
     axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
     axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
-    marks = tuple((x, y, x, y) for x, y in places)
+    marks = tuple((x, y, x, y) for x, y in positions)
     return [Label(label, xs[-1], ys[-1], style.color, at_edge=False, bars=marks)] if label else []
 
 
-def _bars(axes: "Axes", spec: PlotSpec, point: Point, place: tuple[float, float], color: str) -> None:
+def _bars(axes: "Axes", spec: PlotSpec, point: Point, position: tuple[float, float], color: str) -> None:
     """Draw the intervals of both values of a point."""
-    x, y = place
+    x, y = position
     scale = column_of(spec.y).format.scale
     if across := point.bounds(spec.x):
         axes.plot(across, [y, y], color=color, linewidth=0.8, alpha=0.35, zorder=1)
@@ -324,17 +324,17 @@ def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
         for row in summary.measured:
             if row.acceptance_by_position:
                 lengths = list(lengths_of_prompts(complete(records, row.method)).values())
-                place = (summary.pair, summary.spec.task.name, row.label)
-                panels.setdefault(place, {})[f"T = {summary.decoding.temperature:g}"] = lengths
-    return [Panel(", ".join(place), partial(_lengths_by_prompt, lengths=each)) for place, each in panels.items()]
+                setting = (summary.pair, summary.spec.task.name, row.label)
+                panels.setdefault(setting, {})[f"T = {summary.decoding.temperature:g}"] = lengths
+    return [Panel(", ".join(setting), partial(_lengths_by_prompt, lengths=each)) for setting, each in panels.items()]
 
 
 def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
     for i, (label, values) in enumerate(lengths.items()):
         color, mean, deviation = COLORS[i % len(COLORS)], float(np.mean(values)), float(np.std(values))
         text = f"{label}: {HUNDREDTHS.number(mean)} ± {HUNDREDTHS.number(deviation)}"
-        places = [number + SHIFT * i for number in range(1, len(values) + 1)]
-        axes.plot(places, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
+        positions = [number + SHIFT * i for number in range(1, len(values) + 1)]
+        axes.plot(positions, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
         axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.12, linewidth=0)
     axes.set(xlabel="prompt", ylabel="accepted length")
     most = max(max(values) for values in lengths.values())
@@ -346,8 +346,8 @@ def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
 
 def _roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
     """Return a panel of ROC curves for each pair and task, with a line for each tau."""
-    places = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
-    return [Panel(", ".join(place), partial(_roc_curves, reports=list(each)), 3.8) for place, each in places]
+    settings = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
+    return [Panel(", ".join(setting), partial(_roc_curves, reports=list(each)), 3.8) for setting, each in settings]
 
 
 def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
@@ -389,12 +389,12 @@ def _expected_run_lengths(axes: "Axes", n: int, is_time: bool) -> list[Label]:
 
 
 def _measured_run_lengths(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    places = dict.fromkeys((each.pair, each.task) for each in reports)
-    for i, place in enumerate(places):
-        measured = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
+    settings = dict.fromkeys((each.pair, each.task) for each in reports)
+    for i, setting in enumerate(settings):
+        measured = [each for each in reports if (each.pair, each.task) == setting and each.run_length is not None]
         xs, ys = [each.predicted_run for each in measured], [each.run_length or 0.0 for each in measured]
         marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
-        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
+        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(setting))
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
     axes.set(xlabel="verifier accepts/run by Theorem 2", ylabel="verifier accepts/run, measured")
     legend_above(axes)
