@@ -104,14 +104,14 @@ class Custom(FewShot, name="custom"):
         accepted = reference if isinstance(reference, list) else [reference]
         if self.metric == "bleu" and len(accepted) > 1:
             raise ConfigError(f"{location}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
-        for each in accepted:
-            if self.metric == "number" and _last_number(each) is None:
+        for text in accepted:
+            if self.metric == "number" and _last_number(text) is None:
                 raise ConfigError(
-                    f"{location}: '{self.reference}' = {each!r} has no number, which metric = \"number\" compares"
+                    f"{location}: '{self.reference}' = {text!r} has no number, which metric = \"number\" compares"
                 )
-            if not self._plain(each):
+            if not self._plain(text):
                 raise ConfigError(
-                    f"{location}: '{self.reference}' = {each!r} is empty; give a text, or leave the row out"
+                    f"{location}: '{self.reference}' = {text!r} is empty; give a text, or leave the row out"
                 )
         return reference
 
@@ -135,25 +135,32 @@ class Custom(FewShot, name="custom"):
             return {}
         extracted = self._extracted(text)
         accepted = [
-            str(each) for each in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
+            str(reference)
+            for reference in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
         ]
         absent = {NO_ANSWER: float(not extracted)}
         if self.metric == "rouge":
-            scores = [self._rouge.score(lines(extracted), lines(each)) for each in accepted]
+            scores = [self._rouge.score(lines(extracted), lines(reference)) for reference in accepted]
             return {**max(scores, key=lambda score: score["rougeL"]), **absent}
         if self.metric == "bleu":
             return {**self._translation.score(extracted, accepted[0]), **absent}
         if self.metric == "number":
             number = _last_number(extracted)
-            right = number is not None and any(_last_number(each) == number for each in accepted)
+            right = number is not None and any(_last_number(reference) == number for reference in accepted)
             return {"number": float(right), NO_ANSWER: float(number is None)}
-        plain, references = self._plain(extracted), [self._plain(each) for each in accepted]
-        right = any(_holds(plain, each) for each in references) if self.metric == "contains" else plain in references
+        plain, references = self._plain(extracted), [self._plain(reference) for reference in accepted]
+        right = (
+            any(_holds(plain, reference) for reference in references)
+            if self.metric == "contains"
+            else plain in references
+        )
         return {self.metric: float(right), **absent}
 
     def _with_form(self, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
         extract = f"extract:{self.extract}|" if self.extract else ""
-        return tuple(Metric(each.name, f"{each.signature}|{extract}{self.form}", each.combine) for each in metrics)
+        return tuple(
+            Metric(metric.name, f"{metric.signature}|{extract}{self.form}", metric.combine) for metric in metrics
+        )
 
     def _filled(self, row: Row) -> str:
         return filled(
@@ -163,8 +170,8 @@ class Custom(FewShot, name="custom"):
     def _value(self, row: Row, key: str, location: str) -> str | list[str]:
         """Return a row's text, number or list of texts. Raises ConfigError, naming the row, for another type or no value."""
         value = row.get(key)
-        if isinstance(value, list) and value and all(isinstance(each, str | int | float) for each in value):
-            return [str(each) for each in value]
+        if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
+            return [str(item) for item in value]
         if isinstance(value, str | int | float):
             return str(value)
         raise ConfigError(

@@ -60,7 +60,7 @@ def _dialogues(rows: list[Row], source: str) -> list[tuple[list[Message], bool]]
 
 def _messages(row: Row, location: str) -> list[Message]:
     """Return the turns of a row in either schema. Raises ConfigError, naming the row, for a turn that is wrong."""
-    key = next((each for each in SCHEMAS if isinstance(row.get(each), list)), None)
+    key = next((name for name in SCHEMAS if isinstance(row.get(name), list)), None)
     if key is None:
         meant = reader_of(row) or f"; the row has: {', '.join(row)}"
         raise ConfigError(f"{location}: no list under 'messages' or 'conversations'{meant}")
@@ -90,4 +90,4 @@ def _text(content: object) -> str | None:
     texts = [
         part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text" and "text" in part
     ]
-    return "\n".join(texts) if len(texts) == len(content) and all(isinstance(each, str) for each in texts) else None
+    return "\n".join(texts) if len(texts) == len(content) and all(isinstance(text, str) for text in texts) else None

@@ -79,7 +79,7 @@ def lengths_of_prompts(rows: Records) -> dict[str, float]:
     by_prompt: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
         by_prompt[row.prompt].append(row)
-    return {prompt: accepted_length(each) for prompt, each in by_prompt.items()}
+    return {prompt: accepted_length(records) for prompt, records in by_prompt.items()}
 
 
 @metric("share")

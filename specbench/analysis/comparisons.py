@@ -144,7 +144,7 @@ class Comparisons:
 
     def _same_prompts(self, point: Point, other: Point) -> bool:
         """Return whether the runs of two points decoded the same prompts."""
-        runs = [self._summaries.get(each.run) for each in (point, other)]
+        runs = [self._summaries.get(side.run) for side in (point, other)]
         return len({run and run.spec.task.data.prompts_sha256 for run in runs}) == 1 and None not in runs
 
     def _count(self, point: Point, value: str) -> "_Count | None":

@@ -70,7 +70,7 @@ class RoundCosts:
 
     def of_block(self, k: int) -> np.ndarray:
         """Return the seconds in which the verifying models read `k` draft tokens."""
-        return np.asarray(sum(each[..., k + self.bonus] for each in self.blocks))
+        return np.asarray(sum(block[..., k + self.bonus] for block in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class _Parts:
 
     def total(self) -> "_Parts":
         """Return the sums over prompts."""
-        return _Parts(*(each.sum(axis=0) for each in vars(self).values()))
+        return _Parts(*(part.sum(axis=0) for part in vars(self).values()))
 
     def left_out(self) -> "_Parts":
         """Return the sums over all prompts but one, for each prompt."""
-        return _Parts(*(each.sum(axis=0) - each for each in vars(self).values()))
+        return _Parts(*(part.sum(axis=0) - part for part in vars(self).values()))
 
 
 def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
@@ -122,7 +122,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     if stated < used or len(lengths) < 2:
         return []
     parts = _parts(method, rows, base, lengths)
-    model = _CostModel(method, [measured_sizes(each) for each in sizes])
+    model = _CostModel(method, [measured_sizes(forwards) for forwards in sizes])
     whole = _speedups(parts.total(), model)  # (lengths,)
     jackknife = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
     variants = np.array(
@@ -143,7 +143,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
         slow, fast = float(min(*others / value, 1.0)) - tolerance, float(max(*others / value, 1.0)) + tolerance
         return Estimate(value, interval.low * slow, interval.high * fast)
 
-    over = [each / each[..., used - 1 : used] for each in (whole, jackknife, variants)]
+    over = [speeds / speeds[..., used - 1 : used] for speeds in (whole, jackknife, variants)]
     return [
         LengthPrediction(
             gamma,
@@ -200,15 +200,15 @@ def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int])
         blocks.append([sums_of(_sizes(mine, other, role), most + bonus) for role in verifiers])
         times.append(_times(mine, other, drafter))
         agreeing = [_agreement(record, _prompt_rate(mine, late), rng) for record in mine]
-        replays = [[_rounds(each, gamma, bonus) for each in agreeing] for gamma in lengths]
+        replays = [[_rounds(agrees, gamma, bonus) for agrees in agreeing] for gamma in lengths]
         rounds.append([
             [
-                np.bincount([k for each in outputs for k, after in each if after is whole], minlength=most + 1)
+                np.bincount([k for replay in outputs for k, after in replay if after is whole], minlength=most + 1)
                 for whole in (False, True)
             ]
             for outputs in replays
         ])  # fmt: skip
-        firsts.append([np.bincount([each[0][0] for each in outputs], minlength=most + 1) for outputs in replays])
+        firsts.append([np.bincount([replay[0][0] for replay in outputs], minlength=most + 1) for outputs in replays])
     shape = (len(prompts), len(lengths), most + 1)
     shapes = ((*shape[:2], 2, shape[2]), shape)
     return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))

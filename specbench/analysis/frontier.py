@@ -78,7 +78,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     """Return the curves of a run folder, over the prompts that every method completed. None if nothing is scored or swept."""
     spec, scores = spec_of(folder), scores_of(folder)
     names = list(spec.methods)
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}.get(scores["headline"], "")
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}.get(scores["headline"], "")
     groups = {row["sample"]: row["group"] for row in scores["rows"] if scores["headline"] in row["values"]}
     measured = _measured(folder, scores)
     prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(names)
@@ -128,9 +128,9 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
             variant = swept(_setting(name))[1]
             families[f"{method}({variant})" if variant else method].append(name)
     return {
-        method: sorted(each, key=lambda name: swept(_setting(name))[0] or 0.0)
-        for method, each in families.items()
-        if len(each) >= FEWEST_POINTS
+        method: sorted(settings, key=lambda name: swept(_setting(name))[0] or 0.0)
+        for method, settings in families.items()
+        if len(settings) >= FEWEST_POINTS
     }
 
 
@@ -154,7 +154,7 @@ class _Resampled:
             setting,
             unseen=float(np.mean(self.unseen)) if self.unseen else None,
             held=float(np.mean(self.met)) if self.met else None,
-            reached=float(np.mean([each > 0.0 for each in self.inside])),
+            reached=float(np.mean([summary > 0.0 for summary in self.inside])),
             resamples=tuple(self.inside),
         )
 
@@ -196,7 +196,7 @@ def _at(frontier: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarra
     """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality."""
     whole = metric.combiner(frontier.combine).whole
     latency = curve.seconds[:, chosen].sum(1) / frontier.seconds[chosen].sum()
-    quality = np.array([whole(each[chosen]) for each in curve.statistics])
+    quality = np.array([whole(statistics[chosen]) for statistics in curve.statistics])
     return latency, quality, whole(frontier.statistics[chosen])
 
 

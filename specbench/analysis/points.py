@@ -156,7 +156,7 @@ def reference_of(suite: str) -> list[Reference]:
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
     return [
-        Reference(**{key: each for key, each in row.items() if key != "value"}, value=float(row["value"]))
+        Reference(**{key: text for key, text in row.items() if key != "value"}, value=float(row["value"]))
         for row in rows
     ]
 
@@ -190,7 +190,9 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
         is_real = not bare.simulated and bare.data != "synthetic"
-        return replace(bare, paper={each.metric: each.value for each in reference if is_real and each.covers(bare)})
+        return replace(
+            bare, paper={printed.metric: printed.value for printed in reference if is_real and printed.covers(bare)}
+        )
 
     ratios: dict[str, PointValue] = {
         key: of_baseline[key] for key in ("speedup", "papers_speedup") if key in of_baseline
@@ -310,7 +312,7 @@ class StatedValue:
         settings: dict[tuple[object, ...], list[Point]] = defaultdict(list)
         for point in grouped or [point for point in measured if not point.group]:
             settings[point.at(("pair", "task", "T", "group"))].append(point)
-        return [max(each, key=self._number) for each in settings.values()]
+        return [max(members, key=self._number) for members in settings.values()]
 
     def measured(self, covered: Sequence[Point]) -> float:
         """Return the summary of the metric over `covered`, one point or more."""

@@ -205,7 +205,7 @@ def keeps_middle(
         return best_chain([a], lambda i, k: cost(models[i], k))
 
     two = {(0, 2): of_two((0, 2), direct), (1, 2): of_two((1, 2), outer)}
-    models = max(two, key=lambda each: two[each].speedup)
+    models = max(two, key=lambda pair: two[pair].speedup)
     return Middle(best_chain([inner, outer], cost, drafted, thresholds), two[models], models)
 
 

@@ -109,9 +109,9 @@ class MeasuredRates:
 
     def per_test(self) -> tuple[float, float]:
         """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
-        rounds = [each for record in self.rows for each in record.rounds]
-        tested = max(sum(each["tested"] for each in rounds), 1)
-        drafted, accepted = (sum(each[key] for each in rounds) for key in ("drafted", "accepted"))
+        rounds = [entry for record in self.rows for entry in record.rounds]
+        tested = max(sum(entry["tested"] for entry in rounds), 1)
+        drafted, accepted = (sum(entry[key] for entry in rounds) for key in ("drafted", "accepted"))
         return drafted / tested, accepted / tested
 
 
@@ -236,7 +236,7 @@ def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven
         return None
     costs, rate = costs_of(method, rows, base), acceptance_rate(rows)
     assert rate is not None
-    single = float(sum(each[..., 1] for each in costs.blocks))
+    single = float(sum(block[..., 1] for block in costs.blocks))
     whole = sum(x["accepted"] == gamma for x in rounds_of(rows)) / sum(1 for _ in rounds_of(rows))
     drafting = float(whole * costs.doubled + (1.0 - whole) * costs.first + (gamma - 1) * costs.later)
     without = float(costs.of_round(gamma) - costs.first - (gamma - 1) * costs.later)

@@ -24,7 +24,7 @@ def scores_of(folder: Path) -> Scores:
     path = folder / SCORES
     if path.exists():
         scores = read_sealed(path, Scores, f"specbench score {folder}")
-        names = [each["name"] for each in scores["metrics"]]
+        names = [entry["name"] for entry in scores["metrics"]]
         if scores["headline"] and scores["headline"] not in names:
             raise ConfigError(
                 f"{path}: damaged: headline '{scores['headline']}' is none of its metrics; help: specbench score"
@@ -62,7 +62,7 @@ def quality(method: str, scores: Scores) -> Quality:
     """
     rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
     unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}
     headline = scores["headline"]
     groups = sorted(set(groups_of(scores).values())) if headline else []
     return Quality(
@@ -82,7 +82,7 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     """
     if method == baseline or not scores["headline"]:
         return None
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}[scores["headline"]]
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}[scores["headline"]]
     ours, theirs = (_by_sample(scores, name, combine) for name in (method, baseline))
     samples = [sample for sample in ours if sample in theirs]
     if not samples:
@@ -158,7 +158,7 @@ class WinRates:
 def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
     """Return the shares of wins, ties and losses of one or more comparisons."""
     table = by_prompt(
-        (*(row["verdict"] == each for each in (1.0, 0.5, 0.0)), row.get("prompt", row["sample"])) for row in rows
+        (*(row["verdict"] == outcome for outcome in (1.0, 0.5, 0.0)), row.get("prompt", row["sample"])) for row in rows
     )
     decided = table[table[:, 0] + table[:, 2] > 0]
     repeats = defaultdict(list)
@@ -169,7 +169,7 @@ def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
         ties=_share(table, [1]),
         losses=_share(table, [2]),
         decided=_share(decided[:, [0, 2]], [0]) if len(decided) else None,
-        wins_spread=float(np.std([np.mean(each) for each in repeats.values()])),
+        wins_spread=float(np.std([np.mean(wins) for wins in repeats.values()])),
         comparisons=len(rows),
         unclear=sum(row["unclear"] for row in rows),
         equal=sum(row.get("equal", False) for row in rows),

@@ -179,9 +179,11 @@ def has_sd(rows: Records, context: Context) -> bool:
 def compute(rows: Records, context: Context, by_group: bool = False) -> Values:
     """Return all metrics that apply to the records of one method, or those that are computed for each group of prompts."""
     chosen = (
-        each for each in METRICS.values() if (each.by_group or not by_group) and (context.timed or not each.is_timed)
+        entry
+        for entry in METRICS.values()
+        if (entry.by_group or not by_group) and (context.timed or not entry.is_timed)
     )
-    return {each.name: each.compute(rows, context) for each in chosen if each.applies(rows, context)}
+    return {entry.name: entry.compute(rows, context) for entry in chosen if entry.applies(rows, context)}
 
 
 def _always(rows: Records, context: Context) -> bool:

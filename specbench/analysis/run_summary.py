@@ -257,7 +257,7 @@ def to_table(summary: RunSummary) -> dict[str, Any]:
 
 def from_table(table: dict[str, Any], where: str) -> RunSummary:
     """Return the summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, if it is invalid."""
-    names = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
+    names = {name for name in MethodSummary.__dataclass_fields__ if name != VALUES}
     methods = [
         {key: value for key, value in method.items() if key in names}
         | {VALUES: {key: value for key, value in method.items() if key not in names}}

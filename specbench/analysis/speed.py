@@ -130,7 +130,7 @@ def first_turns(samples: Set[str]) -> dict[str, str]:
         question, _, turn = sample.rpartition(".")
         if question in samples and turn.isdecimal() and int(turn) >= 2:
             before = (f"{question}.{n}" for n in range(2, int(turn)))
-            if all(each in samples for each in before):
+            if all(earlier in samples for earlier in before):
                 firsts[sample] = question
     return firsts
 
@@ -188,7 +188,7 @@ def repeat_spread(rows: Records) -> float | None:
     same: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
     for r in rows:
         same[r.sample, tuple(r.tokens)].append(seconds(r, end_to_end=True))
-    spreads = [np.std(each, ddof=1) / np.mean(each) for each in same.values() if len(each) > 1]
+    spreads = [np.std(times, ddof=1) / np.mean(times) for times in same.values() if len(times) > 1]
     return float(np.median(spreads)) if spreads else None
 
 

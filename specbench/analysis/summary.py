@@ -138,7 +138,7 @@ def summarise(folder: Path) -> RunSummary:
     bandwidth = environment["copy_bytes_per_second"]
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
-    completed = {each.method: complete(records, each.method) for each in methods if each.measured and timed}
+    completed = {method.method: complete(records, method.method) for method in methods if method.measured and timed}
     clock = headline_clock(spec, methods)
     rank_of = ranks(completed, end_to_end=clock == "end to end")
     return RunSummary(
@@ -151,13 +151,15 @@ def summarise(folder: Path) -> RunSummary:
         environment=environment,
         complete=recorded.complete,
         problems=recorded.problems,
-        captured=CapturedGraphs(sum(each.captured for each in records), sum(each.capture_seconds for each in records)),
+        captured=CapturedGraphs(
+            sum(record.captured for record in records), sum(record.capture_seconds for record in records)
+        ),
         metrics=scores["metrics"],
         headline=scores["headline"],
         scored_by=scores["version"],
         not_executed=scores["not_executed"],
         scored=scores["records"] == len(records),
-        methods=[replace(each, rank=rank_of.get(each.method)) for each in methods],
+        methods=[replace(method, rank=rank_of.get(method.method)) for method in methods],
     )
 
 

@@ -103,7 +103,7 @@ def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
     of_hub = HubData.parse(source) if source.startswith(HUB) else task.hub if source == "hub" else None
     if isinstance(of_hub, HubData):
         splits = (task.data_of(of_hub, split) for split in task.splits)
-        return [Need(what, each.repo, "dataset", each.revision, data=each) for each in splits]
+        return [Need(what, split.repo, "dataset", split.revision, data=split) for split in splits]
     if source != "hub":
         return [Need(what, why="synthetic" if source == "synthetic" else "a local file")]
     if task.web:
@@ -184,7 +184,7 @@ def _read_hub(repository: Repository) -> None:
 
     info_of = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
     info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
-    sizes = {each.rfilename: each.size for each in info.siblings or []}
+    sizes = {file.rfilename: file.size for file in info.siblings or []}
     names = weights_once(sizes) if repository.kind == "model" else list(repository.sizes)
     names = repository.data.files(info.sha) if repository.data else names
     absent = [name for name in names if name not in sizes]
@@ -208,7 +208,7 @@ def _read_cache(repository: Repository) -> None:
         snapshot = Path(snapshot_download(repository.repo, local_files_only=True, allow_patterns=[], **options))
     except LocalEntryNotFoundError:  # its message is long
         raise FileNotFoundError("it is not in the local cache") from None
-    cached = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.is_file()]
+    cached = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
     needed = set(repository.sizes) or set(weights_once(cached))
     if repository.kind == "model":
         indices = [snapshot / name for name in needed if INDEX.fullmatch(name)]

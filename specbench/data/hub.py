@@ -138,4 +138,4 @@ def _cached_hashes() -> dict[str, str]:
         hashes = json.loads(_hashes_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return hashes if isinstance(hashes, dict) and all(isinstance(each, str) for each in hashes.values()) else {}
+    return hashes if isinstance(hashes, dict) and all(isinstance(text, str) for text in hashes.values()) else {}

@@ -71,7 +71,7 @@ def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window:
     if long:
         raise ConfigError(
             f"{len(long)} of {len(firsts)} prompts have more than {long[0].most} tokens; the longest has"
-            f" {max(each.tokens for each in long)}; help: --on-overflow truncate-left"
+            f" {max(error.tokens for error in long)}; help: --on-overflow truncate-left"
         )
     return encoded
 
@@ -129,7 +129,7 @@ def _dialogue(tokenizer: Any, messages: list[Message], asks: bool) -> list[int]:
     if tokenizer.chat_template:
         return apply_template(tokenizer, messages, asks, "")
     names = {"user": "USER", "assistant": "ASSISTANT", "system": "SYSTEM"}
-    text = "\n".join(f"{names[each['role']]}: {each['content'].strip()}" for each in messages)
+    text = "\n".join(f"{names[message['role']]}: {message['content'].strip()}" for message in messages)
     return list(tokenizer(text + "\nASSISTANT:" * asks)["input_ids"])
 
 
@@ -186,7 +186,7 @@ def _limit(task: Task, window: int | None) -> tuple[int | None, int]:
     that room is accepted: its output ends at the window, which its finish reason records.
     """
     roomy = None if window is None else max(window - task.max_new_tokens, 1)
-    limits = [each for each in (task.max_prompt_tokens or None, roomy) if each is not None]
+    limits = [limit for limit in (task.max_prompt_tokens or None, roomy) if limit is not None]
     shortest = min(limits, default=0)
     if task.overflow == "error" and window is not None and not task.max_prompt_tokens:
         return window - 1, shortest

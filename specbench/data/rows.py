@@ -67,7 +67,7 @@ def split_file(path: Path, split: str) -> Path:
 
 def _beside(path: Path) -> list[str]:
     """Return the file in the same folder whose name is the most similar to a missing one's, if there is one."""
-    names = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
+    names = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
     return [str(path.parent / name) for name in get_close_matches(path.name, names, n=1)]
 
 
@@ -128,7 +128,9 @@ def plain_rows(dataset: Any) -> list[Row]:
 
     features = dict(dataset.features or {})
     columns = [
-        name for name, each in features.items() if not isinstance(getattr(each, "feature", each), Audio | Image | Video)
+        name
+        for name, feature in features.items()
+        if not isinstance(getattr(feature, "feature", feature), Audio | Image | Video)
     ]
     rows: Iterable[Row] = dataset.select_columns(columns) if len(columns) < len(features) else dataset
     texts = (json.dumps(row, default=_plain) for row in rows)
@@ -174,7 +176,7 @@ class HubData:
 
     def cached(self, commit: str) -> Path:
         """Return the place of the rows of a commit in the cache."""
-        parts = (quote(each, safe="") for each in (self.repo, self.config, self.split, f"{commit}.jsonl") if each)
+        parts = (quote(part, safe="") for part in (self.repo, self.config, self.split, f"{commit}.jsonl") if part)
         return cache_folder().joinpath("datasets", *parts)
 
     def commit(self) -> str:
@@ -194,7 +196,7 @@ class HubData:
 
     def files(self, commit: str) -> list[str]:
         """Return the files of the split in the repository. Raises ConfigError for a wrong name."""
-        return [each.partition(f"@{commit}/")[2] for each in self._builder(commit).config.data_files[self.split]]
+        return [file.partition(f"@{commit}/")[2] for file in self._builder(commit).config.data_files[self.split]]
 
     def download(self, commit: str) -> None:
         """Read the split on the hub, and keep its rows in the cache. Raises ConfigError for a wrong name."""

@@ -239,7 +239,7 @@ class Task(Named):
         samples, after = self.samples(rows.rows, rows.source), self.continuations(rows.rows)
         if len(after) != len(samples):  # a row may be several turns
             after = [""] * len(samples)
-        return rows, [each for each in zip(samples, after, strict=True) if not each[0].after]
+        return rows, [pair for pair in zip(samples, after, strict=True) if not pair[0].after]
 
     def _published(self, split: str) -> Rows:
         """Return the rows of a split on the hub, or of the task's file on the web."""

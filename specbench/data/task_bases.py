@@ -57,7 +57,7 @@ class FewShot(Task):
         examples = [self.example(row) for row in self._rows.rows] if self.exemplars else self.bundled_examples()
         if len(examples) < self.shots:
             raise ConfigError(f"{self.exemplars} has {len(examples)} rows; shots = {self.shots} needs as many")
-        return "".join(f"{each}\n\n" for each in examples[: self.shots])
+        return "".join(f"{example}\n\n" for example in examples[: self.shots])
 
     @property
     def form(self) -> str:
@@ -68,7 +68,7 @@ class FewShot(Task):
         """Return metrics with the user's worked examples in their signatures."""
         if not self.exemplars:
             return tuple(metrics)
-        return tuple(replace(each, signature=f"{each.signature}|{self.form}") for each in metrics)
+        return tuple(replace(metric, signature=f"{metric.signature}|{self.form}") for metric in metrics)
 
     @cached_property
     def _rows(self) -> Rows:

@@ -82,7 +82,7 @@ class QuestionJudge(Judge):
         for first, second in ((one, two), (two, one)):
             prompt = self._filled(text, first, second)
             exchanges.append(Exchange(prompt, self.answer(prompt)))
-        letters = [letter_of(each.answer) for each in exchanges]
+        letters = [letter_of(exchange.answer) for exchange in exchanges]
         verdict = 1.0 if letters == ["A", "B"] else 0.0 if letters == ["B", "A"] else 0.5
         return Judgment(verdict, tuple(exchanges), unclear=letters.count(None))
 

@@ -71,7 +71,7 @@ class Likelihood(_LocalModel, name="likelihood"):
     def compare(self, text: str, one: str, two: str) -> Judgment:
         """Compare the mean log-probabilities of the continuations' tokens."""
         before = self.tokenizer(text)["input_ids"]
-        first, second = (float(self.log_probabilities(before, each).mean()) for each in (one, two))
+        first, second = (float(self.log_probabilities(before, continuation).mean()) for continuation in (one, two))
         return Judgment(0.5 if first == second else float(first > second))
 
 
@@ -94,4 +94,4 @@ class Prompted(_LocalModel, QuestionJudge, name="prompted"):
             before, blank = apply_template(self.tokenizer, [message], True, 'chat = "off" in the judge, or '), ""
         else:
             before, blank = self.tokenizer(f"{prompt}\nAnswer:")["input_ids"], " "
-        return max(LETTERS, key=lambda each: float(self.log_probabilities(before, f"{blank}{each}").sum()))
+        return max(LETTERS, key=lambda letter: float(self.log_probabilities(before, f"{blank}{letter}").sum()))

@@ -94,15 +94,15 @@ def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bo
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
     ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
     moves = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
-    if all(each is None for each in moves):
+    if all(move is None for move in moves):
         moves = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
-    findings = [each for each in moves if each is not None]
-    if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
+    findings = [move for move in moves if move is not None]
+    if across and {Status.regression, Status.improved} <= {finding.status for finding in findings}:
         detail = f"{differ}; some models run more often and some less; their times decide"
         return Finding(Status.inconclusive, "other mix of forwards", detail, effect(a, b))
     same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
     order = (Status.regression, Status.inconclusive, Status.improved)
-    return min(findings, key=lambda each: order.index(each.status), default=same)
+    return min(findings, key=lambda finding: order.index(finding.status), default=same)
 
 
 def _forwards_of(role: str, row: GenerationSummary) -> int:
@@ -176,8 +176,8 @@ def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits:
 
     The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
     """
-    theirs = {each["name"]: each for each in new.metrics}
-    ours = next(each for each in base.metrics if each["name"] == name)
+    theirs = {entry["name"]: entry for entry in new.metrics}
+    ours = next(entry for entry in base.metrics if entry["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
     scored = [[row for row in side if name in row.values] for side in rows]
     if not any(scored):
@@ -241,13 +241,15 @@ def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: st
         detail = f"{fewest if after else 0} of {FEWEST_ROUNDS} repeats on one side; help: --repeats {FEWEST_ROUNDS}"
         return Finding(Status.inconclusive, "too few repeats", detail, "too few repeats")
     test = welch(before, [x for session in after for x in session])
-    changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
+    changes = [100.0 * math.expm1(welch(before, session).difference) for session in after]
     change = 100.0 * math.expm1(test.difference)
-    statuses = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
+    statuses = {_status(test.p < limits.alpha, percent, limits.max_slowdown) for percent in (change, *changes)}
     status = statuses.pop() if len(statuses) == 1 else Status.same
     x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
-    by = f" (by session {', '.join(f'{each:+.1f}' for each in changes)})" if len(changes) > 1 else ""
-    by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""
+    by = f" (by session {', '.join(f'{percent:+.1f}' for percent in changes)})" if len(changes) > 1 else ""
+    by += (
+        ", which do not agree" if len({_status(True, percent, limits.max_slowdown) for percent in changes}) > 1 else ""
+    )
     rounds = sum(map(len, after))
     detail = (
         f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds"

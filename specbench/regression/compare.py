@@ -125,7 +125,7 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
         decoded = decoded._replace(
             detail=f"{text}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({text})"
         )
-    scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    scored = [checks.quality(base, new, method, metric["name"], limits) for metric in base.metrics]
     return [
         verdict("decoding", decoded),
         *(verdict("quality", finding) for finding in scored if finding),
@@ -143,19 +143,19 @@ def _with_other_draft(
 ) -> list[tuple[str, Finding]]:
     """Return the findings on a method whose drafts come from another model or head. Only a lossless one can be compared."""
     replaced = replaced_drafts(base, new)
-    why = "; ".join(each for part in parts for each in replaced[part])
+    why = "; ".join(change for part in parts for change in replaced[part])
     if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
         detail = f"{why}; only the drafts of a lossless method can be compared"
         return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
     findings = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
-    scored = [checks.quality(base, new, method, each["name"], limits) for each in base.metrics]
+    scored = [checks.quality(base, new, method, metric["name"], limits) for metric in base.metrics]
     if (inexact := _inexact(base, new)) and findings[0][1].status is Status.regression:
         undecided = findings[0][1]._replace(status=Status.inconclusive, detail=f"{findings[0][1].detail}; {inexact}")
         findings[0] = ("decoding", undecided)
-    explained = [(aspect, each._replace(detail=f"{each.detail}; {why}")) for aspect, each in findings]
+    explained = [(aspect, finding._replace(detail=f"{finding.detail}; {why}")) for aspect, finding in findings]
     titles = {Status.regression: "slower with the new draft", Status.improved: "faster with the new draft"}
-    speeds = [(aspect, each._replace(title=titles.get(each.status, each.title))) for aspect, each in timed]
-    return [*explained, *(("quality", each) for each in scored if each), *speeds]
+    speeds = [(aspect, finding._replace(title=titles.get(finding.status, finding.title))) for aspect, finding in timed]
+    return [*explained, *(("quality", finding) for finding in scored if finding), *speeds]
 
 
 def _draft_findings(
@@ -170,7 +170,7 @@ def _draft_findings(
     a, b = shared(base.generations[method], new.generations[method])
     if not a:
         return [("decoding", Finding(Status.incomparable, "nothing to compare", "no generation is on both sides", "–"))]
-    is_timed = any(each.status in DECIDED for each in timed)
+    is_timed = any(finding.status in DECIDED for finding in timed)
     findings = [("decoding", _draft_outputs(base, a, b)), ("acceptance", _draft_acceptance(a, b, limits, is_timed))]
     return findings if limits.counters_only else [*findings, ("cost", _draft_cost(base, new, method, parts, is_timed))]
 
@@ -256,13 +256,13 @@ def _timed(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits)
 
 def _no_speed(base: MeasuredRun, new: MeasuredRun, over: str) -> str:
     """Return why times cannot be compared; empty if they can."""
-    if any(over not in each.spec.methods for each in (base, new)):
+    if any(over not in run.spec.methods for run in (base, new)):
         role = "the reference for the engine" if over == ANCHOR else "the baseline"
         return f"{over}, {role}, was not measured in both runs" + ("; help: add it with -m" if over == ANCHOR else "")
     if not base.sessions or not new.sessions:
         return "one side has no timing"
-    devices = [each.spec.device for each in (base, new)]
-    conditions = [{key: each.environment.get(key, "") for key in TIMING} for each in (base, new)]
+    devices = [run.spec.device for run in (base, new)]
+    conditions = [{key: run.environment.get(key, "") for key in TIMING} for run in (base, new)]
     other = tables(
         "", *({key: "unknown" if value == "" else value for key, value in side.items()} for side in conditions)
     )
@@ -273,8 +273,8 @@ def _inexact(base: MeasuredRun, new: MeasuredRun) -> str:
     """Return why bitwise equal results cannot be required; empty if they can."""
     if base.spec.device != "cpu" or not base.environment.get("instructions"):
         return "compared with tolerance (not on a known CPU)"
-    other = tables("", *({key: each.environment.get(key) for key in EXACT} for each in (base, new)))
-    other += tables("engine", *({"name": each.spec.engine, "device": each.spec.device} for each in (base, new)))
+    other = tables("", *({key: run.environment.get(key) for key in EXACT} for run in (base, new)))
+    other += tables("engine", *({"name": run.spec.engine, "device": run.spec.device} for run in (base, new)))
     return f"compared with tolerance ({'; '.join(other)})" if other else ""
 
 
@@ -315,11 +315,11 @@ def differences(base: MeasuredRun, new: MeasuredRun) -> list[str]:
         )
         if ours != theirs
     ]
-    ours, theirs = (each.methods[each.baseline].options for each in (a, b))
+    ours, theirs = (spec.methods[spec.baseline].options for spec in (a, b))
     out += [f"baseline {a.baseline}: {change}" for change in changed_settings(ours, theirs)]
     out += tables("task option", a.task.options, b.task.options)
     out += tables("data", _data(a), _data(b))
-    out += tables("decoding", *(but(to_table(each.decoding), "repeats") for each in (a, b)))
+    out += tables("decoding", *(but(to_table(spec.decoding), "repeats") for spec in (a, b)))
     drafts = replaced_drafts(base, new)
     out += sources("model", a.pair.models, b.pair.models, drafts)
     return out + sources("head", a.pair.heads, b.pair.heads, drafts)
@@ -345,7 +345,7 @@ def changed_settings(one: Mapping[str, Any], other: Mapping[str, Any], path: str
 def _setting(value: Any) -> str:
     """Return a setting as text; a table becomes `name(key = value, ...)`."""
     if isinstance(value, Mapping):
-        values = ", ".join(f"{key} = {_setting(each)}" for key, each in value.items() if key != "name")
+        values = ", ".join(f"{key} = {_setting(inner)}" for key, inner in value.items() if key != "name")
         return f"{value.get('name', '')}({values})" if values else str(value.get("name", "{}"))
     return "default" if value is None else shortened(str(value))
 
@@ -365,7 +365,7 @@ def _changes(what: str, a: WeightSource | None, b: WeightSource | None) -> list[
     changes = tables(what, but(_identity(a), "checksum"), but(_identity(b), "checksum"))
     if a.checksum == b.checksum:
         return changes
-    before, after = (f"{each.checksum or 'none'} of {shown(each.source)}" for each in (a, b))
+    before, after = (f"{source.checksum or 'none'} of {shown(source.source)}" for source in (a, b))
     return [f"{what} checksum: {sides(before, after)}", *changes]
 
 

@@ -77,7 +77,7 @@ def of_run(folder: Path) -> MeasuredRun:
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
     environment = read_sealed(folder / ENVIRONMENT, Environment)
-    names = {each["name"] for each in scores["metrics"]}
+    names = {metric["name"] for metric in scores["metrics"]}
     values = {
         (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in names}
         for row in scores["rows"]
@@ -87,7 +87,7 @@ def of_run(folder: Path) -> MeasuredRun:
     return MeasuredRun(
         spec=spec,
         environment=conditions(environment),
-        metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
+        metrics=[{key: metric[key] for key in ("name", "signature", "combine")} for metric in scores["metrics"]],
         groups=groups,
         generations={
             name: [_generation(r, values.get(r.key, {})) for r in complete(records, name)] for name in methods
@@ -142,13 +142,13 @@ def pooled(cells: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     Counters are those of the first session. The number of failures is the largest of any session.
     """
     out: dict[str, MeasuredRun] = {}
-    for each in cells:
-        key = json.dumps([each.spec.sha256, each.environment], sort_keys=True)
+    for run in cells:
+        key = json.dumps([run.spec.sha256, run.environment], sort_keys=True)
         if key in out:
-            problems = [*out[key].problems, *each.problems]
-            failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
-            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed, problems=problems)
-        out[key] = each
+            problems = [*out[key].problems, *run.problems]
+            failed = {name: max(count, run.failed.get(name, 0)) for name, count in out[key].failed.items()}
+            run = replace(out[key], sessions=[*out[key].sessions, *run.sessions], failed=failed, problems=problems)
+        out[key] = run
     return list(out.values())
 
 

@@ -106,7 +106,7 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
         raise ConfigError(f"{path} has no runs; {recording}")
     requests = [request_of(command, path) for command in table["commands"]]
     try:
-        snapshot = Snapshot(requests, [_run_of(each, path) for each in table["runs"]], table["counters_only"])
+        snapshot = Snapshot(requests, [_run_of(run, path) for run in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
@@ -135,7 +135,7 @@ def request_of(command: Command, path: Path | str = "options") -> Request:
         raise ConfigError(
             f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
         )
-    names = {each.name for each in fields(Options)}
+    names = {option.name for option in fields(Options)}
     for key in command["options"]:
         if key not in names:
             raise ConfigError(f"{path}: unknown option '{key}'{hint(key, names)}")
@@ -171,14 +171,14 @@ def _run_text(run: MeasuredRun) -> str:
     methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
     lines.append(f'"costs":{_compact(run.costs)}')
-    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(each)) for each in run.sessions) + "]")
+    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(session)) for session in run.sessions) + "]")
     return "{" + ",\n ".join(lines) + "}"
 
 
 def _packed(rows: list[GenerationSummary], run: MeasuredRun) -> dict[str, Any]:
     """Return generations as rows of numbers, under lists of roles and metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
-    names = [each["name"] for each in run.metrics]
+    names = [metric["name"] for metric in run.metrics]
     return {"roles": roles, "rows": [
         [row.sample, row.repeat, row.ids, row.tokens, row.rounds, row.drafted, row.tested, row.accepted,
          [row.forwards.get(role) for role in roles], [row.values.get(name) for name in names]]
@@ -191,17 +191,17 @@ def _rounded(session: Timings) -> Timings:
 
 
 def _run_of(stored: dict[str, Any], path: Path) -> MeasuredRun:
-    names = [each["name"] for each in stored["metrics"]]
+    names = [metric["name"] for metric in stored["metrics"]]
     same_as = stored.pop("same_as", {})
     generations = {
         method: [_row_of(row, table["roles"], names, same_as) for row in table["rows"]]
         for method, table in stored["generations"].items()
     }
     sessions = [
-        {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
+        {name: [(int(n), s) for n, s in rounds] for name, rounds in session.items()} for session in stored["sessions"]
     ]
     spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
-    costs = {method: {role: (n, s) for role, (n, s) in each.items()} for method, each in stored["costs"].items()}
+    costs = {method: {role: (n, s) for role, (n, s) in by_role.items()} for method, by_role in stored["costs"].items()}
     run = MeasuredRun(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
     return replace(run, problems=_missing(run))
 

@@ -148,13 +148,13 @@ class Profile:
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
-        jackknife = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
+        jackknife = [speed for profile in self.left_out() if (speed := profile._speedup(levels, plan)) is not None]
         return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
     def _speedup(self, levels: Sequence[str], plan: ChainPlan) -> float | None:
         """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
         pairings = [self.pairing(low, high) for high, low in pairwise(levels)]
-        rates = [each.acceptance for each in reversed(pairings) if each]
+        rates = [pairing.acceptance for pairing in reversed(pairings) if pairing]
         if len(rates) < len(pairings):
             return None
         return polybasic.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
@@ -212,7 +212,7 @@ def _read(rows: Mapping[str, Records], level: str) -> Sizes:
 
 def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
     """Return the seconds of forwards by tokens read; beyond those of `at`, at the steepest measured slope."""
-    return fitted(sums_of(sizes, REST), [each for each in at if each <= REST] or at[:1]).most
+    return fitted(sums_of(sizes, REST), [size for size in at if size <= REST] or at[:1]).most
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -343,7 +343,7 @@ def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
         two = tuple((low, here, high)[i] for i in reversed(middle.models))
         chains.setdefault(two, Candidate(two, middle.two, profile.predicted(two, middle.two)))
         chains[high, here, low] = _with_middle(profile, gamma, middle.three, middle.pays)
-    return sorted(chains.values(), key=lambda each: -each.plan.speedup)
+    return sorted(chains.values(), key=lambda candidate: -candidate.plan.speedup)
 
 
 def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> Candidate:
@@ -370,11 +370,11 @@ def candidates_table(chains: Sequence[Candidate]) -> Table:
     words = {True: "keep", False: "leave out", None: HUNDREDTHS.text(None)}
     rows = [
         [
-            " > ".join(each.levels), TIMES.text(each.speedup), str(each.plan.drafted),
-            str(each.plan.thresholds[0]) if each.plan.thresholds else HUNDREDTHS.text(None),
-            *(words[verdict] for verdict in (each.printed, each.corrected, each.exact)),
+            " > ".join(chain.levels), TIMES.text(chain.speedup), str(chain.plan.drafted),
+            str(chain.plan.thresholds[0]) if chain.plan.thresholds else HUNDREDTHS.text(None),
+            *(words[verdict] for verdict in (chain.printed, chain.corrected, chain.exact)),
         ]
-        for each in chains
+        for chain in chains
     ]  # fmt: skip
     return Table("Candidates", heads, rows)
 

@@ -56,7 +56,7 @@ class Format:
         if isinstance(value, Spread):
             return f"{self.number(value.mean)} ± {self.number(value.deviation)}"
         if isinstance(value, Mapping):
-            return " ".join(f"{name} {self.number(each)}" for name, each in value.items()) or NONE
+            return " ".join(f"{name} {self.number(number)}" for name, number in value.items()) or NONE
         if isinstance(value, list):
             return " ".join(map(self.number, value)) or NONE
         return self.number(value) + self.suffix

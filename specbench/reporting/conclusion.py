@@ -169,7 +169,7 @@ def _number(summary: RunSummary, row: MethodSummary) -> float:
 
 
 def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
-    return exp(sum(log(each.speedup.value) for each in values) / len(values))
+    return exp(sum(log(measured.speedup.value) for measured in values) / len(values))
 
 
 def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
@@ -177,7 +177,7 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
     name = f"{method}, {standing}," if standing else method
     clock = values[0].clock
     same = {True: SAME_DISTRIBUTION, False: "" if standing else ", but it is not lossless", None: ""}[line.lossless]
-    least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
+    least, *_, most = sorted([*values, *values], key=lambda measured: measured.speedup.value)
     if len(values) == 1:
         (only,) = values
         change = _score_change(only.summary, only.row)
@@ -193,14 +193,16 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
             fact = f"is {TIMES.text(only.speedup)} as fast as {line.baseline}"
         synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
         return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
-    span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
-    scores = _score_range([(each.summary, each.row) for each in values])
-    if all(each.speedup.low is None for each in values):
+    span = " to ".join(
+        f"{TIMES.number(measured.speedup.value)}x ({measured.summary.spec.task.name})" for measured in (least, most)
+    )
+    scores = _score_range([(measured.summary, measured.row) for measured in values])
+    if all(measured.speedup.low is None for measured in values):
         which = f"{method}, {standing}" if standing else method
         over = "" if f"over {line.baseline}" in standing else f" over {line.baseline}"
         return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}.{scores} Intervals need more prompts."
-    faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
-    slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
+    faster = sum(measured.speedup.low is not None and measured.speedup.low > 1.0 for measured in values)
+    slower = sum(measured.speedup.high is not None and measured.speedup.high < 1.0 for measured in values)
     than, runs = f"than {line.baseline} in", len(values)
     if max(faster, slower) == runs:
         which = f"significantly {'faster' if faster else 'slower'} {than} {'both' if runs == 2 else f'all {runs}'} runs"

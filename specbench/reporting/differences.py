@@ -54,7 +54,7 @@ def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
         id(summary): [summary.pair, summary.task, *summary.spec.changes] for summary in summaries
     }
     for i, (summary, row) in enumerate(lines):
-        of_method = {each.heading for each in properties[i] if each.scope.startswith(OF_METHOD)}
+        of_method = {prop.heading for prop in properties[i] if prop.scope.startswith(OF_METHOD)}
         words[id(summary)] += [
             f"{row.method} {heading} = {texts[i]}" if heading in of_method else f"{heading} = {texts[i]}"
             for heading, texts in columns.items()
@@ -78,13 +78,13 @@ def folders(summaries: Sequence[RunSummary]) -> list[str]:
 def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[MergedRow]) -> dict[str, list[str]]:
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     for of_line in properties:
-        for each in of_line:
-            seen[each.heading, each.scope].add(each.text)
+        for prop in of_line:
+            seen[prop.heading, prop.scope].add(prop.text)
     differ = {heading for (heading, _), texts in seen.items() if len(texts) > 1}
-    headings = dict.fromkeys(each.heading for of_line in properties for each in of_line if each.heading in differ)
+    headings = dict.fromkeys(prop.heading for of_line in properties for prop in of_line if prop.heading in differ)
     # of several properties with one heading, the first is shown:
-    texts = [{each.heading: each.text for each in reversed(of_line)} for of_line in properties]
-    columns = {heading: [each.get(heading, NONE) for each in texts] for heading in headings}
+    texts = [{prop.heading: prop.text for prop in reversed(of_line)} for of_line in properties]
+    columns = {heading: [by_heading.get(heading, NONE) for by_heading in texts] for heading in headings}
     rows = [
         (line.summary.task, line.method.label, *(column[i] for column in columns.values()))
         for i, line in enumerate(lines)
@@ -114,8 +114,8 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
         ),
         Property("baseline", summary.baseline),
         *_method(summary, row),
-        *(each for role, model in summary.models.items() for each in _weights(role, model, pair)),
-        *(each for name, head in summary.heads.items() for each in _weights(f"head {name}", head, pair)),
+        *(prop for role, model in summary.models.items() for prop in _weights(role, model, pair)),
+        *(prop for name, head in summary.heads.items() for prop in _weights(f"head {name}", head, pair)),
         Property("engine", summary.spec.engine),
         Property("device", summary.spec.device),
         Property("placement", summary.placement or NONE),

@@ -63,12 +63,12 @@ class ExpectationVerdict:
     @property
     def counted(self) -> list[Outcome]:
         """The outcomes at points that can contradict the expectation, and that have an interval."""
-        return [each.outcome for each in self.outcomes if each.outcome not in NOT_COUNTED]
+        return [point.outcome for point in self.outcomes if point.outcome not in NOT_COUNTED]
 
     @property
     def needed(self) -> int | None:
         """The prompts that would decide half of the outcomes within the noise, if the differences are as measured."""
-        numbers = [each.needed for each in self.outcomes if each.needed is not None]
+        numbers = [point.needed for point in self.outcomes if point.needed is not None]
         median = statistics.median(numbers) if numbers else math.inf
         return ceil_to_two_digits(median) if math.isfinite(median) else None
 
@@ -78,7 +78,7 @@ def outcomes_of(
 ) -> list[ExpectationVerdict]:
     """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
     compare = comparisons or Comparisons()
-    return [_verdict(each, points, compare) for each in suite.expect]
+    return [_verdict(expectation, points, compare) for expectation in suite.expect]
 
 
 def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
@@ -95,11 +95,11 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     for verdict in verdicts:
         by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
     sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
-    several = [ERRORS] if sum(each.total() for each in by_source.values()) > 1 else []
+    several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [
         *sentences,
         *several,
-        *([SELECTED] if any(each.expected.best and each.counted for each in verdicts) else []),
+        *([SELECTED] if any(verdict.expected.best and verdict.counted for verdict in verdicts) else []),
     ]
 
 
@@ -123,7 +123,7 @@ def _line(verdict: ExpectationVerdict) -> str:
         settings[decided.outcome].append(decided.setting)
     if not settings:
         return f"{says}: not compared, since no run has both sides"
-    counts = _counted(each.outcome for each in verdict.outcomes)
+    counts = _counted(point.outcome for point in verdict.outcomes)
     needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
     contradicted = settings[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
@@ -138,16 +138,16 @@ def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
     counts = Counter(outcomes)
     if counts.total() == 1:
         return str(next(iter(counts)))
-    return ", ".join(f"{counts[each]} of {counts.total()} {each}" for each in Outcome if counts[each])
+    return ", ".join(f"{counts[outcome]} of {counts.total()} {outcome}" for outcome in Outcome if counts[outcome])
 
 
 def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> ExpectationVerdict:
-    outcomes = tuple(each for group in _groups(expected, points) for each in _outcomes(expected, group, compare))
+    outcomes = tuple(result for group in _groups(expected, points) for result in _outcomes(expected, group, compare))
     if not expected.beside:
         return ExpectationVerdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
-    beside = (each.outcome for group in _groups(other, points) for each in _outcomes(other, group, compare))
-    return ExpectationVerdict(expected, outcomes, tuple(each for each in beside if each not in NOT_COUNTED))
+    beside = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
+    return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in beside if outcome not in NOT_COUNTED))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
@@ -213,7 +213,7 @@ def _compared(
         comparisons = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
     else:
         comparisons = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
-    yield from (each for each in comparisons if each is not None)
+    yield from (comparison for comparison in comparisons if comparison is not None)
 
 
 def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
@@ -225,7 +225,7 @@ def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected:
     for point in chosen:
         settings[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(each, key=lambda p: _signed(p, expected.value, sign)) for each in settings.values()]
+    return [max(members, key=lambda p: _signed(p, expected.value, sign)) for members in settings.values()]
 
 
 def _signed(point: Point, value: str, sign: float) -> float:

@@ -300,17 +300,19 @@ def _device(name: str) -> str:
 def conditions(summaries: Sequence[RunSummary]) -> str:
     """Return pairs, tasks, temperature, prompts and repeats, engine, device, and the clock of the headline speedup."""
     parts = [
-        _joined("pair", "pairs", (each.pair for each in summaries)),
-        _joined("task", "tasks", (each.task for each in summaries)),
+        _joined("pair", "pairs", (summary.pair for summary in summaries)),
+        _joined("task", "tasks", (summary.task for summary in summaries)),
         _joined("", "temperatures", map(sampling_of, summaries)),
-        _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
-        _joined("engine", "engines", (each.spec.engine for each in summaries)),
-        _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined("", "sets of prompts", (_prompts(summary) for summary in summaries)),
+        _joined("engine", "engines", (summary.spec.engine for summary in summaries)),
+        _joined("", "machines", (_machine(summary) for summary in summaries)),
         _joined(
-            "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
+            "changed:",
+            "sets of changes",
+            ("; ".join(summary.spec.changes) for summary in summaries if summary.spec.changes),
         ),
-        _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
-        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
+        _joined("not real:", "kinds of simulation", (summary.simulated for summary in summaries if summary.simulated)),
+        _joined("speedups by", "clocks", (f"{summary.clock.replace(' ', '-')} time" for summary in summaries)),
     ]
     return ", ".join(filter(None, parts))
 
@@ -324,10 +326,12 @@ def page_title(summaries: Sequence[RunSummary]) -> str:
 def setup_line(summaries: Sequence[RunSummary]) -> str:
     """Return the line below a title: date, models, machine, temperature, prompts and repeats."""
     parts = [
-        _joined("measured on", "dates", (each.environment.get("date", "") for each in summaries)),
+        _joined("measured on", "dates", (summary.environment.get("date", "") for summary in summaries)),
         _joined("models", "sets of models", map(_sources, summaries)),
         _joined(
-            "", "machines", (f"{each.machine}, {counted(each.environment['threads'], 'thread')}" for each in summaries)
+            "",
+            "machines",
+            (f"{summary.machine}, {counted(summary.environment['threads'], 'thread')}" for summary in summaries),
         ),
         _joined("", "temperatures", map(sampling_of, summaries)),
         _joined("", "sets of prompts", map(_prompts, summaries)),
@@ -341,7 +345,7 @@ def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
     for summary in summaries:
         for label, spec in summary.spec.methods.items():
             uses[spec.preset].append((summary, label))
-    return [_method_line(name, each) for name, each in uses.items()]
+    return [_method_line(name, used) for name, used in uses.items()]
 
 
 def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
@@ -350,7 +354,7 @@ def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
     declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
     parts = [
         _description(name),
-        _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),
+        _joined("draft length", "draft lengths", (spec.traits.draft_length for spec in specs)),
         declared[specs[-1].lossless],
     ]
     return ": ".join(filter(None, (name, "; ".join(filter(None, parts)))))

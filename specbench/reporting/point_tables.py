@@ -44,7 +44,7 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
         spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in shown)))
     row_keys = _row_dimensions(spec, shown)
     grid: Cells = {
-        row: {column: _merged(spec, each) for column, each in cells.items()}
+        row: {column: _merged(spec, members) for column, members in cells.items()}
         for row, cells in _grouped(row_keys, spec.columns, shown).items()
     }
     if spec.best:
@@ -98,9 +98,9 @@ def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]
     """Return the dimensions of the rows, and others that distinguish points with different values in one place."""
     keys = spec.rows
     for key in DISTINGUISHING:
-        cells = [each for row in _grouped(keys, spec.columns, points).values() for each in row.values()]
-        clashing = [each for each in cells if any(len(_values(each, value)) > 1 for value in spec.values)]
-        differs = any(len({point.dimension(key) for point in each}) > 1 for each in clashing)
+        cells = [members for row in _grouped(keys, spec.columns, points).values() for members in row.values()]
+        clashing = [members for members in cells if any(len(_values(members, value)) > 1 for value in spec.values)]
+        differs = any(len({point.dimension(key) for point in members}) > 1 for members in clashing)
         if differs and key not in keys + spec.columns:
             keys = (*keys, key)
     return keys
@@ -110,14 +110,14 @@ def _values(points: Sequence[Point], name: str) -> list[PointValue]:
     """Return the different values of points in one place. The 1.00 of a baseline in two runs is one value."""
     out: list[PointValue] = []
     for point in points:
-        if (each := point.values.get(name)) is not None and each not in out:
-            out.append(each)
+        if (value := point.values.get(name)) is not None and value not in out:
+            out.append(value)
     return out
 
 
 def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
     """Return the points of one place as one. A run's own points and those of its curve or its judge have different values."""
-    values = {key: each for point in reversed(points) for key, each in point.values.items() if each is not None}
+    values = {key: value for point in reversed(points) for key, value in point.values.items() if value is not None}
     assert all(len(_values(points, value)) <= 1 for value in spec.values), "the run distinguishes all others"
     return replace(points[0], values=values)
 
@@ -180,7 +180,7 @@ def _headings_have_values(spec: TableSpec) -> bool:
 def _row_text(key: str, word: str | float | None, cells: Mapping[Coordinates, Point]) -> str:
     if key == "method":
         simulated = next(iter(cells.values())).simulated
-        return " ".join([str(word), *(f"({each})" for each in simulated.split())])
+        return " ".join([str(word), *(f"({label})" for label in simulated.split())])
     return dimension_text(key, word)
 
 
@@ -215,7 +215,10 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
     Untimed runs have no speeds, which is no reason for a warning.
     """
     measured = {name for point in points for name in point.values}
-    names = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
+    names = [
+        *(value for spec in suite.tables for value in spec.values),
+        *(expectation.value for expectation in suite.expect),
+    ]
     names += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
     missing = [name for name in dict.fromkeys(names) if name not in measured and (is_timed or not _is_speed(name))]
     return [f"! no value '{name}'{hint(name, measured).partition(';')[0]}" for name in missing]

@@ -167,9 +167,9 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
     def is_beside(row: Reference) -> bool:
         forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
         return any(
-            row.metric in point.paper and point.number(row.metric) is not None and each.covers(point)
+            row.metric in point.paper and point.number(row.metric) is not None and form.covers(point)
             for point in points
-            for each in forms
+            for form in forms
         )
 
     return [row for row in reference_of(suite.of) if not is_beside(row)]

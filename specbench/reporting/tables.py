@@ -360,7 +360,7 @@ def _together(records: Mapping[str, Records], method: str) -> Records:
 def _settings(summary: RunSummary) -> tuple[object, ...]:
     """Return what has to be equal, besides the machine: models with engine and placement, methods, sampling."""
     spec, decoding = summary.spec, replace(summary.decoding, max_new_tokens=0, repeats=0)  # these differ by task
-    methods = {label: each.options for label, each in spec.methods.items()}
+    methods = {label: method.options for label, method in spec.methods.items()}
     return spec.pair.models, spec.pair.heads, methods, decoding, spec.device
 
 

@@ -99,7 +99,9 @@ def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
     The values are the thresholds `tau_train` and `tau_inf`, and `score_per_second`: the main score divided by the seconds of
     a generation. The best setting is chosen by the latter.
     """
-    return [_with_thresholds(suite, each) if each.method == "sprinter" and not each.group else each for each in points]
+    return [
+        _with_thresholds(suite, point) if point.method == "sprinter" and not point.group else point for point in points
+    ]
 
 
 def _with_thresholds(suite: Suite, point: Point) -> Point:

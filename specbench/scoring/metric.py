@@ -75,11 +75,11 @@ def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
     values: dict[str, list[float | list[float]]] = defaultdict(list)
     groups: dict[str, int] = {}
     group_of: dict[str, int] = {}
-    for each in scored:
-        values[each.sample].append(each.value)
-        group_of[each.sample] = groups.setdefault(each.group, len(groups))
+    for generation in scored:
+        values[generation.sample].append(generation.value)
+        group_of[generation.sample] = groups.setdefault(generation.group, len(groups))
     rows = combiner(name).rows
-    return np.array([[*rows(each), group_of[sample]] for sample, each in values.items()], dtype=float)
+    return np.array([[*rows(repeats), group_of[sample]] for sample, repeats in values.items()], dtype=float)
 
 
 def pass_at(k: int, n: int, right: float) -> float:

@@ -139,13 +139,13 @@ class Sequences:
         n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
         tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
         features, targets = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
-        for i, each in enumerate(rows):
-            m = len(each["token"]) - 1
-            tokens[i, :m] = each["token"][1:]
-            features[i, :m] = each["feature"][:-1].float()
-            targets[i, :m] = each["feature"][1:].float()
-            counts[i, :m] = each["own"][1:]
-        return EagleBatch(*(each.to(self._device) for each in (tokens, features, targets, counts)))
+        for i, columns in enumerate(rows):
+            m = len(columns["token"]) - 1
+            tokens[i, :m] = columns["token"][1:]
+            features[i, :m] = columns["feature"][:-1].float()
+            targets[i, :m] = columns["feature"][1:].float()
+            counts[i, :m] = columns["own"][1:]
+        return EagleBatch(*(tensor.to(self._device) for tensor in (tokens, features, targets, counts)))
 
 
 # Training
@@ -292,8 +292,8 @@ class _Fit:
         self.done += 1
         recipe = self.recipe
         warm = min(self.done / (recipe.warm_up or max(self.total // 20, 1)), 1.0)
-        for each in self._optimizer.param_groups:
-            each["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
         losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe.noise)
         self._optimizer.zero_grad()
         loss = losses.regression.mean() + recipe.ce * losses.cross_entropy.mean()

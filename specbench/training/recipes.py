@@ -171,10 +171,10 @@ def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
     """Return the keys of a kind's recipe, with their defaults and meanings."""
     parts = (FinetuneRecipe(),) if kind == TrainKind.finetune else RECIPES[HeadKind(kind)]
     return {
-        each.name: (getattr(part, each.name), meaning_of(each))
+        attribute.name: (getattr(part, attribute.name), meaning_of(attribute))
         for part in parts
-        for each in fields(part)
-        if each.name not in FIXED
+        for attribute in fields(part)
+        if attribute.name not in FIXED
     }
 
 
@@ -192,7 +192,7 @@ def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
     if kind == HeadKind.eagle:
         return recipe["most"], recipe["temperature"]
-    return tuple(recipe[each.name] for each in fields(RECIPES[kind][0]) if each.name not in FIXED)
+    return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 
 def training_share(recipe: Table) -> float:
@@ -200,9 +200,9 @@ def training_share(recipe: Table) -> float:
     return AUTHORS_SHARE if recipe.get("split") == "rows" else SPLITS.count("train") / len(SPLITS)
 
 
-def meaning_of(each: "Field[Any]") -> str:
+def meaning_of(attribute: "Field[Any]") -> str:
     """Return what a field of a recipe means."""
-    return str(each.metadata[MEANING])
+    return str(attribute.metadata[MEANING])
 
 
 def _rate_at(width: int) -> float:

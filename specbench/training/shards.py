@@ -92,7 +92,7 @@ def _write(
     for text, made in zip(texts, make(texts), strict=True):
         rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
         advance()
-    whole = joined([each for each in rows if len(each["text"])])
+    whole = joined([columns for columns in rows if len(columns["text"])])
     part = path.with_suffix(".part")
     with named(path):
         save_file({key: column.contiguous() for key, column in whole.items()}, part)
@@ -164,7 +164,7 @@ def size_plan(count: int, size: int, generated: bool, is_limited: bool, folder: 
 
 def free_bytes(folder: Path) -> int:
     """Return the free bytes of the disk of a folder, which need not exist."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     return shutil.disk_usage(there).free
 
 

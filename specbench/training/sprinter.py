@@ -65,10 +65,10 @@ def _rollout(
     tokens, drafted = [], []
     while len(tokens) < rollout.steps and not (tokens and tokens[-1] in eos):
         read = ids + tokens
-        q_logits, p_logits = (each.score(read, len(read) - 1) for each in (draft, target))  # (1, V)
+        q_logits, p_logits = (model.score(read, len(read) - 1) for model in (draft, target))  # (1, V)
         x = read_tokens(sampler.draw(q_logits)[0])
         drafted += x
-        q, p = (float(confidence(each)[0, x[0]]) for each in (q_logits, p_logits))
+        q, p = (float(confidence(logits)[0, x[0]]) for logits in (q_logits, p_logits))
         tokens += x if q <= ACCEPTABLE * p else read_tokens(sampler.draw(p_logits)[0])
     return tokens, drafted
 
@@ -100,8 +100,8 @@ def balanced(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
     positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
-    least = min(len(each) for each in positions if len(each))
-    picks = [each[torch.randperm(len(each), generator=generator)[:least]] for each in positions]
+    least = min(len(indices) for indices in positions if len(indices))
+    picks = [indices[torch.randperm(len(indices), generator=generator)[:least]] for indices in positions]
     return chosen(rows, torch.cat(picks).sort().values)
 
 

@@ -58,9 +58,9 @@ class Texts:
     def held_out(self, seed: int) -> "list[Text]":
         """Return the texts that no head was trained or chosen on: those of the test split, one of each task in turn."""
         by_task: dict[str, list[Text]] = {}
-        for each in self.texts:
-            if split_of(each.number, seed) == "test":
-                by_task.setdefault(each.task, []).append(each)
+        for text in self.texts:
+            if split_of(text.number, seed) == "test":
+                by_task.setdefault(text.task, []).append(text)
         return [text for turn in itertools.zip_longest(*by_task.values()) for text in turn if text]
 
 
@@ -88,9 +88,9 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
     items: list[tuple[list[int], list[int], Sample, TaskSource]] = []
-    for each in tasks:
-        task = each.task
-        rows, pairs = task.texts(each.source)
+    for source in tasks:
+        task = source.task
+        rows, pairs = task.texts(source.source)
         hashes.append(rows.sha256)
         dialogues: Sequence[list[Message] | None] = task.dialogues(rows.rows) or [None] * len(pairs)
         samples = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
@@ -100,7 +100,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
                 room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
-                    items.append((prompt, rest[:room], sample, each))
+                    items.append((prompt, rest[:room], sample, source))
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
@@ -110,7 +110,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            items.append((prompt, rest + end, sample, each))
+            items.append((prompt, rest + end, sample, source))
     if len(items) < 10:
         raise ConfigError(
             f"{len(items)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
@@ -120,8 +120,8 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
         Text(i, prompt, rest, sample, of.name, of.task.max_new_tokens, of.task.stop)
         for i, (prompt, rest, sample, of) in enumerate(items[: count or None])
     ]
-    sources = list(dict.fromkeys(each.source for each in tasks))
-    about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
+    sources = list(dict.fromkeys(task.source for task in tasks))
+    about: Table = {"tasks": [task.name for task in tasks], "source": ", ".join(sources), "skipped": skip}
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
 
 
@@ -145,7 +145,7 @@ def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
     """Return masks (n,) of the rows in each split, from the text number of each row (n,)."""
     distinct, positions = torch.unique(numbers, return_inverse=True)
     splits = [split_of(number, seed) for number in distinct.tolist()]
-    return {split: torch.tensor([each == split for each in splits])[positions] for split in set(SPLITS)}
+    return {split: torch.tensor([name == split for name in splits])[positions] for split in set(SPLITS)}
 
 
 # Outputs of the models

@@ -112,9 +112,9 @@ class Training:
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
             heads = sprinter.compare(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
-        reports = [each for _, each in heads.values()]
-        sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
-        compared = [{key: value for key, value in each.items() if key != "curve"} for each in reports]
+        reports = [entry for _, entry in heads.values()]
+        sprinter.plot([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
+        compared = [{key: value for key, value in entry.items() if key != "curve"} for entry in reports]
         return Trained(head, {**report, "all": compared}, self._answered(texts, rollout.temperature))
 
     def _specdec(self) -> Trained:

@@ -143,10 +143,10 @@ def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tupl
     bonus is tested there, and a chain's draft follows its model's distribution.
     """
     position = 0
-    for each in output.rounds:
-        if each.tested and each.proposers and each.proposers[0] in roles:
-            yield position, each.proposers[0], each.accepted > 0
-        position += len(each.tokens)
+    for entry in output.rounds:
+        if entry.tested and entry.proposers and entry.proposers[0] in roles:
+            yield position, entry.proposers[0], entry.accepted > 0
+        position += len(entry.tokens)
 
 
 def no_first_tests(method: Method) -> str:

@@ -179,7 +179,7 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
 def generate(method: Method, models: TableModels, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
     """Return exactly `length` tokens, and the rounds that committed them."""
     rounds = list(checked_rounds(method, models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
-    return [token for each in rounds for token in each.tokens], rounds
+    return [token for entry in rounds for token in entry.tokens], rounds
 
 
 def joint_distribution(method: Method, models: TableModels, length: int, **sampling: float) -> Distribution:
@@ -270,8 +270,8 @@ def _joint_distribution(
         nonlocal longest
         stop = StopCriteria(frozenset(), len(models.ids) + length)
         rounds = list(islice(checked_rounds(method, models, sampler, stop), first))
-        longest = max([longest, *(each.drafted for each in rounds)])
-        return tuple(token for each in rounds for token in each.tokens)
+        longest = max([longest, *(entry.drafted for entry in rounds)])
+        return tuple(token for entry in rounds for token in entry.tokens)
 
     return exact_distribution(run, **setting), longest  # type: ignore[arg-type]  # top_k is an int
 

@@ -80,7 +80,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
     resolved, baseline = group[-1], group[0].method
-    needed = {role: each for role, each in models.items() if role in resolved.method.roles()}
+    needed = {role: model for role, model in models.items() if role in resolved.method.roles()}
     tasks: tuple[str, ...] = ()
     if resolved.method.declared_distribution() is None:
         verdict = undeclared(resolved.method, resolved.label)
@@ -93,8 +93,8 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
             loaded = loaded.only(tuple(needed), decided_by=decided_by)
             eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
             reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
-        prompts, tasks = _prompts(chosen, loaded, options), tuple(each.name for each in chosen)
-        dtypes: list[torch.dtype] = [getattr(torch, each.dtype) for each in needed.values()]
+        prompts, tasks = _prompts(chosen, loaded, options), tuple(task.name for task in chosen)
+        dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in needed.values()]
         case = Case(
             resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
             Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
@@ -111,8 +111,8 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         pair=pair_preset.name,
         tasks=tasks,
         device=str(on.device),
-        dtype=", ".join(dict.fromkeys(each.dtype for each in needed.values())),
-        engine=", ".join(dict.fromkeys(each.engine for each in needed.values())),
+        dtype=", ".join(dict.fromkeys(model.dtype for model in needed.values())),
+        engine=", ".join(dict.fromkeys(model.engine for model in needed.values())),
         temperature=options.temperature or 0.0,
         seed=options.seed,
         verdict=verdict,
@@ -128,15 +128,15 @@ def _is_greedy(method: str) -> bool:
 def _prompts(chosen: Sequence[selection.Selected], loaded: LoadedPair, options: Options) -> list[list[int]]:
     """Return the first prompts of each task as token ids. Raises ConfigError if prompts do not fit."""
     rows = [
-        (each, each.data.samples[i]) for i in range(options.limit or 1) for each in chosen if i < len(each.data.samples)
+        (task, task.data.samples[i]) for i in range(options.limit or 1) for task in chosen if i < len(task.data.samples)
     ]
-    firsts = [(each, sample) for each, sample in rows if not sample.after][: options.limit]
+    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
     if not firsts:
-        raise ConfigError(f"{', '.join(each.name for each in chosen)}: no prompt")
+        raise ConfigError(f"{', '.join(task.name for task in chosen)}: no prompt")
     encoded = {
-        each.name: iter(
-            encode_firsts(loaded.tokenizer, each.task, [row for of, row in firsts if of is each], loaded.window)
+        task.name: iter(
+            encode_firsts(loaded.tokenizer, task.task, [row for of, row in firsts if of is task], loaded.window)
         )
-        for each in chosen
+        for task in chosen
     }
-    return [next(encoded[each.name]) for each, _ in firsts]
+    return [next(encoded[task.name]) for task, _ in firsts]

@@ -50,15 +50,15 @@ class DraftedToken(NamedTuple):
 def tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[DraftedToken]:
     """Yield every tested token that a model of `roles` drew. All tokens before it were committed."""
     start = 0
-    for each in output.rounds:
-        for i, role in enumerate(each.proposers[: each.tested]):
-            index = each.untested + i
+    for entry in output.rounds:
+        for i, role in enumerate(entry.proposers[: entry.tested]):
+            index = entry.untested + i
             if role in roles:
-                accepted = i < each.accepted
+                accepted = i < entry.accepted
                 yield DraftedToken(
-                    start + index, i, role, each.tokens[index] if accepted else each.rejected[0], accepted
+                    start + index, i, role, entry.tokens[index] if accepted else entry.rejected[0], accepted
                 )
-        start += len(each.tokens)
+        start += len(entry.tokens)
 
 
 class AcceptanceTest:
@@ -104,7 +104,7 @@ class AcceptanceTest:
         largest = max(self._log_wealth.values())
         if not math.isfinite(largest):
             return 1.0
-        mean = sum(math.exp(each - largest) for each in self._log_wealth.values()) / len(self._log_wealth)
+        mean = sum(math.exp(wealth - largest) for wealth in self._log_wealth.values()) / len(self._log_wealth)
         return min(1.0, math.exp(min(-largest - math.log(mean), 0.0)))
 
     def smallest_factor(self, alarm: float) -> float | None:
@@ -113,8 +113,8 @@ class AcceptanceTest:
         None if they would show none of them.
         """
         need = self._need(alarm)
-        factors = sorted(each for each in FACTORS if each > 1.0)
-        return next((each for each in factors if sum(_information(a, each) for a in self._odds) >= need), None)
+        factors = sorted(factor for factor in FACTORS if factor > 1.0)
+        return next((factor for factor in factors if sum(_information(a, factor) for a in self._odds) >= need), None)
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
         """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
@@ -194,7 +194,7 @@ class MartingaleTest:
     def p(self) -> float:
         """An upper bound for the probability of so large a martingale under the null hypothesis."""
         largest = max(self._log_wealth)
-        log_mean = largest + math.log(sum(math.exp(each - largest) for each in self._log_wealth) / len(LAMBDAS))
+        log_mean = largest + math.log(sum(math.exp(wealth - largest) for wealth in self._log_wealth) / len(LAMBDAS))
         return min(1.0, math.exp(min(-log_mean, 0.0)))
 
     def smallest_shift(self, alarm: float) -> float:
@@ -241,10 +241,10 @@ class SampledStatistics:
         for position, role, accepted in first_tested_tokens(output, roles):
             self._accepted.append(accepted)
             self._expected.append(float(torch.minimum(probs[role][position], pi[position]).sum()))
-        for each in tested_tokens(output, roles):
-            q, p = (float(rows[each.position, each.token]) for rows in (probs[each.role], pi))
+        for drafted in tested_tokens(output, roles):
+            q, p = (float(rows[drafted.position, drafted.token]) for rows in (probs[drafted.role], pi))
             if q > 0.0:  # else only rounding has drawn it
-                self.by_token.add(each.draft_position, min(p / q, 1.0), each.accepted)
+                self.by_token.add(drafted.draft_position, min(p / q, 1.0), drafted.accepted)
 
     @property
     def acceptance(self) -> MartingaleTest:
@@ -354,10 +354,10 @@ def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckR
 
 def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> CheckResult:
     """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
-    varied = {each: test for each, test in tests.items() if test.varied}
+    varied = {statistic: test for statistic, test in tests.items() if test.varied}
     if not varied:
         return CheckResult(name, "every distribution was one-hot", "", None)
-    worst = min(varied, key=lambda each: (varied[each].p, -abs(varied[each].z)))
+    worst = min(varied, key=lambda statistic: (varied[statistic].p, -abs(varied[statistic].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
     shift = test.smallest_shift(ALARM / count)
@@ -365,6 +365,6 @@ def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> CheckResu
         f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f};"
         f" smallest detectable shift: {shift:.2g} standard deviations"
     )
-    statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
+    statistics = {statistic: {"z": other.z, "p": other.p} for statistic, other in varied.items()}
     numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}
     return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})

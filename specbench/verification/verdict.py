@@ -74,7 +74,7 @@ def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Te
     scorers, target = case.declared
     for at, role, accepted in first_tested_tokens(output, case.method.roles()):
         best = logits[role][at].double().topk(2)
-        rows = [logits[each][at : at + 1] for each in scorers]  # n x (1, V)
+        rows = [logits[scorer][at : at + 1] for scorer in scorers]  # n x (1, V)
         # A lenient target may be random at T = 0 too; then both outcomes are right.
         odds = float(target(rows, Sampler(0.0))[0, best.indices[0]])
         close = bool(best.values[0] - best.values[1] <= allowed({role: logits[role][at : at + 1]}, case.dtype)[0])
@@ -115,7 +115,7 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     scorers, target = case.declared
     declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
     failed = [check.name for check in checks if check.passed is False and not check.is_control]
-    if any("tokens" in each for each in failed):
+    if any("tokens" in title for title in failed):
         return Verdict(
             VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
         )

@@ -67,9 +67,9 @@ def _running_total(rng: random.Random) -> Row:
                 sentences.append(rng.choice([f"{other} gives {name} {more} more.", f"Then {name} finds {more} more."]))
                 have = steps.step(have, "+", more, f"Now {name} has @ {goods}.")
             case "packs":
-                packs, each, holder = rng.randint(2, 9), rng.randint(2, 11), rng.choice(HOLDERS)
-                sentences.append(f"{name} buys {packs} {holder} with {each} {goods} each.")
-                more = steps.step(packs, "*", each, f"The {holder} hold @ {goods}.")
+                packs, count, holder = rng.randint(2, 9), rng.randint(2, 11), rng.choice(HOLDERS)
+                sentences.append(f"{name} buys {packs} {holder} with {count} {goods} each.")
+                more = steps.step(packs, "*", count, f"The {holder} hold @ {goods}.")
                 have = steps.step(have, "+", more, f"Now {name} has @ {goods}.")
             case "lose":
                 less = rng.randint(2, have - 3)
@@ -137,9 +137,9 @@ def _sharing(rng: random.Random) -> Row:
     name, goods, holder, guests, steps = *map(rng.choice, (NAMES, GOODS, HOLDERS, GUESTS)), _Steps()
     heads, share = rng.randint(2, 9), rng.randint(2, 15)
     rest = heads * share
-    each, boxes = rng.randint(2, 12), rng.randint(2, 12)
-    total = steps.step(boxes, "*", each, f"There are @ {goods}.")
-    sentences = [f"{name} has {boxes} {holder} with {each} {goods} each."]
+    count, boxes = rng.randint(2, 12), rng.randint(2, 12)
+    total = steps.step(boxes, "*", count, f"There are @ {goods}.")
+    sentences = [f"{name} has {boxes} {holder} with {count} {goods} each."]
     if total > rest:
         sentences.append(f"{name} keeps {total - rest} of them.")
         steps.step(total, "-", total - rest, f"There are @ {goods} left.")

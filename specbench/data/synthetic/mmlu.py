@@ -52,7 +52,7 @@ _Asked = tuple[str, str, list[str], str]  # question, right choice, wrong choice
 
 
 def _others(rng: random.Random, pool: list[str], right: str) -> list[str]:
-    return rng.sample([each for each in pool if each != right], 3)
+    return rng.sample([choice for choice in pool if choice != right], 3)
 
 
 def _geography(rng: random.Random) -> _Asked:
@@ -87,7 +87,7 @@ def _history(rng: random.Random) -> _Asked:
 
 def _vocabulary(rng: random.Random) -> _Asked:
     word, right = rng.sample(rng.choice(OPPOSITES).split("-"), 2)
-    pool = sorted({each for pair in OPPOSITES for each in pair.split("-")} - {word})
+    pool = sorted({term for pair in OPPOSITES for term in pair.split("-")} - {word})
     return f"What is the opposite of {word}?", right, _others(rng, pool, right), f"The opposite of {word} is"
 
 

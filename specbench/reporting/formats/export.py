@@ -61,7 +61,7 @@ def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "machine": machine,
         "config": spec.methods[row.method].options,
     }
-    (method,) = (each for each in table["methods"] if each["method"] == row.method)
+    (method,) = (entry for entry in table["methods"] if entry["method"] == row.method)
     return {
         **{key: table[key] for key in RUN_COLUMNS},
         "data": summary.data.source,
@@ -76,7 +76,7 @@ def _flatten(value: object, path: str = "") -> dict[str, object]:
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
         return {path: value}
-    return {k: v for key, each in value.items() for k, v in _flatten(each, f"{path}.{key}".lstrip(".")).items()}
+    return {k: v for key, inner in value.items() for k, v in _flatten(inner, f"{path}.{key}".lstrip(".")).items()}
 
 
 def as_json(points: Iterable[Point]) -> str:
@@ -133,7 +133,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     folder = Path(summary.folder)
     records = list(read(folder))
     stored = scores_of(folder)
-    combined = {each["name"]: each["combine"] for each in stored["metrics"]}
+    combined = {metric["name"]: metric["combine"] for metric in stored["metrics"]}
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     for scored in scores_by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
         value = scored["values"].get(stored["headline"])
@@ -152,7 +152,9 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
                 "generations": len(rows),
                 "tokens": token_count(rows),
                 "seconds": sum(map(seconds, rows)) if summary.timed else None,
-                "end_to_end_seconds": sum(seconds(each, end_to_end=True) for each in rows) if summary.timed else None,
+                "end_to_end_seconds": sum(seconds(record, end_to_end=True) for record in rows)
+                if summary.timed
+                else None,
                 "tokens_per_second": tokens_per_second(rows) if summary.timed else None,
                 "acceptance_rate": acceptance_rate(rows),
                 "accepted_length": accepted_length(rows),

@@ -111,7 +111,7 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
         _Content(
             title=page_title(summaries),
             verdict=conclusion(summaries),
-            tables=[*merged, *((s.task, table) for s, each in tables_by_run(summaries) for table in each)],
+            tables=[*merged, *((s.task, table) for s, tables in tables_by_run(summaries) for table in tables)],
             notes=notes_of(summaries),
             summaries=summaries,
             images=images,
@@ -315,7 +315,7 @@ def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
             "task": escaping.terminal(summary.task),
             "baseline": labels.get(summary.baseline, ""),
             "methods": list(labels.values()),
-            "prompts": {each: prompts.get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
+            "prompts": {sample: prompts.get(sample, {}) for sample in dict.fromkeys(r.sample for r in shown)},
             "samples": [
                 _sample(record, labels.get(record.method, ""), values.get(record.key, {}).get(scores["headline"]))
                 for record in shown
@@ -334,7 +334,7 @@ def _sample(record: Record, label: str, score: float | list[float] | None) -> di
         "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
         "k": token_origins(record) if has_pieces else "",
         "x": rejected_drafts(record) if has_pieces else [],
-        "o": [each["tokens"] for each in record.rounds] or [1] * len(record.tokens),
+        "o": [entry["tokens"] for entry in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),
         "f": record.finish,

@@ -90,7 +90,7 @@ def of_suite(collected: Collected, full: bool = False) -> str:
     text, name = conditions(collected.summaries), collected.suite.name
     warnings = warnings_of(suite_notes(collected))
     captioned = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
-    first = [replace(each, conclusion=" ".join(collected.conclusion), warnings=warnings) for each in captioned[:1]]
+    first = [replace(table, conclusion=" ".join(collected.conclusion), warnings=warnings) for table in captioned[:1]]
     return latex([*first, *(captioned[1:] if full else [])])
 
 
@@ -114,8 +114,8 @@ def _report_name(summaries: Sequence[RunSummary]) -> str:
 def latex(tables: Iterable[Captioned]) -> str:
     """Return LaTeX for a document that loads the package booktabs, and graphicx if a table is too wide without it."""
     used: set[str] = set()
-    environments = [_environment(each, used) for each in tables]
-    packages = "booktabs,graphicx" if any(RESIZED in each for each in environments) else "booktabs"
+    environments = [_environment(table, used) for table in tables]
+    packages = "booktabs,graphicx" if any(RESIZED in text for text in environments) else "booktabs"
     return "\n\n".join([PREAMBLE.format(packages=packages), *environments]) + "\n"
 
 
@@ -206,7 +206,7 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     def fitting(shown: Table) -> Size | None:
         """Return the largest type in which a table fits with wrapped headings."""
         columns = columns_of(shown)
-        return next((size for size in SIZES if _fits([each.width(size, True) for each in columns], size)), None)
+        return next((size for size in SIZES if _fits([column.width(size, True) for column in columns], size)), None)
 
     dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
     shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
@@ -222,7 +222,7 @@ def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
     sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
     if not sentences:
         return []
-    text = escaping.latex("Note: " + " ".join(f"{_capitalized(each, names)}." for each in sentences))
+    text = escaping.latex("Note: " + " ".join(f"{_capitalized(sentence, names)}." for sentence in sentences))
     return [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize\raggedright {text}}}"]
 
 
@@ -260,7 +260,7 @@ class _Column:
         matches = [NUMBER.fullmatch(text) for text in cells if text != NONE]
         self.heading, self.cells, self.ranked = heading, cells, ranked
         self.is_number = bool(matches) and all(matches)
-        self.is_split = self.is_number and any(each and each["rest"] for each in matches)
+        self.is_split = self.is_number and any(match and match["rest"] for match in matches)
 
     @property
     def alignment(self) -> str:
@@ -276,10 +276,10 @@ class _Column:
     def _cell_width(self, size: Size) -> float:
         matches = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
         numbers = [
-            f"{each['number']}{each['unit'] or ''}" if each else text
-            for each, text in zip(matches, self.cells, strict=True)
+            f"{match['number']}{match['unit'] or ''}" if match else text
+            for match, text in zip(matches, self.cells, strict=True)
         ]
-        rests = [_text_width(each["rest"]) for each in matches if each and each["rest"]]
+        rests = [_text_width(match["rest"]) for match in matches if match and match["rest"]]
         number = size.scale * (BOLD if self.ranked else 1.0) * max(map(_text_width, numbers), default=0.0)
         return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
 
@@ -318,7 +318,7 @@ def _label(words: str, used: set[str]) -> str:
     if len(slug) > LONGEST_LABEL:  # the names of runs differ at their ends
         slug = f"{slug[: LONGEST_LABEL - 9].strip('-')}-{crc32(slug.encode()):08x}"
     numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
-    label = next(f"tab:{each}" for each in numbered if f"tab:{each}" not in used)
+    label = next(f"tab:{candidate}" for candidate in numbered if f"tab:{candidate}" not in used)
     used.add(label)
     return label
 
@@ -340,4 +340,4 @@ def _lines_of(heading: str, width: float) -> list[str]:
 
 def _fits(widths: Sequence[float], size: Size) -> bool:
     """Return whether columns of these widths fit the width of a page's text."""
-    return sum(each + 2 * size.separation for each in widths) <= MARGIN * TEXT_WIDTH
+    return sum(width + 2 * size.separation for width in widths) <= MARGIN * TEXT_WIDTH

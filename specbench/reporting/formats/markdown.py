@@ -73,7 +73,7 @@ def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
 def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return what follows a page's title: the conclusion, the warnings in `lines`, what was measured, and the methods."""
     return [
-        " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
+        " ".join(escaping.markdown(f"{sentence.rstrip('.')}.") for sentence in sentences),
         markdown_list(warnings_of(lines)),
         escaping.markdown(setup_line(summaries)),
         markdown_list(method_lines(summaries)),

@@ -87,7 +87,9 @@ def save(
             axes.set_title(escaping.figure(panel.title))
             labels = panel.draw(axes)
             placed.append((axes, labels, _add_labels(axes, labels)))
-        if columns > 1 and any(label.at_edge and len(label.text) > WIDEST for _, each, _ in placed for label in each):
+        if columns > 1 and any(
+            label.at_edge and len(label.text) > WIDEST for _, labels, _ in placed for label in labels
+        ):
             return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
@@ -262,7 +264,7 @@ def _place_labels(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) ->
                 shift = (reach * right * (0.75 if up else 1.0), reach * up)
                 box = _box(size, x + shift[0] * scale, y + shift[1] * scale, right, up)
                 options.append((_cost(box, covered, panel) + 0.4 * reach, shift, box))
-        _, shift, box = min(options, key=lambda each: each[0])
+        _, shift, box = min(options, key=lambda option: option[0])
         covered.append(box)
         text.set_position(shift)
         text.set_horizontalalignment("center" if not shift[0] else "left" if shift[0] > 0 else "right")
@@ -291,7 +293,7 @@ def _cost(box: "Bbox", boxes: Sequence["Bbox"], panel: "Bbox") -> float:
     """Return how bad a place is: the area over other labels and points, and outside the panel."""
     from matplotlib.transforms import Bbox
 
-    covered = sum(_area(common) for each in boxes if (common := Bbox.intersection(box, each)))
+    covered = sum(_area(common) for other in boxes if (common := Bbox.intersection(box, other)))
     inside = Bbox.intersection(box, panel)
     return 3.0 * covered + 10.0 * (_area(box) - (_area(inside) if inside else 0.0))
 

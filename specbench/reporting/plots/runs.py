@@ -260,10 +260,10 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
     styles, labels = styles_of(summary.spec.methods), []
     for number, row in enumerate(rows):
         style, lengths = styles[row.method], row.predicted_lengths
-        xs, ys = [each.gamma for each in lengths], [each.speedup.value for each in lengths]
+        xs, ys = [prediction.gamma for prediction in lengths], [prediction.speedup.value for prediction in lengths]
         axes.plot(xs, ys, style.dashes, color=style.color, marker=".", markersize=5, zorder=2)
-        bounds = [each.speedup for each in lengths]
-        low, high = ([getattr(each, side) for each in bounds] for side in ("low", "high"))
+        bounds = [prediction.speedup for prediction in lengths]
+        low, high = ([getattr(bound, side) for bound in bounds] for side in ("low", "high"))
         if None not in low + high:
             axes.fill_between(xs, low, high, color=style.color, alpha=0.15, linewidth=0)
         labels.append(Label(row.label, xs[-1], ys[-1], style.color))

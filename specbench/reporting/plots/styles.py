@@ -100,11 +100,11 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
     numbers = setting_numbers(list(methods))
     for method, number in numbers.items():
         style = style_of(method)
-        used = {each.color for each in styles.values()} - {NEUTRAL}
+        used = {other.color for other in styles.values()} - {NEUTRAL}
         free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
         color = free[0] if style.color in used else style.color
-        pairs = {(each.color, each.marker) for each in styles.values()}
-        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in pairs), style.marker)
+        pairs = {(other.color, other.marker) for other in styles.values()}
+        marker = next((mark for mark in (style.marker, *MARKERS) if (color, mark) not in pairs), style.marker)
         styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
     return styles
 

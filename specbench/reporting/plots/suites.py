@@ -100,8 +100,8 @@ def _speed_panels(points: Sequence[Point]) -> list[Panel]:
     measured = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
     over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
     return [
-        speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
-        for title, each in _panel_points(SPEEDS, measured)
+        speed_panel(title, _speed_rows(members), _speed_axis("speedup", over.get(members[0].at(SPEEDS.panels))))
+        for title, members in _panel_points(SPEEDS, measured)
     ]
 
 
@@ -121,8 +121,8 @@ def _panel_points(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, li
     shown = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
     order = list(dict.fromkeys(p.at(spec.panels) for p in shown))
     shown.sort(key=lambda point: order.index(point.at(spec.panels)))
-    panels = [(setting, list(each)) for setting, each in groupby(shown, lambda point: point.at(spec.panels))]
-    return [(_title(spec, setting, each), each) for setting, each in panels]
+    panels = [(setting, list(members)) for setting, members in groupby(shown, lambda point: point.at(spec.panels))]
+    return [(_title(spec, setting, members), members) for setting, members in panels]
 
 
 def _title(spec: PlotSpec, setting: Sequence[str | float | None], points: Sequence[Point]) -> str:
@@ -221,7 +221,7 @@ def _best_at_each_x(spec: PlotSpec, points: Sequence[Point]) -> list[Point]:
 
 def _envelope(axes: "Axes", spec: PlotSpec, families: Sequence[Family]) -> None:
     """Draw the best of all lines below them."""
-    best = _best_at_each_x(spec, [point for _, each, _ in families for point in each])
+    best = _best_at_each_x(spec, [point for _, members, _ in families for point in members])
     positions = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
     xs, ys = zip(*positions, strict=True)
     axes.plot(
@@ -237,7 +237,7 @@ def _scatter(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
         x, y, bounds = _x(spec, point) or 0.0, _y(spec, point) or 0.0, point.bounds(spec.y)
         axes.plot([x], [y], marker=style.marker, color=style.color, linestyle="", alpha=0.8, zorder=3)
         if bounds:
-            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.6)
+            axes.plot([x, x], [scale * bound for bound in bounds], color=style.color, linewidth=1.0, alpha=0.6)
     axes.plot([], [], marker=style.marker, color=style.color, linestyle="", label=label)
     return []
 
@@ -252,7 +252,7 @@ def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     for x, point in zip(xs, points, strict=True):
         bounds = point.bounds(spec.y)
         if bounds:
-            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.8)
+            axes.plot([x, x], [scale * bound for bound in bounds], color=style.color, linewidth=1.0, alpha=0.8)
     return [Label(label, xs[-1], ys[-1], style.color)] if label else []
 
 
@@ -279,7 +279,7 @@ def _bars(axes: "Axes", spec: PlotSpec, point: Point, position: tuple[float, flo
     if across := point.bounds(spec.x):
         axes.plot(across, [y, y], color=color, linewidth=0.8, alpha=0.35, zorder=1)
     if upright := point.bounds(spec.y):
-        axes.plot([x, x], [scale * each for each in upright], color=color, linewidth=0.8, alpha=0.35, zorder=1)
+        axes.plot([x, x], [scale * bound for bound in upright], color=color, linewidth=0.8, alpha=0.35, zorder=1)
 
 
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
@@ -326,7 +326,9 @@ def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
                 lengths = list(lengths_of_prompts(complete(records, row.method)).values())
                 setting = (summary.pair, summary.spec.task.name, row.label)
                 panels.setdefault(setting, {})[f"T = {summary.decoding.temperature:g}"] = lengths
-    return [Panel(", ".join(setting), partial(_lengths_by_prompt, lengths=each)) for setting, each in panels.items()]
+    return [
+        Panel(", ".join(setting), partial(_lengths_by_prompt, lengths=lengths)) for setting, lengths in panels.items()
+    ]
 
 
 def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
@@ -346,20 +348,24 @@ def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
 
 def _roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
     """Return a panel of ROC curves for each pair and task, with a line for each tau."""
-    settings = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
-    return [Panel(", ".join(setting), partial(_roc_curves, reports=list(each)), 3.8) for setting, each in settings]
+    settings = groupby(
+        sorted(reports, key=lambda report: (report.pair, report.task)), lambda report: (report.pair, report.task)
+    )
+    return [
+        Panel(", ".join(setting), partial(_roc_curves, reports=list(members)), 3.8) for setting, members in settings
+    ]
 
 
 def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
     """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
     if not reports:
         return []
-    n = round(float(np.mean([each.acceptable_run for each in reports])))
+    n = round(float(np.mean([report.acceptable_run for report in reports])))
     panels = [
         Panel(f"Theorem 2: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=False), 3.4),
         Panel(f"Theorem 3: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=True), 3.4),
     ]
-    if any(each.run_length is not None for each in reports):
+    if any(report.run_length is not None for report in reports):
         panels.append(Panel("Measured at T = 1 beside Theorem 2", partial(_measured_run_lengths, reports=reports), 3.4))
     return panels
 
@@ -389,10 +395,12 @@ def _expected_run_lengths(axes: "Axes", n: int, is_time: bool) -> list[Label]:
 
 
 def _measured_run_lengths(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    settings = dict.fromkeys((each.pair, each.task) for each in reports)
+    settings = dict.fromkeys((report.pair, report.task) for report in reports)
     for i, setting in enumerate(settings):
-        measured = [each for each in reports if (each.pair, each.task) == setting and each.run_length is not None]
-        xs, ys = [each.predicted_run for each in measured], [each.run_length or 0.0 for each in measured]
+        measured = [
+            report for report in reports if (report.pair, report.task) == setting and report.run_length is not None
+        ]
+        xs, ys = [report.predicted_run for report in measured], [report.run_length or 0.0 for report in measured]
         marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
         axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(setting))
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
