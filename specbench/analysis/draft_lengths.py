@@ -79,7 +79,7 @@ class _Parts:
 
     `blocks` are forwards and seconds of each verifying model by size (..., models, sizes, 2), `times` the columns of
     TIMES (...,), `rounds` the number of rounds that draft k tokens at each length, those after a draft that was
-    accepted whole apart (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
+    accepted whole separately (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
     """
 
     blocks: np.ndarray

@@ -246,7 +246,7 @@ class RunSummary(RunState):
 
 
 def to_table(summary: RunSummary) -> dict[str, Any]:
-    """Return a summary as built-in containers, the values of each method beside its other keys, the spec under `spec`."""
+    """Return a summary as built-in containers, the values of each method next to its other keys, the spec under `spec`."""
     state = {key: value for key, value in vars(summary).items() if key != SPEC}
     table: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
     for method in table["methods"]:

@@ -1,7 +1,7 @@
 """The profile of a chain, Polybasic's Table 1, and the choice of its middle model by theory.
 
 A profile is computed from a run of every model alone and of every pair of levels as plain speculation, under the names that
-`alone` and `under` give. Candidates are compared by exact theory, beside Theorem 3.2 as printed and as corrected.
+`alone` and `under` give. Candidates are compared by exact theory, and by Theorem 3.2 as printed and as corrected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,11 +71,11 @@ class Profile:
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take the records of methods by name, and the times of forwards by level that were measured beside them.
+        """Take the records of methods by name, and the times of forwards by level that were measured next to them.
 
         `bounds` are the seconds of reading each level's weights once, at the bandwidth of a copy.
 
-        A level's prices come from the forwards timed beside the run, of all sizes in the same state, or, without these,
+        A level's prices come from the forwards timed next to the run, of all sizes in the same state, or, without these,
         from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
         price of their own.
         """
@@ -190,7 +190,7 @@ def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
 
 
 def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
-    """Return the forwards that were timed beside the run; empty if there are too few of every size."""
+    """Return the forwards that were timed next to the run; empty if there are too few of every size."""
     sizes = blocks.get(level, {})
     return sizes if _often(sizes) else {}
 

@@ -54,11 +54,11 @@ class PointOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectationVerdict:
-    """An expectation with its outcomes, and those of the value beside it."""
+    """An expectation with its outcomes, and those of its secondary value."""
 
     expected: Expectation
     outcomes: tuple[PointOutcome, ...]
-    beside: tuple[Outcome, ...] = ()
+    secondary: tuple[Outcome, ...] = ()
 
     @property
     def counted(self) -> list[Outcome]:
@@ -87,7 +87,7 @@ def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
 
 
 def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
-    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
+    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's separately.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """
@@ -128,9 +128,9 @@ def _line(verdict: ExpectationVerdict) -> str:
     contradicted = settings[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
-    beside = f"; by {column_of(expected.beside).title}: {_counted(verdict.beside)}" if verdict.beside else ""
+    secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
     why = f". {expected.because}" if expected.because and (contradicted or settings[Outcome.other]) else ""
-    return f"{says}: {counts}{against}{needed}{beside}{why}"
+    return f"{says}: {counts}{against}{needed}{secondary}{why}"
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
@@ -146,8 +146,8 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
     if not expected.beside:
         return ExpectationVerdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
-    beside = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
-    return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in beside if outcome not in NOT_COUNTED))
+    secondary = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
+    return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in secondary if outcome not in NOT_COUNTED))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:

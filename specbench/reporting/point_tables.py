@@ -252,7 +252,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
 
 
 def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list[Table]:
-    """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
+    """Return a table of the numbers in a paper's text and the measured ones; none without a measured one."""
     rows, simulated = [], set()
     for statement in stated:
         if covered := statement.covered(points):

@@ -118,7 +118,7 @@ def doubts(summary: RunSummary) -> list[str]:
 
 
 def caution(summary: RunSummary) -> Iterator[str]:
-    """Yield the sentence on why another run may give other speeds, and what would settle it."""
+    """Yield the sentence on why another run may give other speeds, and what would resolve it."""
     if causes := doubts(summary):
         repeats = summary.decoding.repeats
         disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change

@@ -161,7 +161,7 @@ def _stand_ins(suite: Suite) -> dict[str, list[str]]:
 
 
 def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference]:
-    """Return the values that the paper prints and that stand beside no measured one."""
+    """Return the values that the paper prints and that have no measured counterpart."""
     stand_ins = _stand_ins(suite)
 
     def is_beside(row: Reference) -> bool:

@@ -59,7 +59,9 @@ class Table:
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
     label_columns: int = 1  # columns at the left that say what a row is about
-    comparable: bool = True  # False if rows of several pairs, tasks or temperatures have no place that tells them apart
+    comparable: bool = (
+        True  # False if rows of several pairs, tasks or temperatures have no column that distinguishes them
+    )
     essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, whatever their priority
 
     def is_text(self, column: int) -> bool:

@@ -249,15 +249,15 @@ def _compared(
     method: Method, plain: Method, worlds: Sequence[TableModels], name: str, length: int, first: int | None = None
 ) -> ExactComparison:
     """Compare the joint distribution of `length` tokens at a setting. With `first`, only so many rounds are the method's."""
-    apart, drafted, setting = 0.0, 0, SETTINGS[name]
+    largest, drafted, setting = 0.0, 0, SETTINGS[name]
     try:
         for world in worlds:
             exact = joint_distribution(plain, world, length, **setting)
             distribution, longest = _joint_distribution(method, world, setting, length, first)
-            apart, drafted = max(apart, distance(_completed(distribution, exact), exact)), max(drafted, longest)
+            largest, drafted = max(largest, distance(_completed(distribution, exact), exact)), max(drafted, longest)
     except FloatingPointError as error:
         return ExactComparison(name, 1.0, str(error))
-    return ExactComparison(name, apart, drafted=drafted)
+    return ExactComparison(name, largest, drafted=drafted)
 
 
 def _joint_distribution(

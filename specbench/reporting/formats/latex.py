@@ -36,7 +36,7 @@ NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>
 TEXT_WIDTH = 345.0  # points: of the class article at 10 pt, on letter paper
 MARGIN = 0.98  # share of it that an estimate may fill
 GAP = 4.0  # points between a number and what follows it, 0.4 em
-BOLD = 1.15  # width of bold digits beside others
+BOLD = 1.15  # width of bold digits relative to others
 GROUPS = {  # points at 10 pt, by character
     2.8: "il.,:;'![]|", 3.3: " -`", 3.9: "rsfjt()/", 4.5: "cez", 5.0: "ago0123456789*", 5.6: "bdhnpuvkqxyI",
     7.3: "wABCEFLPRSTJZY_",

@@ -1,6 +1,6 @@
 """Figures of several panels, written as SVG, PNG and PDF in the style of `style.mplstyle`.
 
-Labels at the ends of lines and beside points are moved apart, so that no text covers another.
+Labels at the ends of lines and next to points are moved apart, so that no text covers another.
 """
 
 import re
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
 MOST_COLUMNS = 2
-WIDEST = 18  # characters of a label beside one of several columns
+WIDEST = 18  # characters of a label next to one of several columns
 FORMATS = ("svg", "png")  # by default
 KNOWN_FORMATS = (*FORMATS, "pdf")
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # so that equal plots are equal files
-MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
+MARGINS = 1.0  # inches next to a panel, estimated for the width of its legend
 ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
 LONGEST = 34  # characters of a label
 GAP = 1.08  # distance of labels, in heights of a label
@@ -39,7 +39,7 @@ DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 
 
 @dataclass(frozen=True)
 class Label:
-    """A text for a place in data coordinates: at the right edge of the panel for a line, beside the point otherwise.
+    """A text for a place in data coordinates: at the right edge of the panel for a line, next to the point otherwise.
 
     `bars` are lines that no label should cover, such as the point's intervals, by their ends (x0, y0, x1, y1).
     """
@@ -63,7 +63,7 @@ class Panel(NamedTuple):
 def save(
     path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS, columns: int = MOST_COLUMNS
 ) -> list[Path]:
-    """Write the panels as one figure in each format, in one column if labels beside them are long.
+    """Write the panels as one figure in each format, in one column if labels next to them are long.
 
     Returns the files; none if there are no panels. Characters of the name that need quoting in a shell, LaTeX or a URL are
     replaced by `-`.
@@ -244,7 +244,7 @@ def _end(group: Sequence[float], gap: float) -> float:
 
 
 def _place_labels(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
-    """Put each label beside its point, where it covers neither a label nor a point."""
+    """Put each label next to its point, where it covers neither a label nor a point."""
     import numpy as np
     from matplotlib.transforms import Bbox
 

@@ -21,7 +21,7 @@ DARK = {
     MUTED: "#9198a1",
     RULE: "#3d444d",
 }  # the page's dark colors, as in page.css
-TEXT_SHADE = 0.72  # of a label beside the color of its line
+TEXT_SHADE = 0.72  # of a label relative to the color of its line
 LINE_STEP = 0.16  # share of white from one shade to the next
 
 

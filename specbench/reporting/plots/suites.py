@@ -80,7 +80,7 @@ def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[s
 
 
 def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
-    """Return the columns of a figure: one for a few panels with labels beside points, which need room."""
+    """Return the columns of a figure: one for a few panels with labels next to points, which need room."""
     return 1 if not (spec.is_swept or spec.diagonal) and len(panels) <= MOST_WIDE else MOST_COLUMNS
 
 
@@ -357,7 +357,7 @@ def _roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
 
 
 def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
-    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
+    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured and predicted ones."""
     if not reports:
         return []
     n = round(float(np.mean([report.acceptable_run for report in reports])))
