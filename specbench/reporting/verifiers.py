@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts
@@ -12,9 +12,6 @@ from specbench.config.preparation import PreparedHead
 from specbench.config.suite import Suite
 from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS
 from specbench.reporting.tables import Table
-
-if TYPE_CHECKING:
-    pass
 
 REPORT = "report.json"
 HALF = 0.5  # the threshold tau_inf of the reports
