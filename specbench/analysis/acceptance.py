@@ -104,7 +104,10 @@ def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | No
 
 
 def acceptance_by_position(rows: Records) -> list[float]:
-    """Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were accepted."""
+    """Return the acceptance rate of the first, second, ... token that a round tests.
+
+    The rates are conditional: all tokens before it were accepted.
+    """
     return [accepted / tested for tested, accepted in position_counts(rows)]
 
 
@@ -120,7 +123,7 @@ def position_counts(rows: Records) -> list[tuple[int, int]]:
 
 
 def acceptance_by_model(rows: Records) -> dict[str, float]:
-    """Acceptance rate of each model's proposals."""
+    """Return the acceptance rate of each model's proposals."""
     tested: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
     for x in rounds_of(rows):
@@ -271,7 +274,7 @@ def round_origins(entry: RoundRecord) -> str:
 
 
 def rejected_drafts(record: Record) -> list[tuple[int, str]]:
-    """Rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
+    """Return the rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
     drafts, position = [], 0
     for entry in record.rounds:
         if entry.get("rejected"):

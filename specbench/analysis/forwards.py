@@ -26,7 +26,7 @@ Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by toke
 
 
 def forwards_per_token(rows: Records) -> dict[str, float]:
-    """Forwards of each model, including its first, / committed tokens."""
+    """Return the forwards of each model, including its first, / committed tokens."""
     total = token_count(rows)
     forwards: dict[str, int] = defaultdict(int)
     for r in rows:
@@ -79,7 +79,7 @@ register("bound_share", "share", bound_share, _bound_share, lambda *_: True)
 
 
 def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
-    """Mean seconds of a decoding forward, by model and by the number of tokens fed."""
+    """Return the mean seconds of a decoding forward, by model and by the number of tokens fed."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for r in rows:
         for role, usage in r.models.items():
@@ -101,7 +101,7 @@ def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: di
 
 
 def round_milliseconds(rows: Records) -> dict[str, float]:
-    """Milliseconds per round of each model's forwards; `host` is everything else."""
+    """Return the milliseconds per round of each model's forwards; `host` is everything else."""
     rounds = round_count(rows)
     sums: dict[str, float] = defaultdict(float)
     for r in rows:

@@ -55,7 +55,7 @@ class Middle(NamedTuple):
 
 
 def visits(rounds: Lengths, threshold: int) -> list[float]:
-    """Probabilities that a block has exactly s tokens after one of its rounds, s = 0 .. threshold - 1."""
+    """Return the probabilities that a block has exactly s tokens after one of its rounds, s = 0 .. threshold - 1."""
     probability = [1.0] + [0.0] * (threshold - 1)
     for s in range(1, threshold):
         probability[s] = sum(probability[s - length] * p for length, p in rounds.items() if length <= s)
@@ -63,7 +63,7 @@ def visits(rounds: Lengths, threshold: int) -> list[float]:
 
 
 def inner_rounds(rounds: Lengths, threshold: int) -> float:
-    """Expected rounds until at least `threshold` tokens are pending.
+    """Return the expected number of rounds until at least `threshold` tokens are pending.
 
     `rounds` is the distribution of tokens per round, from `round_lengths` or measured.
 
@@ -124,7 +124,7 @@ def _tested(a: float, ends: Ends) -> Ends:
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
-    """Expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
+    """Return the expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
     ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # it has not read its own last token
     counts: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
@@ -167,9 +167,9 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
 def chain(
     acceptance: Sequence[float], drafted: int, thresholds: Sequence[int], cost: Cost, baseline: float | None = None
 ) -> float:
-    """Long-run speedup of a chain over a baseline that costs `baseline` per token, by default decoding by the target alone.
+    """Return the long-run speedup of a chain over a baseline that costs `baseline` per token.
 
-    With two models it equals `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
+    By default, the baseline is decoding by the target alone.     With two models it equals `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
     """
     tokens, forwards = chain_round(acceptance, drafted, thresholds)
     spent = sum(times * cost(i, k) for i, fed in enumerate(forwards) for k, times in fed.items())
@@ -227,7 +227,7 @@ class Condition(NamedTuple):
 
 
 def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -> list[float]:
-    """phi_1 .. phi_n with the ceiling as a factor: phi_i = phi_{i-1} ceil(L_{i-1} / L_i). An approximation.
+    """Return phi_1 .. phi_n with the ceiling as a factor: phi_i = phi_{i-1} ceil(L_{i-1} / L_i). An approximation.
 
     Rounds run until a threshold is pending, not until L_1 tokens are accepted. The result is too small if the target rejects
     many tokens, and too large if it accepts nearly all.
@@ -239,7 +239,7 @@ def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -
 
 
 def seconds_of(forwards: Sequence[float], seconds: Sequence[float]) -> float:
-    """T = sum of phi_i T_i, in the unit of `seconds`, if a block costs as much as one token.
+    """Return T = sum of phi_i T_i, in the unit of `seconds`, if a block costs as much as one token.
 
     See docs/papers/polybasic.md, Forwards per token.
     """
@@ -247,7 +247,7 @@ def seconds_of(forwards: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def condition_1(two: float, lengths: Sequence[float], seconds: Sequence[float]) -> Condition:
-    """Condition 1 of Theorem 3.2, as printed: T_2' / T_1 < 2 L_2' (1 / L_1 - 1 / L_1').
+    """Return condition 1 of Theorem 3.2, as printed: T_2' / T_1 < 2 L_2' (1 / L_1 - 1 / L_1').
 
     `two` is L_1 of target and drafter alone; `lengths` are L_1', L_2' and `seconds` T_1, T_2' of three models. It is derived
     from the printed phi_2 at a ceiling of 2.
@@ -256,7 +256,7 @@ def condition_1(two: float, lengths: Sequence[float], seconds: Sequence[float]) 
 
 
 def condition_2_printed(two: float, lengths: Sequence[float], middle: float, drafter: float, kappa: float) -> Condition:
-    """Condition 2 as printed, T_2' / T_2 < kappa (L_1 / (2 L_2') - 1), which never holds if 2 L_2' > L_1."""
+    """Return condition 2 as printed, T_2' / T_2 < kappa (L_1 / (2 L_2') - 1), which never holds if 2 L_2' > L_1."""
     return Condition(middle / drafter, kappa * (two / (2 * lengths[1]) - 1))
 
 

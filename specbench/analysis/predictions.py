@@ -62,7 +62,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
 
 
 def _alternate_proposal(method: Theory, rows: Records, ratio: float) -> float | None:
-    """SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
+    """Return SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
     if method.formula != "ensemble" or len(method.models) != 2:
         return None
     rate = acceptance_by_model(rows).get(method.models[0], acceptance_rate(rows))
@@ -108,7 +108,10 @@ class MeasuredRates:
         return rule_rate(self.rows) or 0.0
 
     def per_test(self) -> tuple[float, float]:
-        """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
+        """Return the rates over all runs that end with a forward of the target.
+
+        A run is what was drafted since the last such forward.
+        """
         rounds = [entry for record in self.rows for entry in record.rounds]
         tested = max(sum(entry["tested"] for entry in rounds), 1)
         drafted, accepted = (sum(entry[key] for entry in rounds) for key in ("drafted", "accepted"))
@@ -155,7 +158,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
-    """Acceptance by level. What an EAGLE head and its base read again is left out."""
+    """Return the formula of a chain, from the acceptance by level. What an EAGLE head and its base read again is left out."""
     acceptance = rates.levels(len(method.thresholds) + 1)
     if acceptance is None:
         return None
@@ -169,7 +172,7 @@ def _ensemble(method: Theory, rates: Rates) -> Predict | None:
     a = [by_model.get(role, overall) for role in method.models]
 
     def predict(cost: theory.Cost, base: float) -> float:
-        """The formula is over the ensemble that decodes in turn, a forward of each model per token."""
+        """Return the speedup. The formula is over the ensemble that decodes in turn, a forward of each model per token."""
         in_turn = sum(cost(i, 1) for i in range(len(a)))
         return theory.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
 

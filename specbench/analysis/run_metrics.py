@@ -41,18 +41,18 @@ def paired(rows: Records, base: Records) -> tuple[list[Record], list[Record]]:
 
 
 def seconds(row: Record, end_to_end: bool = False) -> float:
-    """Seconds of a completed generation: of decoding, or end to end, which includes prefill."""
+    """Return the seconds of a completed generation: of decoding, or end to end, which includes prefill."""
     assert row.decode_seconds is not None and row.prefill_seconds is not None
     return row.decode_seconds + (row.prefill_seconds if end_to_end else 0.0)
 
 
 def token_count(rows: Records) -> int:
-    """Committed tokens of all generations."""
+    """Return the number of committed tokens of all generations."""
     return sum(len(r.tokens) for r in rows)
 
 
 def round_count(rows: Records) -> int:
-    """Verification rounds of all generations. Without drafting, each token is a round."""
+    """Return the number of verification rounds of all generations. Without drafting, each token is a round."""
     return sum(len(r.rounds) or len(r.tokens) for r in rows)
 
 

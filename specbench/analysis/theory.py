@@ -27,7 +27,7 @@ def mean_cost(cost: Cost, i: int, fed: float) -> float:
 
 
 def expected_accepted(a: float, k: int) -> float:
-    """Expected number of accepted tokens among k drafted ones: a (1 - a^k) / (1 - a), and k at a = 1."""
+    """Return the expected number of accepted tokens among k drafted ones: a (1 - a^k) / (1 - a), and k at a = 1."""
     return sum(a**j for j in range(1, k + 1))
 
 
@@ -63,7 +63,7 @@ class Scheme:
 
 
 def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: float = 1.0) -> float:
-    """Long-run speedup of speculation over a baseline that costs `baseline` per token, at the acceptance rate `a`.
+    """Return the long-run speedup of speculation over a baseline that costs `baseline` per token, at the acceptance rate `a`.
 
     Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token
     (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,
@@ -158,12 +158,15 @@ def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
 
 
 def expected_run(n: int, eta_tp: float, eta_fp: float) -> float:
-    """E[X] = eta_tp (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n eta_fp / (1 - eta_fp), Theorem 2; infinite at eta_fp = 1."""
+    """Return E[X], infinite at eta_fp = 1 (Theorem 2).
+
+    eta_tp (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n eta_fp / (1 - eta_fp)
+    """
     return expected_drafts(n, eta_tp, eta_fp) - 1.0
 
 
 def expected_drafts(n: int, eta_tp: float, eta_fp: float, most: int | None = None) -> float:
-    """E[X + 1], drafted tokens per run, including the last and rejected one (Theorem 3); infinite at eta_fp = 1.
+    """Return E[X + 1], drafted tokens per run, including the last and rejected one (Theorem 3); infinite at eta_fp = 1.
 
     (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n / (1 - eta_fp), the sum of P(X >= j). A run has at most `most` tokens.
     """
@@ -175,7 +178,7 @@ def expected_drafts(n: int, eta_tp: float, eta_fp: float, most: int | None = Non
 
 
 def forward_flops(layers: int, s: int, d: int, heads: int, d_ff: int, vocabulary: int) -> float:
-    """FLOPs of a forward over s positions with hidden size d, as the paper counts them (appendix A.8).
+    """Return the FLOPs of a forward over s positions with hidden size d, as the paper counts them (appendix A.8).
 
     Per layer: 6 s d^2 queries, keys, values; 2 s^2 d scores; 3 heads s^2 softmax; 2 s^2 d values; 2 s d^2 output; 4 s d d_ff.
     Plus 2 s d |V| for the embedding, which other counts treat as a look-up, and 2 s d |V| for the logits.
@@ -185,7 +188,7 @@ def forward_flops(layers: int, s: int, d: int, heads: int, d_ff: int, vocabulary
 
 
 def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) -> float:
-    """FLOPs of speculative decoding for n drafted tokens: n F_q + n F_p, and F_p more with a bonus token.
+    """Return the FLOPs of speculative decoding for n drafted tokens: n F_q + n F_p, and F_p more with a bonus token.
 
     f_q and f_p are FLOPs per position.
     """
@@ -195,7 +198,7 @@ def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) 
 def sprinter(
     drafted: float, accepted: float, cost: Cost, baseline: float, *, gate: float = 0.0, bonus: bool = True
 ) -> float:
-    """Long-run speedup of SPRINTER over a baseline that costs `baseline` per token.
+    """Return the long-run speedup of SPRINTER over a baseline that costs `baseline` per token.
 
     Model 0 drafts, and model 1 is the target. `drafted` is the measured number of drafted tokens per forward of the target.
     The last one is tested, and accepted at the rate `accepted`. All are committed, the last one or its replacement included,

@@ -171,7 +171,7 @@ class HubData:
         return cls(**{key: value for key, value in match.groupdict().items() if value})
 
     def __str__(self) -> str:
-        """The id without its revision."""
+        """Return the id without its revision."""
         return f"hf:{self.repo}{f':{self.config}' if self.config else ''}#{self.split}"
 
     def cached(self, commit: str) -> Path:

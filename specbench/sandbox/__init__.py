@@ -213,6 +213,6 @@ def _relay(
 
 
 def _failed(said: bytes) -> ProgramVerdict:
-    """Whatever the program made of its line, one that can be printed."""
+    """Return the failure with a line that can be printed."""
     line = "".join(c if c.isprintable() else "?" for c in said[:LONGEST_LINE].decode(errors="replace"))
     return ProgramVerdict(False, f"failed: {line}")

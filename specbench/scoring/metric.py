@@ -50,7 +50,7 @@ class Combiner(NamedTuple):
 
 
 def combiner(name: str) -> Combiner:
-    """Raises ValueError for a name that is none."""
+    """Return the combiner of a name. Raises ValueError for an unknown one."""
     if name.startswith("pass@"):
         k = int(name.removeprefix("pass@"))
         return Combiner(
@@ -115,7 +115,7 @@ def _macro(rows: np.ndarray) -> float:
 
 
 def _bleu(rows: np.ndarray) -> float:
-    """Corpus BLEU from lengths, matched and possible n-grams: sacreBLEU's own formula."""
+    """Return corpus BLEU from lengths, matched and possible n-grams: sacreBLEU's own formula."""
     from sacrebleu.metrics.bleu import BLEU
 
     length, reference, *ngrams = rows[:, :-1].sum(axis=0).astype(int).tolist()
@@ -125,9 +125,9 @@ def _bleu(rows: np.ndarray) -> float:
 
 
 def _chrf(rows: np.ndarray, beta: float = 2.0) -> float:
-    """Corpus chrF++ (Popović 2017): F_beta of precision and recall, each averaged over the orders that both sides have.
+    """Return corpus chrF++ (Popović 2017): F_beta of precision and recall.
 
-    Statistics are (n-grams of the text, of the reference, matched) by order.
+    Each is averaged over the orders that both sides have. Statistics are (n-grams of the text, of the reference, matched) by order.
     """
     sums = rows[:, :-1].sum(axis=0).reshape(-1, 3)
     made, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T

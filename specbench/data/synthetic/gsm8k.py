@@ -54,7 +54,7 @@ class _Steps:
 
 
 def _running_total(rng: random.Random) -> Row:
-    """Someone starts with some goods; two or three things happen to them."""
+    """Return a problem in which someone starts with some goods; two or three things happen to them."""
     (name, other), goods = rng.sample(NAMES, 2), rng.choice(GOODS)
     have, steps = rng.randint(5, 90), _Steps()
     sentences = [rng.choice([f"{name} has {have} {goods}.", f"{name} starts the day with {have} {goods}."])]
@@ -85,7 +85,7 @@ def _running_total(rng: random.Random) -> Row:
 
 
 def _shopping(rng: random.Random) -> Row:
-    """Two kinds of goods at two prices, paid with one amount; the change is asked."""
+    """Return a problem with two kinds of goods at two prices. It asks for the sum, or for the change of an amount."""
     name, (first, second), steps = rng.choice(NAMES), rng.sample(GOODS, 2), _Steps()
     n, m, price, cost = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 10), rng.randint(2, 10)
     one = steps.step(n, "*", price, f"The {first} cost $@.")
@@ -100,7 +100,7 @@ def _shopping(rng: random.Random) -> Row:
 
 
 def _wages(rng: random.Random) -> Row:
-    """Hours a day for some days; asked in hours, or in dollars over part of them."""
+    """Return a problem with hours a day for some days. It asks for the hours or for the pay."""
     name, job, steps = rng.choice(NAMES), rng.choice(JOBS), _Steps()
     hours, days, extra = rng.randint(2, 9), rng.randint(2, 7), rng.randint(2, 9)
     worked = steps.step(hours, "*", days, f"That makes @ hours for {name}.")
@@ -114,7 +114,7 @@ def _wages(rng: random.Random) -> Row:
 
 
 def _comparison(rng: random.Random) -> Row:
-    """Three people: the second has more or fewer goods than the first, the third a multiple of the second's."""
+    """Return a problem with three people. The second has more or fewer goods than the first. The third has a multiple."""
     (one, two, three), goods, steps = rng.sample(NAMES, 3), rng.choice(GOODS), _Steps()
     base, more, times = rng.randint(4, 30), rng.randint(2, 10), rng.randint(2, 3)
     sentences = [f"{one} has {base} {goods}."]
@@ -133,7 +133,7 @@ def _comparison(rng: random.Random) -> Row:
 
 
 def _sharing(rng: random.Random) -> Row:
-    """Goods in holders, some kept or added, the rest shared equally."""
+    """Return a problem with goods in holders: some kept or added, the rest shared equally."""
     name, goods, holder, guests, steps = *map(rng.choice, (NAMES, GOODS, HOLDERS, GUESTS)), _Steps()
     heads, share = rng.randint(2, 9), rng.randint(2, 15)
     rest = heads * share

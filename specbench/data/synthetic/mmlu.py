@@ -64,14 +64,14 @@ def _geography(rng: random.Random) -> _Asked:
 
 
 def _economics(rng: random.Random) -> _Asked:
-    """Town i sells good 7 i + 4."""
+    """Return a question on what a town sells. Town i sells good 7 i + 4."""
     i = rng.randrange(len(TOWNS))
     good = GOODS[(7 * i + 4) % len(GOODS)]
     return f"What does the town of {TOWNS[i]} sell?", good, _others(rng, GOODS, good), f"{TOWNS[i]} sells"
 
 
 def _politics(rng: random.Random) -> _Asked:
-    """Town i listens to person 4 i + 1."""
+    """Return a question on who leads a town. Town i listens to person 4 i + 1."""
     i = rng.randrange(len(TOWNS))
     person = PEOPLE[(4 * i + 1) % len(PEOPLE)]
     wrong = _others(rng, PEOPLE, person)
@@ -79,7 +79,7 @@ def _politics(rng: random.Random) -> _Asked:
 
 
 def _history(rng: random.Random) -> _Asked:
-    """Town i was founded on day 5 i + 3."""
+    """Return a question on when a town began. Town i was founded on day 5 i + 3."""
     i = rng.randrange(len(TOWNS))
     day = DAYS[(5 * i + 3) % len(DAYS)]
     return f"On which day did the town of {TOWNS[i]} begin?", day, _others(rng, DAYS, day), f"{TOWNS[i]} began on a"
