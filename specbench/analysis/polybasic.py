@@ -169,7 +169,8 @@ def chain(
 ) -> float:
     """Return the long-run speedup of a chain over a baseline that costs `baseline` per token.
 
-    By default, the baseline is decoding by the target alone.     With two models it equals `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
+    By default, the baseline is decoding by the target alone. With two models the speedup equals
+    `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
     """
     tokens, forwards = chain_round(acceptance, drafted, thresholds)
     spent = sum(times * cost(i, k) for i, fed in enumerate(forwards) for k, times in fed.items())

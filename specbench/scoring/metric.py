@@ -127,7 +127,8 @@ def _bleu(rows: np.ndarray) -> float:
 def _chrf(rows: np.ndarray, beta: float = 2.0) -> float:
     """Return corpus chrF++ (Popović 2017): F_beta of precision and recall.
 
-    Each is averaged over the orders that both sides have. Statistics are (n-grams of the text, of the reference, matched) by order.
+    Each is averaged over the orders that both sides have. Statistics
+    are (n-grams of the text, of the reference, matched) by order.
     """
     sums = rows[:, :-1].sum(axis=0).reshape(-1, 3)
     made, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
