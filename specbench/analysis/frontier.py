@@ -135,7 +135,7 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class _Resampled:
-    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition held on those."""
+    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition was met there."""
 
     def __init__(self) -> None:
         self.inside: list[float] = []

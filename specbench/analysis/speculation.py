@@ -87,7 +87,7 @@ register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shape
 def papers_gigaflops(rows: Records, method: Traits, shapes: Mapping[str, Shape]) -> float | None:
     """10^9 operations per generation as the paper counts them, without prompts.
 
-    A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target is charged for
+    A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target counts for
     one position per run, although it reads the whole run: at the full cost, nothing is saved (docs/papers/sprinter.md,
     Floating-point operations). F_v is left out. None for other methods.
     """
@@ -160,7 +160,7 @@ def predicted_distance(rows: Records, context: Context) -> float | None:
 
 @dataclass(frozen=True)
 class ChainLevel:
-    """One level of a chain: whose drafts it tested, and how they fared.
+    """One level of a chain: whose drafts it tested, and the outcome.
 
     `rounds` is per round of the target. `length` and `lengths_sd` are the mean and standard deviation of tokens per
     round, including replacement and bonus tokens. `drafted` is the mean length of a tested block.

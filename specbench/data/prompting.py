@@ -76,13 +76,13 @@ def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window:
     return encoded
 
 
-def apply_template(tokenizer: Any, messages: Sequence[Message], asks: bool, instead: str) -> list[int]:
+def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: bool, instead: str) -> list[int]:
     """Return the ids of messages in the models' chat template, which has its own special tokens.
 
-    `asks`: whether an answer follows. Raises ConfigError, with `instead` as a way out, if the template fails.
+    `answer_follows`: whether the model answers next. Raises ConfigError, with `instead` as a way out, if the template fails.
     """
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer_follows)
     except Exception as error:  # a template can raise any error
         raise ConfigError(
             f"the chat template of {tokenizer.name_or_path} fails: {in_one_line(error)};"
@@ -125,12 +125,12 @@ def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], li
     return whole[:count], whole[count:]
 
 
-def _dialogue(tokenizer: Any, messages: list[Message], asks: bool) -> list[int]:
+def _dialogue(tokenizer: Any, messages: list[Message], answer_follows: bool) -> list[int]:
     if tokenizer.chat_template:
-        return apply_template(tokenizer, messages, asks, "")
+        return apply_template(tokenizer, messages, answer_follows, "")
     names = {"user": "USER", "assistant": "ASSISTANT", "system": "SYSTEM"}
     text = "\n".join(f"{names[message['role']]}: {message['content'].strip()}" for message in messages)
-    return list(tokenizer(text + "\nASSISTANT:" * asks)["input_ids"])
+    return list(tokenizer(text + "\nASSISTANT:" * answer_follows)["input_ids"])
 
 
 def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:

@@ -138,7 +138,7 @@ def plain_rows(dataset: Any) -> list[Row]:
 
 
 def _plain(value: Any) -> str | None:
-    """Return what stands for a value that JSON does not have: the text of a date or a decimal number, None for bytes."""
+    """Return a substitute for a value that JSON does not have: the text of a date or a decimal number, None for bytes."""
     if isinstance(value, bytes):
         return None
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
@@ -206,7 +206,7 @@ class HubData:
         write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def _builder(self, commit: str) -> Any:
-        """Return the library's builder, which knows the files of each split."""
+        """Return the library's builder, which lists the files of each split."""
         from datasets import load_dataset_builder  # imported here to keep `list` and `--help` fast
 
         try:

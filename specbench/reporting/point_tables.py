@@ -287,8 +287,9 @@ def remarks(folder: Path, points: Sequence[Point]) -> list[str]:
 def choice_tables(points: Sequence[Point]) -> list[Table]:
     """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
 
-    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices
-    of the resamples of prompts were worth on the prompts that they left out, and how often they met the condition there.
+    A setting that never calls the target is the small model alone, and its row says so. The last two columns are what
+    the choices of the resamples of prompts were worth on the prompts that they left out, and how often they met the
+    condition there.
     """
     heads = [
         "task", "T", "method", "summary", "chosen setting", "reached in resamples", "on other prompts", "held there",

@@ -62,7 +62,7 @@ class Table:
     comparable: bool = (
         True  # False if rows of several pairs, tasks or temperatures have no column that distinguishes them
     )
-    essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, whatever their priority
+    essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, at any priority
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
@@ -114,7 +114,7 @@ class Table:
 class RunTable:
     """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it.
 
-    `essential` are columns that stay if the table is too wide, whatever their priority: those that the title names.
+    `essential` are columns that stay if the table is too wide, at any priority: those that the title names.
     """
 
     key: str

@@ -107,8 +107,8 @@ class Sandbox:
     @cached_property
     def signature(self) -> str:
         """How, and by which Python, programs are judged."""
-        said = subprocess.run([self.python, "-I", "-V"], capture_output=True, text=True, check=True).stdout
-        return f"sandbox:{self.kind}|python:{said.split()[-1]}"
+        version = subprocess.run([self.python, "-I", "-V"], capture_output=True, text=True, check=True).stdout
+        return f"sandbox:{self.kind}|python:{version.split()[-1]}"
 
     def check(
         self, program: str, test: str, entry_point: str, preamble: str = "", limits: ProgramLimits | None = None
@@ -197,12 +197,12 @@ def _relay(
             return _failed(wrong)
         tests.send(json.dumps(jobs[1]).encode(), until)
         while True:
-            said = tests.receive(until)
-            if said == b"P":
+            frame = tests.receive(until)
+            if frame == b"P":
                 return ProgramVerdict(True, "passed")
-            if said[:1] == b"F":
-                return _failed(said[1:])
-            program.send(said[1:], until)
+            if frame[:1] == b"F":
+                return _failed(frame[1:])
+            program.send(frame[1:], until)
             tests.send(program.receive(until), until)
     except TimeoutError:
         return ProgramVerdict(False, f"timeout: {limits.seconds:g} s")
@@ -212,7 +212,7 @@ def _relay(
         return ProgramVerdict(False, f"failed: the {big} sent more than {limits.message} bytes")
 
 
-def _failed(said: bytes) -> ProgramVerdict:
+def _failed(message: bytes) -> ProgramVerdict:
     """Return the failure with a line that can be printed."""
-    line = "".join(c if c.isprintable() else "?" for c in said[:LONGEST_LINE].decode(errors="replace"))
+    line = "".join(c if c.isprintable() else "?" for c in message[:LONGEST_LINE].decode(errors="replace"))
     return ProgramVerdict(False, f"failed: {line}")

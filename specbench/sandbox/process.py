@@ -74,7 +74,7 @@ class RunQueue:
         return self._last
 
     def close(self) -> None:
-        """Close the file; `waited` goes on returning the last known value."""
+        """Close the file; `waited` still returns the last known value."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

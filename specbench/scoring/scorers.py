@@ -83,7 +83,7 @@ class Translation:
         from sacrebleu.metrics.chrf import CHRF
 
         bleu, chrf = BLEU(), CHRF(word_order=2)
-        for metric in (bleu, chrf):  # a signature knows the number of references only after a first score
+        for metric in (bleu, chrf):  # a signature has the number of references only after a first score
             metric.corpus_score(["one two three four"], [["one two three four"]])
         return bleu, chrf
 
