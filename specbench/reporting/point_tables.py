@@ -63,7 +63,12 @@ def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
     return Table(
-        _table_title(spec, shown), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, shown)
+        _table_title(spec, shown),
+        headings,
+        rows,
+        keys,
+        label_columns=len(row_keys),
+        comparable=_comparable(spec, shown),
     ).compact()
 
 
@@ -245,7 +250,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
                 ["pair", "method", *settings],
                 [[*key, *(values.get(setting, NONE) for setting in settings)] for key, values in lines.items()],
                 measured=False,
-                places=2,
+                label_columns=2,
             )
         )
     return tables
