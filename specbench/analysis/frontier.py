@@ -257,7 +257,7 @@ def _finest(latency: np.ndarray, quality: np.ndarray, required: float) -> int | 
 
 
 def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
-    """Return the summaries of a run's curves as points, in the place of the method's other points."""
+    """Return the summaries of a run's curves as points, with the pair and task of the method's other points."""
     frontier = frontier_of(folder)
     out = []
     for name, summaries in (summaries_of(frontier) if frontier else {}).items():

@@ -306,13 +306,13 @@ class StatedValue:
     value: float
 
     def covered(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points of the summary, of each place the setting with the highest value."""
+        """Return the points of the summary, for each pair, task and temperature the one with the highest value."""
         measured = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
         grouped = [point for point in measured if point.group and point.task == self.groups_of]
-        settings: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+        candidates: dict[tuple[object, ...], list[Point]] = defaultdict(list)
         for point in grouped or [point for point in measured if not point.group]:
-            settings[point.at(("pair", "task", "T", "group"))].append(point)
-        return [max(members, key=self._number) for members in settings.values()]
+            candidates[point.at(("pair", "task", "T", "group"))].append(point)
+        return [max(members, key=self._number) for members in candidates.values()]
 
     def measured(self, covered: Sequence[Point]) -> float:
         """Return the summary of the metric over `covered`, one point or more."""

@@ -202,7 +202,7 @@ def judged_of(folder: Path) -> Judged | None:
 
 
 def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
-    """Return the win rates of a judged run, in the place of the judged method's point. Empty for other runs."""
+    """Return the win rates of a judged run, as another point of the judged method. Empty for other runs."""
     judged = judged_of(folder)
     if judged is None or not judged["rows"]:
         return []

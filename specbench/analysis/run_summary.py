@@ -37,7 +37,7 @@ class MethodSummary:
 
     `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of
     theory. It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is
-    undefined. `score_change` is the main score minus the baseline's. `rank` is the place by speed, and
+    undefined. `score_change` is the main score minus the baseline's. `rank` is the rank by speed, and
     `predicted_lengths` the predicted speedup of other draft lengths. `break_even` says from which acceptance rate and
     draft cost the method pays.
     """

@@ -241,7 +241,7 @@ def wrong_tokens(rows: Records) -> int | None:
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of a method among all methods of a run, the fastest first.
+    """The rank of a method among all methods of a run, the fastest first.
 
     `first` - 1 methods are significantly faster, and (number of methods - `last`) are significantly slower. `alike` are
     the methods that differ from it neither way.

@@ -175,7 +175,7 @@ class HubData:
         return f"hf:{self.repo}{f':{self.config}' if self.config else ''}#{self.split}"
 
     def cached(self, commit: str) -> Path:
-        """Return the place of the rows of a commit in the cache."""
+        """Return the path of the rows of a commit in the cache."""
         parts = (quote(part, safe="") for part in (self.repo, self.config, self.split, f"{commit}.jsonl") if part)
         return cache_folder().joinpath("datasets", *parts)
 
@@ -260,7 +260,7 @@ class WebFile(NamedTuple):
 
     @property
     def cached(self) -> Path:
-        """The file's place in the cache."""
+        """The file's path in the cache."""
         return cache_folder() / self.sha256[:16] / self.name
 
     @property

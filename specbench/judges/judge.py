@@ -87,7 +87,7 @@ class QuestionJudge(Judge):
         return Judgment(verdict, tuple(exchanges), unclear=letters.count(None))
 
     def _filled(self, text: str, one: str, two: str) -> str:
-        """Return the question about a comparison. All places are filled at once, since a text may contain `{one}`."""
+        """Return the question about a comparison. All fields are filled at once, since a text may contain `{one}`."""
         values = {"text": text, "one": one, "two": two}
         return re.sub(r"\{(text|one|two)\}", lambda match: values[match[1]], self.question)
 

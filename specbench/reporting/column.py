@@ -18,7 +18,7 @@ SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALIT
 )
 MERGED, SUITES = "merged", "suites"
 DECODING, END_TO_END = "decoding", "end to end"  # clocks
-NONE = "–"  # in place of a value that there is not
+NONE = "–"  # in place of a missing value
 MOST_GROUPS = 8  # that a table shows
 NOT_REACHED = "not reached"  # for the summary of a curve that never meets its condition
 CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's

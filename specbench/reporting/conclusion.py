@@ -173,7 +173,7 @@ def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
 
 
 def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
-    """Return the sentences on one method over several runs. `standing` is its place among others, if it has one."""
+    """Return the sentences on one method over several runs. `standing` is its rank among others, if it has one."""
     name = f"{method}, {standing}," if standing else method
     clock = values[0].clock
     same = {True: SAME_DISTRIBUTION, False: "" if standing else ", but it is not lossless", None: ""}[line.lossless]

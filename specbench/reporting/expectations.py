@@ -45,7 +45,7 @@ NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
 class PointOutcome(NamedTuple):
-    """The outcome at a point, with its place. `needed` is the number of prompts that would decide an outcome in the noise."""
+    """The outcome at a point. `needed` is the number of prompts that would decide an outcome in the noise."""
 
     outcome: Outcome
     setting: str
@@ -153,20 +153,20 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
     """Return the points to compare with each other, without those of groups of prompts.
 
-    Points are compared within a run, with three exceptions. The best of several settings is chosen over the runs of one place
-    if its bound is a number, and all runs of one place if the bound names the swept number, since settings with different
-    baselines are measured in different runs. If the bound names a temperature, runs at all temperatures are compared. Runs on
-    different machines are never compared.
+    Points are compared within a run, with three exceptions. If the bound is a number, the best of several settings is chosen
+    over all runs under the same conditions. If the bound names the swept number, all runs under the same conditions are
+    compared, since settings with different baselines are measured in different runs. If the bound names a temperature, runs
+    at all temperatures are compared. Runs on different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
-    setting = ("pair", "task", "simulated", "data", "machine")
+    conditions = ("pair", "task", "simulated", "data", "machine")
     if isinstance(expected.bound, dict):
         if "x" in expected.bound:
-            keys = (*setting, "T")
+            keys = (*conditions, "T")
         if "T" in expected.bound:
-            keys = setting
+            keys = conditions
     elif expected.best:
-        keys = (*setting, "T")
+        keys = (*conditions, "T")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
@@ -217,15 +217,15 @@ def _compared(
 
 
 def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with these dimensions that have the value; on request only the best of each place."""
+    """Return the points with these dimensions that have the value; on request only the best of each group by `expected.by`."""
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
     if not expected.best:
         return chosen
-    settings: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    candidates: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in chosen:
-        settings[point.at(expected.by)].append(point)
+        candidates[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(members, key=lambda p: _signed(p, expected.value, sign)) for members in settings.values()]
+    return [max(members, key=lambda p: _signed(p, expected.value, sign)) for members in candidates.values()]
 
 
 def _signed(point: Point, value: str, sign: float) -> float:

@@ -36,7 +36,7 @@ def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
 def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     """Return points as a table, with rows and columns in the order in which they were measured.
 
-    If several points with different values belong to one place, columns that distinguish them are added.
+    If several points with different values belong to one cell, columns that distinguish them are added.
     """
     shown = [p for p in points if p.matches(spec.only) and bool(p.group) <= ("group" in spec.rows + spec.columns)]
     shown = [p for p in shown if any(p.values.get(value) is not None for value in spec.values)]
@@ -100,7 +100,7 @@ def _grouped(
 
 
 def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]:
-    """Return the dimensions of the rows, and others that distinguish points with different values in one place."""
+    """Return the dimensions of the rows, and others that distinguish points with different values in one cell."""
     keys = spec.rows
     for key in DISTINGUISHING:
         cells = [members for row in _grouped(keys, spec.columns, points).values() for members in row.values()]
@@ -112,7 +112,7 @@ def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]
 
 
 def _values(points: Sequence[Point], name: str) -> list[PointValue]:
-    """Return the different values of points in one place. The 1.00 of a baseline in two runs is one value."""
+    """Return the different values of points in one cell. The 1.00 of a baseline in two runs is one value."""
     out: list[PointValue] = []
     for point in points:
         if (value := point.values.get(name)) is not None and value not in out:
@@ -121,7 +121,7 @@ def _values(points: Sequence[Point], name: str) -> list[PointValue]:
 
 
 def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
-    """Return the points of one place as one. A run's own points and those of its curve or its judge have different values."""
+    """Return the points of one cell as one. A run's own points and those of its curve or its judge have different values."""
     values = {key: value for point in reversed(points) for key, value in point.values.items() if value is not None}
     assert all(len(_values(points, value)) <= 1 for value in spec.values), "the run distinguishes all others"
     return replace(points[0], values=values)

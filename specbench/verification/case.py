@@ -66,7 +66,7 @@ def _seed(seed: int, i: int) -> int:
 
 
 def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[int]]:
-    """Return each prompt `times` times, cut at a random place in its last three quarters.
+    """Return each prompt `times` times, cut at a random position in its last three quarters.
 
     Distributions are less concentrated at the end of a truncated text.
     """

@@ -85,7 +85,7 @@ class AcceptanceTest:
         return self._variance > 0.0
 
     def add(self, draft_position: int, odds: float, accepted: bool) -> None:
-        """Add a tested token with its probability of acceptance, and its place in the draft, from 0."""
+        """Add a tested token with its probability of acceptance, and its position in the draft, from 0."""
         self._odds.append(odds)
         self._expected, self._happened = self._expected + odds, self._happened + accepted
         self._variance += odds * (1.0 - odds)

@@ -85,7 +85,7 @@ def as_json(points: Iterable[Point]) -> str:
 
 
 def as_csv(points: Iterable[Point]) -> str:
-    """Return a CSV line per point and value: its place, the value with its interval, and the paper's value."""
+    """Return a CSV line per point and value: its setting, the value with its interval, and the paper's value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*POINT_COLUMNS, "metric", "value", "low", "high", "paper"])

@@ -231,7 +231,7 @@ def _capitalized(sentence: str, names: Set[str]) -> str:
 
 
 def _best(table: Table) -> set[tuple[int, int]]:
-    """Return the cells, by row and column, that have the best value of a ranked column among the rows of one place.
+    """Return the cells, by row and column, that have the best value of a ranked column among the rows of one setting.
 
     Rows of different pairs, tasks or temperatures are not compared. No cell is the best if all are equal.
     """

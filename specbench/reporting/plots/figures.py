@@ -39,7 +39,7 @@ DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 
 
 @dataclass(frozen=True)
 class Label:
-    """A text for a place in data coordinates: at the right edge of the panel for a line, next to the point otherwise.
+    """A text for a position in data coordinates: at the right edge of the panel for a line, next to the point otherwise.
 
     `bars` are lines that no label should cover, such as the point's intervals, by their ends (x0, y0, x1, y1).
     """
@@ -93,7 +93,7 @@ def save(
             return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
-        figure.draw_without_rendering()  # computes the layout, which the places of labels depend on
+        figure.draw_without_rendering()  # computes the layout, which the positions of labels depend on
         figure.set_layout_engine("none")
         for axes, labels, texts in placed:
             _separate_labels(axes, labels, texts)
@@ -281,7 +281,7 @@ def _extent(text: "Annotation") -> "Bbox":
 
 
 def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":
-    """Return the box of a text of this size whose near edge is at a place."""
+    """Return the box of a text of this size whose near edge is at a position."""
     from matplotlib.transforms import Bbox
 
     left = x - size.width * (1 - right) / 2
@@ -290,7 +290,7 @@ def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":
 
 
 def _cost(box: "Bbox", boxes: Sequence["Bbox"], panel: "Bbox") -> float:
-    """Return how bad a place is: the area over other labels and points, and outside the panel."""
+    """Return how bad a position is: the area over other labels and points, and outside the panel."""
     from matplotlib.transforms import Bbox
 
     covered = sum(_area(common) for other in boxes if (common := Bbox.intersection(box, other)))

@@ -57,7 +57,7 @@ def of_runs(summaries: Sequence[RunSummary], into: Path, formats: Sequence[str] 
     for summary, title in zip(summaries, titles, strict=True):
         name = file_name(summary.run)
         names[name] += 1
-        number = f"-{names[name]}" if names[name] > 1 else ""  # folders in two places with one name
+        number = f"-{names[name]}" if names[name] > 1 else ""  # folders at two locations with one name
         for kind, panel in run_plots(summary, title).items():
             drawn += save(into / f"{name}{number}-{kind}", [panel], formats)
     return drawn

@@ -85,7 +85,7 @@ def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
 
 
 def _line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
-    """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
+    """Return a panel of lines for each setting of the spec's panels; none for a setting without a value."""
     panels = []
     for title, members in _panel_points(spec, points):
         drawable = [p for p in members if _x(spec, p) is not None and _y(spec, p) is not None]
