@@ -217,7 +217,7 @@ def _compared(
 
 
 def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with these dimensions that have the value; on request only the best of each group by `expected.by`."""
+    """Return the points with these dimensions that have the value; on request only the best of each group of `by`."""
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
     if not expected.best:
         return chosen
