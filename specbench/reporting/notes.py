@@ -183,8 +183,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def _beyond(text: str, key: str, values: Mapping[str, float], least: float) -> Iterator[str]:
-    """Yield a warning with the methods whose value, of the column `key`, is beyond the limit; if these are many, with the
-    largest values and the number of the others.
+    """Yield a warning with the methods whose value of the column `key` is beyond the limit.
+
+    If these are many, it has the largest values and the number of the others.
     """
     beyond = {method: value for method, value in values.items() if abs(value) > least}
     texts = {method: column_of(key).format.text(value) for method, value in beyond.items()}

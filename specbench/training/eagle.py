@@ -92,8 +92,9 @@ def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
 
 @dataclass(frozen=True)
 class EagleBatch:
-    """Padded texts: tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts
-    (b, n).
+    """Padded texts.
+
+    They have tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts (b, n).
     """
 
     tokens: Tensor
@@ -152,8 +153,10 @@ class Sequences:
 
 
 class TrainingCheckpoint(TypedDict):
-    """An interrupted training: what was trained, the number of all and of finished steps, what limits them, the validation
-    loss after COMPARED of them, and the states, that of the random numbers for the noise included.
+    """An interrupted training.
+
+    It has what was trained, the number of all and of finished steps, what limits them, the validation loss after COMPARED
+    of them, and the states, that of the random numbers for the noise included.
     """
 
     identity: str

@@ -40,8 +40,9 @@ def fit(
     recipe: Recipe,
     validate: Callable[[Tensor, Tensor, float], Tensor] = loss_of,
 ) -> list[float]:
-    """Fit in place to (inputs, labels), and keep the weights of the epoch with the lowest validation loss. Returns the
-    validation losses, or the values of another `validate`.
+    """Fit in place to (inputs, labels), and keep the weights of the epoch with the lowest validation loss.
+
+    Returns the validation losses, or the values of another `validate`.
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """
@@ -71,8 +72,10 @@ def fit(
 
 
 def outcome(losses: Sequence[float], recipe: Recipe) -> Table:
-    """Return for a report how a fit ended: the number of epochs, the lowest validation loss, `ended`, what ended it
-    (`validation` or `epochs`), and `falling`, whether the validation loss was still falling.
+    """Return for a report how a fit ended.
+
+    The report has the number of epochs, the lowest validation loss, `ended`: what ended the fit (`validation` or
+    `epochs`), and `falling`: whether the validation loss was still falling.
     """
     by_epochs = len(losses) == recipe.epochs and recipe.epochs - 1 - losses.index(min(losses)) < recipe.patience
     return {
@@ -103,10 +106,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def auc(scores: Array, labels: Array) -> float:
-    """Return the area under the ROC curve: P(an acceptable token's score is above an unacceptable one's), ties counting
-    half.
+    """Return the area under the ROC curve.
 
-    NaN if one of both kinds is missing.
+    It is P(an acceptable token's score is above an unacceptable one's), with ties counting half. NaN if one of both kinds
+    is missing.
     """
     good = labels.astype(bool)
     if good.all() or not good.any():

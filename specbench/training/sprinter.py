@@ -76,8 +76,9 @@ def _rollout(
 def _read(
     models: Models, tokens: list[int], drafted: list[int], rollout: PrefixRollout, sampler: Sampler, kind: int
 ) -> Columns:
-    """Return rows at every prefix of `tokens` after the prompt, with one forward per model. The bare prompt counts as
-    an original prefix.
+    """Return rows at every prefix of `tokens` after the prompt, with one forward per model.
+
+    The bare prompt counts as an original prefix.
     """
     ids = list(models.ids)
     read, start = ids + tokens[:-1], len(ids) - 1

@@ -80,10 +80,9 @@ class TaskSource:
 
 
 def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int, seed: int) -> Texts:
-    """Return `count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of
-    each.
+    """Return `count` texts (0: all) of these tasks in equal shares, in random order.
 
-    Raises ConfigError if too few are left.
+    The first `skip` rows of each task are left out. Raises ConfigError if too few remain.
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
@@ -132,8 +131,9 @@ def steps_within(pair: LoadedPair, text: Text, steps: int) -> int:
 
 
 def split_of(number: int, seed: int) -> Split:
-    """Return the split of a text. Of every five texts, three are for training and one each for validation and test, at
-    random but reproducibly.
+    """Return the split of a text.
+
+    Of every five texts, three are for training and one each for validation and test, at random but reproducibly.
     """
     block, position = divmod(number, len(SPLITS))
     splits = list(SPLITS)

@@ -49,8 +49,10 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How a head is trained. `answers` is the text after each prompt that it is trained and evaluated on. `features` and
-    `tau` are SPRINTER's; `recipe` holds the user's keys.
+    """How a head is trained.
+
+    `answers` is the text after each prompt that it is trained and evaluated on. `features` and `tau` are SPRINTER's. `recipe`
+    holds the user's keys.
 
     With `compare`, SPRINTER's verifier is also fitted with other features and values of tau, for its report.
     """

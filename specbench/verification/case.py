@@ -29,8 +29,9 @@ class Openable(Protocol):
 
 
 class Output(NamedTuple):
-    """The output for one prompt. `ids` is what the decoder starts with, which differs from the prompt for an
-    encoder-decoder.
+    """The output for one prompt.
+
+    `ids` is what the decoder starts with, which differs from the prompt for an encoder-decoder.
     """
 
     prompt: list[int]
@@ -104,9 +105,8 @@ class Case:
     dtype: torch.dtype  # the least precise dtype among the models
     prompts: list[list[int]]
     decoding: Decoding
-    temperature: float = (
-        2.0  # of the sampled checks; small models are confident, and one-hot distributions hide mistakes
-    )
+    # Of the sampled checks. Small models are confident, and one-hot distributions hide mistakes.
+    temperature: float = 2.0
     cuts: int = 6  # sampled outputs per prompt
     warmer: float = 1.25  # factor on the temperature of a control that runs the declared distribution itself
 

@@ -27,8 +27,9 @@ CHANCE = 1e-6  # probabilities below this are rounding error
 
 
 def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
-    """Check at T = 0 that the output is the target's arg max everywhere except at near-ties, and that drafts are
-    accepted accordingly.
+    """Check outputs and acceptance at T = 0.
+
+    Every token must be the target's arg max except at near-ties, and drafts must be accepted accordingly.
     """
     (scorers, target), prompts = case.declared, [*case.prompts, *cut_prompts(case.prompts, 1, case.decoding.seed)]
     equal, outcomes, gap, room = 0, [], [], []
@@ -105,8 +106,9 @@ class Verdict:
 
 
 def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
-    """Check a method, which must declare a distribution, against it: greedy, and sampled if the case's temperature is
-    above 0.
+    """Check a method against the distribution that it must declare.
+
+    The checks are greedy, and also sampled if the case's temperature is above 0.
 
     The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `outputs` times in
     total.
