@@ -18,7 +18,7 @@ import typer
 from specbench import files
 from specbench.cli.console import print_table, say, terminal
 from specbench.errors import ConfigError
-from specbench.regression.verdict import UNDECIDED_STATUSES, Limits, Status, Verdict, exit_code, fails
+from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def limits_of(
     require_speed: bool,
     counters_only: bool,
     across_config: bool,
-) -> Limits:
+) -> GateLimits:
     """Return the limits of a comparison. Raises ConfigError for a value out of range."""
     for name, value, most in (
         ("alpha", alpha, 1.0), ("max-slowdown", max_slowdown, 100.0), ("max-quality-drop", max_quality_drop, 100.0),
     ):  # fmt: skip
         if not 0.0 <= value < most:
             raise ConfigError(f"--{name} {value:g} must be at least 0 and below {most:g}")
-    return Limits(
+    return GateLimits(
         alpha=alpha,
         max_slowdown=max_slowdown,
         max_quality_drop=max_quality_drop,
@@ -89,7 +89,9 @@ def limits_of(
     )
 
 
-def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided) -> int:
+def write(
+    verdicts: list[GateVerdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided
+) -> int:
     """Write the verdicts in the given format, and JUnit XML to `junit`. Returns the exit code.
 
     In GitHub Actions, also prints annotations (on stderr if the format is JSON) and appends a table to the step summary.
@@ -116,7 +118,7 @@ def write(verdicts: list[Verdict], form: VerdictFormat, junit: Path | None, titl
     return code
 
 
-def table_of(verdicts: list[Verdict], title: str) -> "Table":
+def table_of(verdicts: list[GateVerdict], title: str) -> "Table":
     """Return a table with a row per method of a run, and a column per aspect."""
     from specbench.reporting.tables import Table  # imports numpy
 
@@ -130,7 +132,7 @@ def table_of(verdicts: list[Verdict], title: str) -> "Table":
     return Table(title, ["run", "method", *columns], rows)
 
 
-def findings(verdicts: list[Verdict]) -> list[str]:
+def findings(verdicts: list[GateVerdict]) -> list[str]:
     """Return a sentence for each verdict other than ok."""
     return [
         f"{verdict.status.value}: {verdict.title}, {_where(verdict)}: {verdict.detail}"
@@ -139,7 +141,7 @@ def findings(verdicts: list[Verdict]) -> list[str]:
     ]
 
 
-def outcome(verdicts: list[Verdict]) -> str:
+def outcome(verdicts: list[GateVerdict]) -> str:
     """Return the number of methods without a finding, and the number of checks of each status, the worst first."""
     methods = {(verdict.run, verdict.method) for verdict in verdicts if verdict.method}
     failing = [verdict for verdict in verdicts if verdict.status.value in FAILING]
@@ -158,7 +160,7 @@ def outcome(verdicts: list[Verdict]) -> str:
     return f"{passed}{len(verdicts)} check{'' if len(verdicts) == 1 else 's'}: {checks}"
 
 
-def markdown(verdicts: list[Verdict], title: str) -> str:
+def markdown(verdicts: list[GateVerdict], title: str) -> str:
     """Return the verdicts as a Markdown table with notes."""
     from specbench.reporting.formats.markdown import markdown_list, markdown_table  # imports numpy
 
@@ -166,7 +168,7 @@ def markdown(verdicts: list[Verdict], title: str) -> str:
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"
 
 
-def annotations(verdicts: list[Verdict]) -> list[str]:
+def annotations(verdicts: list[GateVerdict]) -> list[str]:
     """Return GitHub workflow commands: errors for regressions, warnings for undecided checks, notices for improvements."""
     return [
         f"::{LEVELS[verdict.status]} title={_property(f'{verdict.title}: {_where(verdict)}')}::{_message(verdict.detail)}"
@@ -175,7 +177,7 @@ def annotations(verdicts: list[Verdict]) -> list[str]:
     ]
 
 
-def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = False) -> bytes:
+def junit_xml(verdicts: list[GateVerdict], title: str, undecided_passes: bool = False) -> bytes:
     """Return JUnit XML with a test case per verdict. A case fails if its verdict alone causes a nonzero exit code."""
     failed = [verdict for verdict in verdicts if fails(verdict.status, undecided_passes)]
     passing = UNDECIDED_STATUSES | {Status.skipped}
@@ -197,7 +199,7 @@ def junit_xml(verdicts: list[Verdict], title: str, undecided_passes: bool = Fals
     return bytes(Tree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _print(verdicts: list[Verdict], title: str) -> None:
+def _print(verdicts: list[GateVerdict], title: str) -> None:
 
     console = terminal()
     print_table(table_of(verdicts, title), console)
@@ -207,7 +209,7 @@ def _print(verdicts: list[Verdict], title: str) -> None:
     say(outcome(verdicts), console, "none")
 
 
-def _where(verdict: Verdict) -> str:
+def _where(verdict: GateVerdict) -> str:
     return f"{verdict.method} on {verdict.run}" if verdict.method else verdict.run
 
 

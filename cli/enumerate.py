@@ -35,10 +35,10 @@ def enumerate_(
     from specbench.resolution.method_tables import applies, constructor, length_path
     from specbench.resolution.methods import Methods
     from specbench.resolution.selection import read_pair
-    from specbench.verification.comparison import LENGTH, Finding, examine, examine_drafts
+    from specbench.verification.enumeration import LENGTH, ExactComparison, examine, examine_drafts
 
     _, roles = read_pair(pair, plain)
-    worst: dict[str, Finding] = {}
+    worst: dict[str, ExactComparison] = {}
     drafts, longest = False, 0
     base = constructor(method)
     applied = [override for override in plain.overrides_for("method", method) if applies(override, base)]

@@ -133,7 +133,7 @@ def _parts(line: GridLine, pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]
 def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) -> None:
     """Print what is needed, with repositories and sizes, and the size of the download."""
     if not as_json:
-        rows = [["; ".join(repository.whats), *_row(repository)] for repository in repositories]
+        rows = [["; ".join(repository.purposes), *_row(repository)] for repository in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
         print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
     whole, missing = (
@@ -162,7 +162,7 @@ def _json(needs: list[Need], repositories: list[Repository]) -> Table:
         "repositories": [
             {
                 "repository": each.repo, "kind": each.kind, "revision": each.revision, "commit": each.commit,
-                "for": each.whats, "gated": each.gated, "files": each.sizes, "bytes": each.bytes,
+                "for": each.purposes, "gated": each.gated, "files": each.sizes, "bytes": each.bytes,
                 "missing_bytes": each.missing_bytes, "here": each.complete, "wrong": each.wrong,
             }
             for each in repositories

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from specbench.analysis.acceptance import acceptance_rate, accepted_length
-from specbench.analysis.token_origin import MEANING, TracedRound
+from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate, accepted_length
 from specbench.cli import params
 from specbench.cli.params import preset_names
 from specbench.cli.progress import Terminal
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 INDENT = "    "
-Span = tuple[str, list[str]]  # a letter of token_origin.MEANING, and neighboring tokens with that provenance
+Span = tuple[str, list[str]]  # a letter of ORIGINS, and neighboring tokens of that origin
 
 
 class TraceLine(NamedTuple):
@@ -86,9 +85,9 @@ def _show(traced: "Trace") -> None:
     if not shown:
         console.print("nothing was drafted: every token was sampled from a model")
     elif colored:
-        _print_colored(console, shown, {origin: MEANING[origin] for origin in MEANING if origin in used})
+        _print_colored(console, shown, {origin: ORIGINS[origin] for origin in ORIGINS if origin in used})
     else:
-        console.print("; ".join(f"{origin}: {MEANING[origin]}" for origin in MEANING if origin in used))
+        console.print("; ".join(f"{origin}: {ORIGINS[origin]}" for origin in ORIGINS if origin in used))
         for line in shown:
             console.print(plain(line))
     for words in closing(record):
@@ -128,7 +127,7 @@ def counts(traced: TracedRound) -> str:
 
 
 def spans(traced: TracedRound) -> list[Span]:
-    """Return the tokens of a round, grouped by provenance. Rejected drafts precede the tokens that replaced them."""
+    """Return the tokens of a round, grouped by origin. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
     drafted = traced.get("untested", 0) + traced["accepted"]
     rejected = [("x", visible(traced["rejected"]))] if traced.get("rejected") else []
@@ -145,7 +144,7 @@ def spans(traced: TracedRound) -> list[Span]:
 
 
 def plain(line: TraceLine) -> str:
-    """Return a line without colors, with a letter before the tokens of each provenance: `a[ the| cat] x[ sat] r[ ran]`."""
+    """Return a line without colors, with a letter before the tokens of each origin: `a[ the| cat] x[ sat] r[ ran]`."""
     parts = [f"{origin}[{'|'.join(tokens)}]" for origin, tokens in line.spans]
     return f"{line.label}  {' '.join(parts)}"
 

@@ -24,7 +24,7 @@ from specbench.training.recipes import TrainKind, keys_of
 if TYPE_CHECKING:
     from specbench.experiment.head_trial import Gain, HeadTrial
     from specbench.experiment.training import FinetuneRequest, TrainingResult
-    from specbench.training.texts import Source
+    from specbench.training.texts import TaskSource
 
 
 def train(
@@ -338,7 +338,7 @@ def _speeds(trial: "HeadTrial", gain: "Gain") -> str:
     return ", ".join(speeds)
 
 
-def _command(trained: "TrainingResult", source: "Source", gamma: int | None, arguments: Sequence[str]) -> str:
+def _command(trained: "TrainingResult", source: "TaskSource", gamma: int | None, arguments: Sequence[str]) -> str:
     """Return the command that measures the head's method on a task, on rows that it was not trained on if there are any."""
     head = f"{trained.kind.value}@{trained.base}={trained.folder}"
     unseen = ["-n", str(trained.skip)] if source.is_file and trained.skip else []

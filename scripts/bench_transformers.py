@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.rows import complete, seconds
+from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarise
 from specbench.cli.progress import Terminal

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 import specbench
+from specbench.analysis import polybasic, theory
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.rows import complete
+from specbench.analysis.polybasic import ChainPlan
+from specbench.analysis.run_metrics import complete
 from specbench.analysis.speed import speedup
-from specbench.analysis.theory import polybasic, speculation
-from specbench.analysis.theory.polybasic import Plan
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import run
 from specbench.files import write
@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
     shape: str
     middle: float
-    chain: Plan
-    plain: Plan
+    chain: ChainPlan
+    plain: ChainPlan
     measured: "Measured | None" = None
 
 
@@ -95,7 +95,7 @@ def rate_of(role: str) -> float:
     """Return the acceptance rate at which Table 1's accepted length is expected."""
     length, drafted = TABLE_1[role]
     rates = np.linspace(0.5, 1.0, 5001)
-    lengths = [1.0 + speculation.expected_accepted(float(rate), drafted) for rate in rates]
+    lengths = [1.0 + theory.expected_accepted(float(rate), drafted) for rate in rates]
     return round(float(np.interp(length, lengths, rates)), 3)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import specbench
 from specbench.analysis.draft_lengths import LONGEST, predict
 from specbench.analysis.intervals import Estimate, interval_of_ratio
-from specbench.analysis.rows import Rows, complete, seconds
+from specbench.analysis.run_metrics import Records, complete, seconds
 from specbench.analysis.speed import tokens_per_second
 from specbench.analysis.summary import summary_of
 from specbench.data import task
@@ -81,7 +81,7 @@ def trial(folder: Path, place: str) -> Trial:
     samples = list(dict.fromkeys(record.sample for record in records))
     first, second = set(samples[::2]), set(samples[1::2])
 
-    def rows_of(name: str, half: set[str]) -> Rows:
+    def rows_of(name: str, half: set[str]) -> Records:
         return [record for record in complete(records, name) if record.sample in half]
 
     names = {length: f"sd(gamma={length})" for length in range(1, LONGEST + 1)}
@@ -100,7 +100,7 @@ def trial(folder: Path, place: str) -> Trial:
     return Trial(place, predicted, longest, best, ratios[0], within, ratios[1], speedups)
 
 
-def fastest(rows: Rows) -> list[Record]:
+def fastest(rows: Records) -> list[Record]:
     """Return the fastest repeat of each prompt, by seconds per token."""
     found: dict[str, Record] = {}
     for record in rows:
@@ -110,7 +110,7 @@ def fastest(rows: Rows) -> list[Record]:
     return list(found.values())
 
 
-def ratio_of(rows: Rows, others: Rows) -> Estimate:
+def ratio_of(rows: Records, others: Records) -> Estimate:
     """Return the ratio of two speeds by the fastest repeats, with its 95 % interval over prompts."""
     pairs = {record.sample: [record] for record in fastest(rows)}
     for record in fastest(others):

@@ -37,9 +37,9 @@ from specbench.experiment.gate import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
-from specbench.regression.measurement import Session, of_run
+from specbench.regression.measurement import Timings, of_run
 from specbench.regression.snapshot import load
-from specbench.regression.verdict import Limits, Status, Verdict, exit_code
+from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES
@@ -143,9 +143,9 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
     record(path, folder / "base", RequestBatch(requests=[request]), how)
     launches: list[tuple[str, Launch]] = [("nothing", measure_in_new_process)] * args.trials
     launches += [(what, partial(_injected, what)) for what in EXPECTED]
-    trials: list[tuple[str, list[Verdict]]] = []
+    trials: list[tuple[str, list[GateVerdict]]] = []
     for number, (what, launch) in enumerate(launches):
-        trials.append((what, check(path, folder / f"trial-{number}", nothing, Limits(), launch)))
+        trials.append((what, check(path, folder / f"trial-{number}", nothing, GateLimits(), launch)))
         print(f"{what}: {outcome(trials[-1][1])}", flush=True)
     sessions = [each for cell in load(path).runs for each in cell.sessions]
     for number in range(args.trials):
@@ -162,8 +162,8 @@ def _injected(what: str, batch: RequestBatch, out: Path) -> None:
 
 def _page(
     args: argparse.Namespace,
-    trials: list[tuple[str, list[Verdict]]],
-    sessions: list[Session],
+    trials: list[tuple[str, list[GateVerdict]]],
+    sessions: list[Timings],
     environment: dict[str, Any],
     seconds: float,
 ) -> str:
@@ -205,19 +205,19 @@ Measured in {seconds / 60:.1f} minutes on: {machine}; revision {environment["rev
 """
 
 
-def _is_right(what: str, found: list[Verdict]) -> bool:
+def _is_right(what: str, found: list[GateVerdict]) -> bool:
     """Return whether the reported regressions are exactly those injected."""
     regressed = {(each.method, each.title) for each in found if each.status is Status.regression}
     return regressed == ({EXPECTED[what]} if what in EXPECTED else set())
 
 
-def _shown(found: list[Verdict]) -> list[str]:
+def _shown(found: list[GateVerdict]) -> list[str]:
     places = (("sd", "speed"), ("ar", "engine"), ("sd", "decoding"))
     said = {(each.method, each.aspect): each.short for each in found}
     return [said.get(place, "see last column") for place in places]
 
 
-def _spread(sessions: list[Session]) -> Table:
+def _spread(sessions: list[Timings]) -> Table:
     """Return the standard deviations of log-ratios, in percent, of repeats within a session and of sessions' means."""
     rows = []
     for method, over in RATIOS:

@@ -16,8 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers import T5ForConditionalGeneration as T5
 
 from specbench.data.rows import Row
-from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.synthetic.copying import COPYING
+from specbench.data.synthetic import SYNTHETIC_TASKS, mmlu
 from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.wmt import WMT_BACK
 
@@ -55,6 +54,30 @@ def only(task: SyntheticTask, wanted: Callable[[str], bool]) -> SyntheticTask:
     return replace(task, make=make)
 
 
+# Repeated lists of words, on which a small model learns to repeat what followed a word earlier. Multiple choice needs this
+# skill to find the letter next to a choice.
+REPEATED = (
+    mmlu.TOWNS + mmlu.BUILDINGS + mmlu.GOODS + mmlu.PEOPLE + mmlu.DAYS + list(mmlu.LETTERS)
+    + [word for pair in mmlu.OPPOSITES for word in pair.split("-")] + list("0123456789")
+)  # fmt: skip
+LONGEST_LIST = 40
+REPEATED_TOKENS = 250  # about the length of a training row
+
+
+def _word_list(rng: random.Random) -> Row:
+    words = [rng.choice(REPEATED) for _ in range(rng.randint(4, LONGEST_LIST))]
+    return {"words": words, "times": REPEATED_TOKENS // len(words)}
+
+
+def _words(row: Row) -> str:
+    return "".join(f" {word}" for word in row["words"])
+
+
+def _repeated_words(row: Row) -> str:
+    return _words(row) * (int(row["times"]) - 1)
+
+
+COPYING = SyntheticTask(_word_list, _words, _repeated_words)
 SOURCES = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK, "copying": COPYING}  # the tokenizer was trained on these
 PARTS = {
     "xsum-matches": only(SYNTHETIC_TASKS["xsum"], is_match_or_find),

@@ -9,15 +9,13 @@ from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from specbench.data.few_shot import FewShot
-from specbench.data.remote import HUB_FORM, HUB_ID
-from specbench.data.rows import Row, Rows
+from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows
 from specbench.data.task import Sample, filled
+from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.rouge import Rouge, lines
-from specbench.scoring.translation import Translation
+from specbench.scoring.scorers import Rouge, Translation, lines
 
 NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")
@@ -82,9 +80,9 @@ class Custom(FewShot, name="custom"):
         before = self.worked
         out = []
         for number, row in enumerate(rows, 1):
-            place = f"{source}:{number}"
-            reference = self._checked(self._value(row, self.reference, place), place) if self.reference else None
-            group = str(self._value(row, self.group, place)) if self.group else ""
+            location = f"{source}:{number}"
+            reference = self._checked(self._value(row, self.reference, location), location) if self.reference else None
+            group = str(self._value(row, self.group, location)) if self.group else ""
             out.append(Sample(str(number - 1), before + self._filled(row), reference, group))
         return out
 
@@ -96,23 +94,25 @@ class Custom(FewShot, name="custom"):
         key = self.answer or self.reference
         return [f" {self._answer(row, key)}" if key and key in row else "" for row in rows]
 
-    def _answer(self, row: Row, place: str) -> str:
+    def _answer(self, row: Row, location: str) -> str:
         """Return the answer of a row as text, the first one of several."""
-        answer = self._value(row, self.answer or self.reference, place)
+        answer = self._value(row, self.answer or self.reference, location)
         return answer[0] if isinstance(answer, list) else answer
 
-    def _checked(self, reference: str | list[str], place: str) -> str | list[str]:
+    def _checked(self, reference: str | list[str], location: str) -> str | list[str]:
         """Return a reference that a text can fail to match. Raises ConfigError for another one."""
         accepted = reference if isinstance(reference, list) else [reference]
         if self.metric == "bleu" and len(accepted) > 1:
-            raise ConfigError(f"{place}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
-        for each in accepted:
-            if self.metric == "number" and _last_number(each) is None:
+            raise ConfigError(f"{location}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
+        for text in accepted:
+            if self.metric == "number" and _last_number(text) is None:
                 raise ConfigError(
-                    f"{place}: '{self.reference}' = {each!r} has no number, which metric = \"number\" compares"
+                    f"{location}: '{self.reference}' = {text!r} has no number, which metric = \"number\" compares"
                 )
-            if not self._plain(each):
-                raise ConfigError(f"{place}: '{self.reference}' = {each!r} is empty; give a text, or leave the row out")
+            if not self._plain(text):
+                raise ConfigError(
+                    f"{location}: '{self.reference}' = {text!r} is empty; give a text, or leave the row out"
+                )
         return reference
 
     @property
@@ -133,42 +133,49 @@ class Custom(FewShot, name="custom"):
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         if not self.reference:
             return {}
-        found = self._extracted(text)
+        extracted = self._extracted(text)
         accepted = [
-            str(each) for each in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
+            str(reference)
+            for reference in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
         ]
-        absent = {NO_ANSWER: float(not found)}
+        absent = {NO_ANSWER: float(not extracted)}
         if self.metric == "rouge":
-            scores = [self._rouge.score(lines(found), lines(each)) for each in accepted]
+            scores = [self._rouge.score(lines(extracted), lines(reference)) for reference in accepted]
             return {**max(scores, key=lambda score: score["rougeL"]), **absent}
         if self.metric == "bleu":
-            return {**self._translation.score(found, accepted[0]), **absent}
+            return {**self._translation.score(extracted, accepted[0]), **absent}
         if self.metric == "number":
-            number = _last_number(found)
-            right = number is not None and any(_last_number(each) == number for each in accepted)
+            number = _last_number(extracted)
+            right = number is not None and any(_last_number(reference) == number for reference in accepted)
             return {"number": float(right), NO_ANSWER: float(number is None)}
-        plain, wanted = self._plain(found), [self._plain(each) for each in accepted]
-        right = any(_holds(plain, each) for each in wanted) if self.metric == "contains" else plain in wanted
+        plain, references = self._plain(extracted), [self._plain(reference) for reference in accepted]
+        right = (
+            any(_holds(plain, reference) for reference in references)
+            if self.metric == "contains"
+            else plain in references
+        )
         return {self.metric: float(right), **absent}
 
     def _with_form(self, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
         extract = f"extract:{self.extract}|" if self.extract else ""
-        return tuple(Metric(each.name, f"{each.signature}|{extract}{self.form}", each.combine) for each in metrics)
+        return tuple(
+            Metric(metric.name, f"{metric.signature}|{extract}{self.form}", metric.combine) for metric in metrics
+        )
 
     def _filled(self, row: Row) -> str:
         return filled(
             self.prompt, **{key: str(value) for key, value in row.items() if isinstance(value, str | int | float)}
         )
 
-    def _value(self, row: Row, key: str, place: str) -> str | list[str]:
+    def _value(self, row: Row, key: str, location: str) -> str | list[str]:
         """Return a row's text, number or list of texts. Raises ConfigError, naming the row, for another type or no value."""
         value = row.get(key)
-        if isinstance(value, list) and value and all(isinstance(each, str | int | float) for each in value):
-            return [str(each) for each in value]
+        if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
+            return [str(item) for item in value]
         if isinstance(value, str | int | float):
             return str(value)
         raise ConfigError(
-            f"{place}: key '{key}' must hold a text, a number, or a list of these{hint(key, row, 'the row has')}"
+            f"{location}: key '{key}' must hold a text, a number, or a list of these{hint(key, row, 'the row has')}"
         )
 
     def _extracted(self, text: str) -> str:
@@ -200,8 +207,8 @@ def _holds(text: str, words: str) -> bool:
 
 def _last_number(text: str) -> Decimal | None:
     """Return the last number of a text, or None."""
-    found = NUMBER.findall(text)
+    numbers = NUMBER.findall(text)
     try:
-        return Decimal(found[-1].replace(",", "")) if found else None
+        return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:
         return None

@@ -36,10 +36,10 @@ class Dialogues(Task, name="dialogues"):
         for number, (dialogue, has_system) in enumerate(_dialogues(rows, source), 1):
             questions = [message["content"] for message in dialogue if message["role"] == "user"]
             for turn, text in enumerate(questions, 1):
-                own, before = (f"{number}.{n}" if n > 1 else str(number) for n in (turn, turn - 1))
+                sample_id, before = (f"{number}.{n}" if n > 1 else str(number) for n in (turn, turn - 1))
                 after = before if turn > 1 else ""
                 prompt = filled(self.prompt, turn=text)
-                out.append(Sample(own, prompt, turn=text, after=after, without_system=has_system and not after))
+                out.append(Sample(sample_id, prompt, turn=text, after=after, without_system=has_system and not after))
         return out
 
     def dialogues(self, rows: list[Row]) -> list[list[Message]]:
@@ -49,25 +49,25 @@ class Dialogues(Task, name="dialogues"):
 
 def _dialogues(rows: list[Row], source: str) -> list[tuple[list[Message], bool]]:
     """Return dialogues from the first question on, and whether each has a system prompt anywhere."""
-    found = []
+    out = []
     for number, row in enumerate(rows, 1):
         messages = _messages(row, f"{source}:{number}")
         roles = [message["role"] for message in messages]
         if "user" in roles:
-            found.append((messages[roles.index("user") :], "system" in roles))
-    return found
+            out.append((messages[roles.index("user") :], "system" in roles))
+    return out
 
 
-def _messages(row: Row, place: str) -> list[Message]:
+def _messages(row: Row, location: str) -> list[Message]:
     """Return the turns of a row in either schema. Raises ConfigError, naming the row, for a turn that is wrong."""
-    key = next((each for each in SCHEMAS if isinstance(row.get(each), list)), None)
+    key = next((name for name in SCHEMAS if isinstance(row.get(name), list)), None)
     if key is None:
         meant = reader_of(row) or f"; the row has: {', '.join(row)}"
-        raise ConfigError(f"{place}: no list under 'messages' or 'conversations'{meant}")
+        raise ConfigError(f"{location}: no list under 'messages' or 'conversations'{meant}")
     role, text = SCHEMAS[key]
-    found: list[Message] = []
+    out: list[Message] = []
     for number, turn in enumerate(row[key], 1):
-        where = f"{place}: turn {number} of '{key}'"
+        where = f"{location}: turn {number} of '{key}'"
         if not isinstance(turn, dict):
             raise ConfigError(f"{where} is not an object with '{role}' and '{text}'")
         if not isinstance(turn.get(role), str) or turn[role] not in ROLES:
@@ -77,8 +77,8 @@ def _messages(row: Row, place: str) -> list[Message]:
             raise ConfigError(
                 f"{where}: '{text}' is {shown(turn.get(text))}; needed: a text, or a list of parts of type text"
             )
-        found.append({"role": ROLES[turn[role]], "content": content})
-    return found
+        out.append({"role": ROLES[turn[role]], "content": content})
+    return out
 
 
 def _text(content: object) -> str | None:
@@ -90,4 +90,4 @@ def _text(content: object) -> str | None:
     texts = [
         part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text" and "text" in part
     ]
-    return "\n".join(texts) if len(texts) == len(content) and all(isinstance(each, str) for each in texts) else None
+    return "\n".join(texts) if len(texts) == len(content) and all(isinstance(text, str) for text in texts) else None

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from specbench.data.few_shot import FewShot
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled, without
+from specbench.data.task_bases import FewShot
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
 
@@ -97,9 +97,9 @@ class Gsm8k(FewShot, name="gsm8k"):
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         if self.grader == "se-paper":
-            found = se_paper_number(text)
+            number = se_paper_number(text)
             right = se_paper_number(f"### {sample.reference}")
-            return {"accuracy": float(found is not None and found == right), NO_ANSWER: float(found is None)}
+            return {"accuracy": float(number is not None and number == right), NO_ANSWER: float(number is None)}
         text = without(NEXT_QUESTION, text)
         strict, flexible = STRICT.search(text), FLEXIBLE.findall(text)
         return {
@@ -118,5 +118,5 @@ def se_paper_number(text: str) -> int | None:
     """Return the number that the authors of Speculative Ensemble grade, or None."""
     text = without(SE_PAPER_CUT, text).replace(",", "")
     marked, last = SE_PAPER_MARKED.search(text), SE_PAPER_LAST.findall(text)
-    found = marked[1] if marked else last[-1] if last else None
-    return None if found is None else round(Decimal(found))
+    number = marked[1] if marked else last[-1] if last else None
+    return None if number is None else round(Decimal(number))

@@ -12,7 +12,7 @@ from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox
+from specbench.sandbox import ProgramLimits, Sandbox
 from specbench.scoring.metric import Metric, Score
 
 SE_PAPER_CUTS = ("</s><s>", "\n\n\n", "\n\ndef")
@@ -63,7 +63,7 @@ class HumanEval(Task, name="humaneval"):
         row, completion = sample.reference, text
         if self.grader == "se-paper":
             completion = "    " + without(SE_PAPER_CUTS, text).strip()
-        program, limits = f"{row['prompt']}{completion}\n", Limits(seconds=self.timeout)
+        program, limits = f"{row['prompt']}{completion}\n", ProgramLimits(seconds=self.timeout)
         helpers = f"{row['prompt']}\n    pass\n"  # other definitions of the prompt, which the tests may use
         for last in (False, True):
             try:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from specbench.data.rows import Row
 from specbench.data.task import CONVERTED, Hub, Sample
-from specbench.tasks.rouge_scored import RougeScored
+from specbench.data.task_bases import RougeScored
 from specbench.tasks.wiki_summary import first_words
 
 WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE tokenizes them

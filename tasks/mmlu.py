@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from specbench.data.few_shot import CHECKSUM
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
+from specbench.data.task_bases import CHECKSUM
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
 from specbench.sandbox import Sandbox
@@ -116,14 +116,14 @@ class Mmlu(Task, name="mmlu"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = self.exemplars and self.grader == "standard"
-        if self.shots < 0 or (self.shots > 5 and not own):
+        has_rows = self.exemplars and self.grader == "standard"
+        if self.shots < 0 or (self.shots > 5 and not has_rows):
             raise ValueError(
                 f"shots = {self.shots} must be from 0 to 5, unless exemplars = FILE.jsonl gives more examples"
             )
-        if own and not self.shots:
+        if has_rows and not self.shots:
             raise ValueError(f"exemplars = '{self.exemplars}' has no effect with shots = 0; help: shots = N")
-        if own and self.exemplars.endswith(".json"):
+        if has_rows and self.exemplars.endswith(".json"):
             raise ValueError(
                 "exemplars: a JSON file of texts by subject needs grader = 'se-paper'; else give a JSONL file"
             )
@@ -199,8 +199,8 @@ class Mmlu(Task, name="mmlu"):
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         if self.grader == "se-paper":
-            found = SE_PAPER_LETTER.search(without(SE_PAPER_CUT, text))
-            letter = found[1] if found else None
+            match = SE_PAPER_LETTER.search(without(SE_PAPER_CUT, text))
+            letter = match[1] if match else None
             right = float(letter == sample.reference)
             return {"accuracy": right, "macro": right, NO_ANSWER: float(letter is None)}
         text = DENIED.sub("", without(NEXT_QUESTION, text))
@@ -217,11 +217,11 @@ class Mmlu(Task, name="mmlu"):
 
 def stated(text: str) -> str | None:
     """Return the letter of the last phrase such as "the answer is (B)", or None."""
-    found = STATED.findall(text)
-    return str(found[-1]) if found else None
+    letters = STATED.findall(text)
+    return str(letters[-1]) if letters else None
 
 
 def chosen(text: str) -> str | None:
     """Return the last letter in brackets, else the last one alone at the start of a line, or None."""
-    found = BRACKETED.findall(text) or ALONE.findall(text)
-    return str(found[-1]) if found else None
+    letters = BRACKETED.findall(text) or ALONE.findall(text)
+    return str(letters[-1]) if letters else None

@@ -8,8 +8,7 @@ Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.remote import WebFile
-from specbench.data.rows import Row
+from specbench.data.rows import Row, WebFile
 from specbench.data.task import Sample, Task, filled
 from specbench.errors import ConfigError
 
@@ -43,7 +42,7 @@ class SpecBench(Task, name="spec-bench"):
                 raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
             first, group = str(row.get("question_id", number)), str(KINDS.get(row["category"], row["category"]))
             for turn, text in enumerate(row["turns"], 1):
-                own, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
+                sample_id, before = (f"{first}.{n}" if n > 1 else first for n in (turn, turn - 1))
                 after = before if turn > 1 else ""
-                out.append(Sample(own, filled(self.prompt, turn=text), group=group, turn=text, after=after))
+                out.append(Sample(sample_id, filled(self.prompt, turn=text), group=group, turn=text, after=after))
         return out

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from specbench.data.rows import Row
 from specbench.data.task import CONVERTED, Hub, Sample
-from specbench.tasks.rouge_scored import RougeScored
+from specbench.data.task_bases import RougeScored
 
 SHARE = 0.3  # of a text's words are the prompt, rounded up
 

@@ -8,14 +8,14 @@ Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from specbench.data.few_shot import FewShot
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled
+from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.translation import Translation
+from specbench.scoring.scorers import Translation
 
 LANGUAGES = {"en": "English", "de": "German"}
 
@@ -44,12 +44,12 @@ class Wmt(FewShot, name="wmt"):
     def example(self, row: Row) -> str:
         return " ".join(self._parts(row, self.exemplars))
 
-    def _parts(self, row: Row, place: str) -> tuple[str, str]:
+    def _parts(self, row: Row, location: str) -> tuple[str, str]:
         """Return the prompt of a row and its translation. Raises ConfigError if a language is missing."""
         start, end = self.direction.split("-")
         pair = row["translation"]
         if not all(isinstance(pair.get(language), str) for language in LANGUAGES):
-            raise ConfigError(f"{place}: 'translation' must have a text under 'de' and under 'en'")
+            raise ConfigError(f"{location}: 'translation' must have a text under 'de' and under 'en'")
         words = {"source": pair[start], "from": LANGUAGES[start], "to": LANGUAGES[end]}
         return filled(self.prompt, **words), pair[end]
 

@@ -8,12 +8,11 @@ Example row: {"document": "The bridge shut. It opened on Friday.", "summary": "A
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.data.few_shot import FewShot
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import CONVERTED, Hub, Sample, filled
+from specbench.data.task_bases import FewShot, RougeScored
 from specbench.scoring.metric import Metric
-from specbench.tasks.rouge_scored import RougeScored
 
 
 @dataclass(frozen=True, kw_only=True)

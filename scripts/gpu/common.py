@@ -25,7 +25,7 @@ from specbench.models import simulated
 from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of, small_config
 from specbench.models.transformers_session import EagerSession
 from specbench.runs.record import Record, round_record, usage_record
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 
 ENGINES = ("eager", "lean", "graph")
 FUSED = True  # whether to include graphs with parts fused by torch.compile; only on a GPU
@@ -96,9 +96,9 @@ class Small:
                 poison(model.device)
         return Engines(model, network, graphs, vocabulary, fused)
 
-    def open(self, engine: str) -> Opened:
+    def open(self, engine: str) -> TableModels:
         sessions = {role: each.session(engine, SOURCE if self.seq2seq else None) for role, each in self.roles.items()}
-        return Opened(sessions, [0] if self.seq2seq else [5 % self.vocabulary, 1, 2, 0])
+        return TableModels(sessions, [0] if self.seq2seq else [5 % self.vocabulary, 1, 2, 0])
 
     @property
     def vocabulary(self) -> int:

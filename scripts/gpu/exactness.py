@@ -27,7 +27,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.engine import GraphSession, LeanSession
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 
 FEW = 3
 ODDS = 1e-9  # probability that a correct method exceeds the limit
@@ -115,10 +115,10 @@ class World:
         self._small = Small("llama", device, FEW, NOISE)
         self._listed = {role: Listed(SyntheticDistribution(FEW, i, SPREAD), device) for i, role in enumerate(BOTH)}
 
-    def open(self, engine: str) -> Opened:
+    def open(self, engine: str) -> TableModels:
         if engine == "listed":
-            return Opened(dict(self._listed), [0])
-        return Opened({role: _session(engine, each) for role, each in self._small.roles.items()}, [0])
+            return TableModels(dict(self._listed), [0])
+        return TableModels({role: _session(engine, each) for role, each in self._small.roles.items()}, [0])
 
 
 def _session(engine: str, each: Engines) -> Session:

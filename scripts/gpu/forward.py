@@ -12,8 +12,8 @@ import torch
 
 from scripts.gpu.common import Engines, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
-from specbench.analysis import rows as records
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
+from specbench.analysis.run_metrics import seconds
 from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
@@ -23,7 +23,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.resolve import ResolvedModel
 from specbench.runs.record import Record
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 
 MOST_STEP = 0.3  # goal: milliseconds per draft token of llama-68m
 MOST_BLOCK = 1.15  # goal: a 7B forward of BLOCK tokens, relative to one of a single token
@@ -123,8 +123,8 @@ class _Bench:
             runs = self._drafting(temperature)  # in new sessions, since capturing takes the cache of the old ones
             for run in runs.values():
                 run()
-            for engine, seconds in race(runs, self.settings).items():
-                values = [1e3 * each / self.settings.forwards / DRAFTED for each in seconds]
+            for engine, times in race(runs, self.settings).items():
+                values = [1e3 * each / self.settings.forwards / DRAFTED for each in times]
                 most, what = self.goal(engine, MOST_STEP), f"draft token, T = {temperature:g}"
                 out.append(figure(values, what=what, engine=engine, unit="ms", most=most, **self.same))
         return out
@@ -154,14 +154,14 @@ class _Bench:
         ar, limits = Autoregressive(scorers=("it",), target=Last()), GenerationLimits(frozenset(), self.settings.tokens)
         for repeat in range(-1, self.settings.repeats):
             for engine in names:
-                models = Opened({"it": self.engines.session(engine)}, self._ids())
+                models = TableModels({"it": self.engines.session(engine)}, self._ids())
                 out = decode(ar, models, Sampler(temperature=0.0), limits)
                 if repeat >= 0:
                     rows[engine].append(record("ar", 0, repeat, models, out, "dummy"))
             self._capture()
         figures = []
         for engine in names:
-            values = [1e3 * records.seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
+            values = [1e3 * seconds(row) / (len(row.tokens) - 1) for row in rows[engine]]
             share = bound_share(
                 rows[engine],
                 {"it": self.traffic},

@@ -26,7 +26,7 @@ from specbench.models import simulated
 from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
 from specbench.models.quantization import quantize
 from specbench.models.transformers_session import EagerSession
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 
 HEADS = {  # heads, key-value heads, width
     "head size 64": (4, 4, 256), "head size 128": (2, 2, 256), "grouped queries": (4, 2, 256),
@@ -226,6 +226,6 @@ def _decoded(small: Small, prompt: list[int], temperature: float) -> list[int] |
     sessions = {role: each.session("graph") for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=generator(small.reference.device, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], TableModels(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)

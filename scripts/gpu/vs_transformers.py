@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from scripts.gpu.common import generator, record, say, synchronise
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named
+from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
 from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwards
-from specbench.analysis.rows import seconds
+from specbench.analysis.run_metrics import seconds
 from specbench.analysis.speed import speedup
-from specbench.analysis.theory import ensembles
 from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
@@ -207,7 +207,7 @@ def _speedup(
     single = {role: sizes[1] for side in (costs, forward_seconds(base)) for role, sizes in side.items() if 1 in sizes}
     a = [by_model.get(role, overall) for role in roles]
     predicted, corrected = (
-        ensembles.speculative_ensemble(a, (1,) * len(roles), cost_of(roles, known, single)) for known in ({}, costs)
+        theory.speculative_ensemble(a, (1,) * len(roles), cost_of(roles, known, single)) for known in ({}, costs)
     )
     ratio = speedup(rows, base)
     beside = {"acceptance": overall, "theory": predicted, "corrected": corrected}

@@ -1,26 +1,34 @@
-"""Acceptance of drafts, and other counts of rounds."""
+"""Acceptance of drafts, other counts of rounds, and the origin of each token."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums
-from specbench.analysis.rows import Rows, round_count, rounds_of, seconds, token_count
-from specbench.analysis.run_metrics import Spread, metric
-from specbench.runs.record import Record
+from specbench.analysis.run_metrics import Records, Spread, metric, round_count, rounds_of, seconds, token_count
+from specbench.runs.record import Record, RoundRecord
 
 NOT_COUNTS = ("score", "threshold", "expected_rejections")  # numbers of rounds that are not counts
+ORIGINS = {
+    "a": "drafted and accepted",
+    "d": "drafted, committed untested",
+    "r": "replaces a rejected token",
+    "b": "bonus token after an accepted draft",
+    "m": "sampled by a model without a draft",
+    "x": "drafted and rejected, or drafted after a rejected token",
+}  # letters of origins; rejected tokens are not part of the output
 
 
 @metric("tokens/round", by_group=True)
-def accepted_length(rows: Rows) -> float:
+def accepted_length(rows: Records) -> float:
     """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
     return token_count(rows) / round_count(rows)
 
 
 @metric("tokens/round")
-def length_by_round(rows: Rows) -> Spread | None:
+def length_by_round(rows: Records) -> Spread | None:
     """Mean ± standard deviation over rounds of the committed tokens.
 
     None for methods without rounds.
@@ -30,14 +38,14 @@ def length_by_round(rows: Rows) -> Spread | None:
 
 
 @metric("tokens/round")
-def length_by_prompt(rows: Rows) -> Spread:
+def length_by_prompt(rows: Records) -> Spread:
     """Mean ± standard deviation over prompts of a prompt's accepted length."""
     lengths = list(lengths_of_prompts(rows).values())
     return Spread(float(np.mean(lengths)), float(np.std(lengths)))
 
 
 @metric("share")
-def length_variation(rows: Rows) -> Estimate | None:
+def length_variation(rows: Records) -> Estimate | None:
     """Standard deviation / mean of the committed tokens of a round: the coefficient of variation of Theorem 3.3.
 
     None for methods without rounds.
@@ -47,7 +55,7 @@ def length_variation(rows: Rows) -> Estimate | None:
 
 
 @metric("tokens^2")
-def length_variance_by_prompt(rows: Rows) -> Estimate:
+def length_variance_by_prompt(rows: Records) -> Estimate:
     """Variance over prompts of a prompt's accepted length. Polybasic's measure of stability (its Figure 4)."""
     lengths = np.array([[length] for length in lengths_of_prompts(rows).values()])  # (prompts, 1)
     return interval(lengths, lambda part: float(np.var(part)))
@@ -61,21 +69,21 @@ def _variation(sums: np.ndarray) -> np.ndarray:
 
 
 @metric("rounds", by_group=True)
-def verification_rounds(rows: Rows) -> float:
+def verification_rounds(rows: Records) -> float:
     """Verification rounds / generation."""
     return round_count(rows) / len(rows)
 
 
-def lengths_of_prompts(rows: Rows) -> dict[str, float]:
+def lengths_of_prompts(rows: Records) -> dict[str, float]:
     """Return the accepted length on each prompt."""
     by_prompt: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
         by_prompt[row.prompt].append(row)
-    return {prompt: accepted_length(each) for prompt, each in by_prompt.items()}
+    return {prompt: accepted_length(records) for prompt, records in by_prompt.items()}
 
 
 @metric("share")
-def acceptance_rate(rows: Rows) -> float | None:
+def acceptance_rate(rows: Records) -> float | None:
     """Accepted / tested draft tokens. Tokens drafted after a rejection are never tested and do not count.
 
     None if no token was tested.
@@ -95,12 +103,15 @@ def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | No
     return interval_of_sums(by_prompt(rows), lambda s: s[..., 0] / np.maximum(s[..., 1], 1.0))
 
 
-def acceptance_by_position(rows: Rows) -> list[float]:
-    """Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were accepted."""
+def acceptance_by_position(rows: Records) -> list[float]:
+    """Return the acceptance rate of the first, second, ... token that a round tests.
+
+    The rates are conditional: all tokens before it were accepted.
+    """
     return [accepted / tested for tested, accepted in position_counts(rows)]
 
 
-def position_counts(rows: Rows) -> list[tuple[int, int]]:
+def position_counts(rows: Records) -> list[tuple[int, int]]:
     """Return how many tokens were tested and accepted at the first, second, ... position of a round."""
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
@@ -111,8 +122,8 @@ def position_counts(rows: Rows) -> list[tuple[int, int]]:
     return [(tested[position], accepted[position]) for position in sorted(tested)]
 
 
-def acceptance_by_model(rows: Rows) -> dict[str, float]:
-    """Acceptance rate of each model's proposals."""
+def acceptance_by_model(rows: Records) -> dict[str, float]:
+    """Return the acceptance rate of each model's proposals."""
     tested: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
     for x in rounds_of(rows):
@@ -122,7 +133,7 @@ def acceptance_by_model(rows: Rows) -> dict[str, float]:
     return {role: accepted[role] / tested[role] for role in tested}
 
 
-def counters(rows: Rows) -> dict[str, float]:
+def counters(rows: Records) -> dict[str, float]:
     """Return what the method counted in its rounds, summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in rounds_of(rows):
@@ -132,14 +143,14 @@ def counters(rows: Rows) -> dict[str, float]:
     return dict(sums)
 
 
-def length_counts(rows: Rows) -> dict[int, int]:
+def length_counts(rows: Records) -> dict[int, int]:
     """Return the number of rounds by the number of tokens that they committed."""
     lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)], return_counts=True)
     return {int(length): int(count) for length, count in zip(lengths, counts, strict=True)}
 
 
 @metric("share")
-def rule_rate(rows: Rows) -> float | None:
+def rule_rate(rows: Records) -> float | None:
     """Deferrals / evaluated positions; for `seq-cascade`, deferred answers / answers. SpecCascade's deferral rate.
 
     None for methods without a rule.
@@ -149,20 +160,20 @@ def rule_rate(rows: Rows) -> float | None:
 
 
 @metric("share")
-def expected_acceptance(rows: Rows) -> float | None:
+def expected_acceptance(rows: Records) -> float | None:
     """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 
     A drafted token follows q, and Lemma 3 gives delta TV(q, p). A deferred bonus token follows p and is tested where it
     may differ from pi, so its distance is (1 - delta) TV(q, p). Lemma 3 has no such tokens. None for methods without a
     deferral rule, and if no token was tested.
     """
-    found = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
-    tested = sum(x["tested"] for x in found)
-    return 1.0 - sum(x["counters"]["expected_rejections"] for x in found) / tested if tested else None
+    rounds = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
+    tested = sum(x["tested"] for x in rounds)
+    return 1.0 - sum(x["counters"]["expected_rejections"] for x in rounds) / tested if tested else None
 
 
 @metric("share")
-def communication_share(rows: Rows) -> float | None:
+def communication_share(rows: Records) -> float | None:
     """Share of decoding seconds that parallel models spend on sending and receiving, beyond the time of the slowest model.
 
     None if all models ran in one process.
@@ -172,7 +183,7 @@ def communication_share(rows: Rows) -> float | None:
 
 
 @metric("bytes/token")
-def moved_bytes_per_token(rows: Rows) -> float | None:
+def moved_bytes_per_token(rows: Records) -> float | None:
     """Bytes sent between the processes of parallel models / committed tokens.
 
     None if all models ran in one process.
@@ -182,7 +193,7 @@ def moved_bytes_per_token(rows: Rows) -> float | None:
 
 
 @metric("tokens/token")
-def rejections_per_token(rows: Rows) -> float | None:
+def rejections_per_token(rows: Records) -> float | None:
     """Rejected draft tokens / committed tokens.
 
     None if no token was tested.
@@ -194,35 +205,79 @@ def rejections_per_token(rows: Rows) -> float | None:
 
 
 @metric("share")
-def wasted_share(rows: Rows) -> float | None:
+def wasted_share(rows: Records) -> float | None:
     """Drafted tokens that were never committed (rejected or never tested) / drafted tokens.
 
     None if nothing was drafted.
     """
     drafted = sum(x["drafted"] for x in rounds_of(rows))
-    kept = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
-    return 1.0 - kept / drafted if drafted else None
+    committed = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
+    return 1.0 - committed / drafted if drafted else None
 
 
 @metric("share")
-def cut_by_length(rows: Rows) -> float:
+def cut_by_length(rows: Records) -> float:
     """Share of generations that ended at the length limit or the context window."""
     return sum(r.finish in ("length", "window") for r in rows) / len(rows)
 
 
-def window_cuts(rows: Rows) -> dict[str, float]:
+def window_cuts(rows: Records) -> dict[str, float]:
     """Return the share of generations that the context window of each model ended, by role."""
     roles, counts = np.unique([r.window_of for r in rows if r.window_of], return_counts=True)
     return {str(role): int(count) / len(rows) for role, count in zip(roles, counts, strict=True)}
 
 
 @metric("share")
-def cut_prompts(rows: Rows) -> float:
+def cut_prompts(rows: Records) -> float:
     """Share of generations whose prompt was truncated."""
     return sum(r.prompt_cut > 0 for r in rows) / len(rows)
 
 
 @metric("tokens/generation")
-def answer_length(rows: Rows) -> float:
+def answer_length(rows: Records) -> float:
     """Tokens / generations."""
     return token_count(rows) / len(rows)
+
+
+# The origin of tokens: drafted, accepted, replaced, bonus, or sampled without a draft
+
+
+class TracedRound(TypedDict):
+    """A recorded round with the ids, texts and origins of its tokens. `rejected` is text; `inner` made the draft."""
+
+    tokens: int
+    drafted: int
+    tested: int
+    accepted: int
+    proposers: list[str]
+    counters: NotRequired[dict[str, float]]
+    untested: NotRequired[int]
+    rejected: str
+    ids: list[int]
+    pieces: list[str]
+    origins: str
+    inner: "list[TracedRound]"
+
+
+def token_origins(record: Record) -> str:
+    """Return a letter of ORIGINS for each token of a generation."""
+    letters = "".join(map(round_origins, record.rounds))
+    return letters[: len(record.tokens)] + "m" * (len(record.tokens) - len(letters))
+
+
+def round_origins(entry: RoundRecord) -> str:
+    """Return a letter for each committed token of a round: first untested, then accepted ones, then the model's own."""
+    untested, accepted = int(entry.get("untested", 0)), int(entry["accepted"])
+    rest = int(entry["tokens"]) - untested - accepted
+    last = "r" if entry["tested"] > accepted else "b" if entry["drafted"] or accepted else "m"
+    return "d" * untested + "a" * accepted + last * rest
+
+
+def rejected_drafts(record: Record) -> list[tuple[int, str]]:
+    """Return the rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
+    drafts, position = [], 0
+    for entry in record.rounds:
+        if entry.get("rejected"):
+            drafts.append((position + entry.get("untested", 0) + entry["accepted"], entry["rejected"]))
+        position += entry["tokens"]
+    return drafts

@@ -10,10 +10,9 @@ import numpy as np
 
 from specbench.analysis.acceptance import acceptance_by_model
 from specbench.analysis.intervals import Estimate, interval
-from specbench.analysis.points import Choice, Point
-from specbench.analysis.quality import by_prompt, score_change, scores_of
-from specbench.analysis.rows import Rows, complete, paired
-from specbench.analysis.run_metrics import METRICS
+from specbench.analysis.points import CurveChoice, Point
+from specbench.analysis.quality import score_change, scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import METRICS, Records, complete, paired
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import (
     completion_speedup,
@@ -27,7 +26,9 @@ from specbench.analysis.summary import context_of
 from specbench.runs.record import Record
 from specbench.runs.run_folder import Scores, load
 
-RATIOS: dict[str, Callable[[Rows, Rows], Estimate]] = {  # values over a baseline, which two methods of a run share
+RATIOS: dict[
+    str, Callable[[Records, Records], Estimate]
+] = {  # values over a baseline, which two methods of a run share
     "speedup": speedup,
     "end_to_end_speedup": end_to_end_speedup,
     "geometric_mean_speedup": geometric_mean_speedup,
@@ -86,12 +87,12 @@ class Comparisons:
         a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
-        if isinstance(ours, Choice) and isinstance(theirs, Choice):
+        if isinstance(ours, CurveChoice) and isinstance(theirs, CurveChoice):
             if ours.value is None and theirs.value is None:
                 return None
-            found = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
-            if found is not None and found.value is not None:
-                return _comparison(found.value, found.low, found.high, 0.0)
+            change = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
+            if change is not None and change.value is not None:
+                return _comparison(change.value, change.low, change.high, 0.0)
         if point.run == other.run and point.run in self._summaries and value in (*RATIOS, PAPERS):
             ratio = self._ratio(point, other, value)
             return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
@@ -106,11 +107,11 @@ class Comparisons:
         A number without an interval gets one over prompts, from the records. Numbers of EXACT have an interval of width zero.
         A curve that does not reach its condition counts as 0, as in resamples.
         """
-        found, number = point.values.get(value), point.number(value)
-        if isinstance(found, Choice):
-            return Estimate(found.value or 0.0, found.low, found.high)
-        if isinstance(found, Estimate) or number is None:
-            return found if isinstance(found, Estimate) else None
+        content, number = point.values.get(value), point.number(value)
+        if isinstance(content, CurveChoice):
+            return Estimate(content.value or 0.0, content.low, content.high)
+        if isinstance(content, Estimate) or number is None:
+            return content if isinstance(content, Estimate) else None
         if value in EXACT:
             return Estimate(number, number, number)
         count = self._count(point, value)
@@ -142,7 +143,7 @@ class Comparisons:
 
     def _same_prompts(self, point: Point, other: Point) -> bool:
         """Return whether the runs of two points decoded the same prompts."""
-        runs = [self._summaries.get(each.run) for each in (point, other)]
+        runs = [self._summaries.get(side.run) for side in (point, other)]
         return len({run and run.spec.task.data.prompts_sha256 for run in runs}) == 1 and None not in runs
 
     def _count(self, point: Point, value: str) -> "_Count | None":
@@ -159,13 +160,13 @@ class Comparisons:
             by_prompt[row.prompt].append(row)
         context = context_of(point.name, summary.spec, records, summary.environment["copy_bytes_per_second"])
 
-        def number(kept: list[Record]) -> float:
+        def number(records: list[Record]) -> float:
             if value == PROPOSERS:
-                return acceptance_by_model(kept)[point.proposer]
-            found = METRICS[value].compute(kept, context)
-            if isinstance(found, Estimate):
-                return found.value
-            return float(found) if isinstance(found, int | float) else float("nan")
+                return acceptance_by_model(records)[point.proposer]
+            result = METRICS[value].compute(records, context)
+            if isinstance(result, Estimate):
+                return result.value
+            return float(result) if isinstance(result, int | float) else float("nan")
 
         return _Count(by_prompt, number)
 
@@ -173,7 +174,10 @@ class Comparisons:
         if summary.run not in self._records:
             folder = Path(summary.folder)
             records = load(folder).records
-            self._records[summary.run] = records, by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
+            self._records[summary.run] = (
+                records,
+                scores_by_prompt(scores_of(folder), {r.sample: r.prompt for r in records}),
+            )
         return self._records[summary.run]
 
 

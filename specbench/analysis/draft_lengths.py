@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench.analysis.forwards import fitted, known, largest_stated, sizes_of, sums_of
+from specbench.analysis.forwards import fitted, largest_stated, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
-from specbench.analysis.rows import Rows, rounds_of, seconds
+from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 
@@ -70,7 +70,7 @@ class RoundCosts:
 
     def of_block(self, k: int) -> np.ndarray:
         """Return the seconds in which the verifying models read `k` draft tokens."""
-        return np.asarray(sum(each[..., k + self.bonus] for each in self.blocks))
+        return np.asarray(sum(block[..., k + self.bonus] for block in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Parts:
 
     `blocks` are forwards and seconds of each verifying model by size (..., models, sizes, 2), `times` the columns of
     TIMES (...,), `rounds` the number of rounds that draft k tokens at each length, those after a draft that was
-    accepted whole apart (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
+    accepted whole separately (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
     """
 
     blocks: np.ndarray
@@ -89,14 +89,14 @@ class _Parts:
 
     def total(self) -> "_Parts":
         """Return the sums over prompts."""
-        return _Parts(*(each.sum(axis=0) for each in vars(self).values()))
+        return _Parts(*(part.sum(axis=0) for part in vars(self).values()))
 
     def left_out(self) -> "_Parts":
         """Return the sums over all prompts but one, for each prompt."""
-        return _Parts(*(each.sum(axis=0) - each for each in vars(self).values()))
+        return _Parts(*(part.sum(axis=0) - part for part in vars(self).values()))
 
 
-def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
+def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
     """Return whether this model of a round applies to a method.
 
     It does not apply to methods without a fixed draft length, to chains, or to deferred bonus tokens.
@@ -106,7 +106,7 @@ def is_covered(method: Theory | None, rows: Rows, base: Rows) -> bool:
     return bool(base) and any(x["tested"] for x in rounds_of(rows))
 
 
-def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPrediction]:
+def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthPrediction]:
     """Predict the decoding speedup of draft lengths over the baseline.
 
     Returns:
@@ -122,9 +122,9 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     if stated < used or len(lengths) < 2:
         return []
     parts = _parts(method, rows, base, lengths)
-    model = _Model(method, [known(each) for each in sizes])
+    model = _CostModel(method, [measured_sizes(forwards) for forwards in sizes])
     whole = _speedups(parts.total(), model)  # (lengths,)
-    left = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
+    jackknife = _speedups(parts.left_out(), model) if len(parts.times) >= FEWEST else np.empty((0, len(lengths)))
     variants = np.array(
         [
             _speedups(parts.total(), replace(model, bound=bound, cold=cold))
@@ -137,37 +137,37 @@ def predict(method: Theory | None, rows: Rows, base: Rows) -> list[LengthPredict
     def estimate(value: float, without: np.ndarray, others: np.ndarray, is_measured: bool) -> Estimate:
         """Return a speed with its interval, widened by what the costs that were not measured may be."""
         tolerance = 0.0 if is_measured else TOLERANCE
-        found = jackknifed_ratio(value, without, weights)
-        if found.low is None or found.high is None:
-            return found
+        interval = jackknifed_ratio(value, without, weights)
+        if interval.low is None or interval.high is None:
+            return interval
         slow, fast = float(min(*others / value, 1.0)) - tolerance, float(max(*others / value, 1.0)) + tolerance
-        return Estimate(value, found.low * slow, found.high * fast)
+        return Estimate(value, interval.low * slow, interval.high * fast)
 
-    over = [each / each[..., used - 1 : used] for each in (whole, left, variants)]
+    over = [speeds / speeds[..., used - 1 : used] for speeds in (whole, jackknife, variants)]
     return [
         LengthPrediction(
             gamma,
-            estimate(float(whole[i]), left[:, i], variants[:, i], gamma == used),
+            estimate(float(whole[i]), jackknife[:, i], variants[:, i], gamma == used),
             estimate(float(over[0][i]), over[1][:, i], over[2][:, i], gamma == used),
         )
         for i, gamma in enumerate(lengths)
     ]
 
 
-def costs_of(method: Theory, rows: Rows, base: Rows) -> RoundCosts:
+def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
     """Return the mean costs of a method's rounds."""
-    model = _Model(method, [known(_sizes(rows, base, role)) for role in method.models[1:]])
+    model = _CostModel(method, [measured_sizes(_sizes(rows, base, role)) for role in method.models[1:]])
     return _costs(_parts(method, rows, base, range(0)).total(), model)
 
 
-def _sizes(rows: Rows, base: Rows, role: str) -> dict[int, tuple[float, float]]:
+def _sizes(rows: Records, base: Records, role: str) -> dict[int, tuple[float, float]]:
     """Return the forwards of a verifying model, those of one token by the baseline, since such a block is rare."""
     one = sizes_of(base, role).get(1)
     return sizes_of(rows, role) | ({1: one} if one else {})
 
 
 @dataclass(frozen=True)
-class _Model:
+class _CostModel:
     """A method, and the assumptions about costs that were not measured.
 
     `sizes` are the sizes of blocks whose cost is known, by verifying model, and `bound` is the field of `BlockCosts`
@@ -187,7 +187,7 @@ TIMES = (
 )  # fmt: skip
 
 
-def _parts(method: Theory, rows: Rows, base: Rows, lengths: Sequence[int]) -> _Parts:
+def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int]) -> _Parts:
     """Return the parts of each prompt that both sides completed."""
     ours, theirs = _of_prompts(rows), _of_prompts(base)
     prompts = [prompt for prompt in ours if prompt in theirs]
@@ -200,28 +200,28 @@ def _parts(method: Theory, rows: Rows, base: Rows, lengths: Sequence[int]) -> _P
         blocks.append([sums_of(_sizes(mine, other, role), most + bonus) for role in verifiers])
         times.append(_times(mine, other, drafter))
         agreeing = [_agreement(record, _prompt_rate(mine, late), rng) for record in mine]
-        replays = [[_rounds(each, gamma, bonus) for each in agreeing] for gamma in lengths]
+        replays = [[_rounds(agrees, gamma, bonus) for agrees in agreeing] for gamma in lengths]
         rounds.append([
             [
-                np.bincount([k for each in found for k, after in each if after is whole], minlength=most + 1)
+                np.bincount([k for replay in outputs for k, after in replay if after is whole], minlength=most + 1)
                 for whole in (False, True)
             ]
-            for found in replays
+            for outputs in replays
         ])  # fmt: skip
-        firsts.append([np.bincount([each[0][0] for each in found], minlength=most + 1) for found in replays])
+        firsts.append([np.bincount([replay[0][0] for replay in outputs], minlength=most + 1) for outputs in replays])
     shape = (len(prompts), len(lengths), most + 1)
     shapes = ((*shape[:2], 2, shape[2]), shape)
     return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))
 
 
-def _of_prompts(rows: Rows) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+def _of_prompts(rows: Records) -> dict[str, list[Record]]:
+    by_prompt: dict[str, list[Record]] = {}
     for row in rows:
-        found.setdefault(row.prompt, []).append(row)
-    return found
+        by_prompt.setdefault(row.prompt, []).append(row)
+    return by_prompt
 
 
-def _times(rows: Rows, base: Rows, drafter: str) -> list[float]:
+def _times(rows: Records, base: Records, drafter: str) -> list[float]:
     """Return the sums of TIMES. `drafted` and `rounds` leave out the first of each output, which are prefill."""
     sizes = sizes_of(rows, drafter)
     return [
@@ -240,7 +240,7 @@ def _times(rows: Rows, base: Rows, drafter: str) -> list[float]:
     ]
 
 
-def _costs(parts: _Parts, model: _Model) -> RoundCosts:
+def _costs(parts: _Parts, model: _CostModel) -> RoundCosts:
     t = {name: parts.times[..., i] for i, name in enumerate(TIMES)}
     rounds, outputs, drafted = t["rounds"], t["generations"], t["drafted"]
     first, doubled, later = _draft_seconds(t, model.cold)
@@ -270,13 +270,13 @@ def _draft_seconds(t: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray
     mean = t["draft_seconds"] / np.maximum(t["drafted"], 1.0)  # of a drafter without such forwards
     single = np.where(n > 0.0, t["single_seconds"] / np.maximum(n, 1.0), mean)
     double = np.where(two > 0.0, np.maximum(t["double_seconds"] / np.maximum(two, 1.0), single), single)
-    known = (two > 0.0) & (n > first)
-    later = np.where(known, (n * single - first * cold * double) / np.where(known, n - first * cold, 1.0), single)
+    distinct = (two > 0.0) & (n > first)
+    later = np.where(distinct, (n * single - first * cold * double) / np.where(distinct, n - first * cold, 1.0), single)
     later = np.clip(later, 0.0, single)
     return later + cold * (double - later), double, later
 
 
-def _speedups(parts: _Parts, model: _Model) -> np.ndarray:
+def _speedups(parts: _Parts, model: _CostModel) -> np.ndarray:
     """Return the decoding speedup over the baseline at each length, (..., lengths)."""
     costs = _costs(parts, model)
     drafts = range(1, parts.rounds.shape[-1])
@@ -301,7 +301,7 @@ def _host_seconds(record: Record) -> float:
     return seconds(record) - sum(_forward_seconds(record, role) for role in record.models)
 
 
-def _late_rate(rows: Rows) -> float:
+def _late_rate(rows: Records) -> float:
     """Return the acceptance rate in the second half of the drafts that were accepted up to there.
 
     An untested position mostly follows a draft that was accepted whole, where the models agree more often than elsewhere.
@@ -313,7 +313,7 @@ def _late_rate(rows: Rows) -> float:
     return sum(max(accepted - longest // 2, 0) for _, accepted in later) / reached
 
 
-def _prompt_rate(rows: Rows, late: float) -> float:
+def _prompt_rate(rows: Records, late: float) -> float:
     """Return the rate at which untested tokens of a prompt agree: its acceptance rate, drawn towards the late rate of all."""
     tested, accepted = (sum(x[key] for x in rounds_of(rows)) for key in ("tested", "accepted"))
     return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)

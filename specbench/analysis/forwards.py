@@ -7,9 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.rows import Rows, round_count, seconds, token_count
-from specbench.analysis.run_metrics import Context, metric, metric_in_context, register
-from specbench.analysis.theory.speculation import Cost
+from specbench.analysis.run_metrics import (
+    Context,
+    Records,
+    metric,
+    metric_in_context,
+    register,
+    round_count,
+    seconds,
+    token_count,
+)
+from specbench.analysis.theory import Cost
 
 LEAST = 5  # forwards of a size from which its cost is a mean; other sizes lie between their neighbors
 REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
@@ -17,8 +25,8 @@ REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest s
 Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
 
 
-def forwards_per_token(rows: Rows) -> dict[str, float]:
-    """Forwards of each model, including its first, / committed tokens."""
+def forwards_per_token(rows: Records) -> dict[str, float]:
+    """Return the forwards of each model, including its first, / committed tokens."""
     total = token_count(rows)
     forwards: dict[str, int] = defaultdict(int)
     for r in rows:
@@ -28,13 +36,13 @@ def forwards_per_token(rows: Rows) -> dict[str, float]:
 
 
 @metric_in_context("forwards/token")
-def target_calls(rows: Rows, context: Context) -> float | None:
+def target_calls(rows: Records, context: Context) -> float | None:
     """Forwards of the target / committed tokens. SpecCascade's Figure 1 has them on its x axis."""
     return forwards_per_token(rows).get(context.target)
 
 
 @metric("share")
-def outside_forwards(rows: Rows) -> float:
+def outside_forwards(rows: Records) -> float:
     """Share of decoding seconds outside model forwards: sampling, verification, bookkeeping, communication."""
     inside: float = sum(usage["seconds"] - usage["beside"] for r in rows for usage in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
@@ -47,7 +55,7 @@ class Traffic(NamedTuple):
     position: float
 
 
-def bound_share(rows: Rows, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
+def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
     """(Bytes of weights and cache that the forwards had to read / speed of a plain copy) / decoding seconds.
 
     Every forward reads its model's weights and its cache once. The share is above 1 if the weights fit into a processor's
@@ -62,7 +70,7 @@ def bound_share(rows: Rows, traffic: Mapping[str, Traffic], bandwidth: float) ->
     return read / bandwidth / sum(seconds(r) for r in rows)
 
 
-def _bound_share(rows: Rows, context: Context) -> float:
+def _bound_share(rows: Records, context: Context) -> float:
     traffic = {role: Traffic(model.forward_bytes, model.position_bytes) for role, model in context.models.items()}
     return bound_share(rows, traffic, context.bandwidth)
 
@@ -70,8 +78,8 @@ def _bound_share(rows: Rows, context: Context) -> float:
 register("bound_share", "share", bound_share, _bound_share, lambda *_: True)
 
 
-def forward_seconds(rows: Rows) -> dict[str, dict[int, float]]:
-    """Mean seconds of a decoding forward, by model and by the number of tokens fed."""
+def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
+    """Return the mean seconds of a decoding forward, by model and by the number of tokens fed."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for r in rows:
         for role, usage in r.models.items():
@@ -92,8 +100,8 @@ def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: di
     return cost
 
 
-def round_milliseconds(rows: Rows) -> dict[str, float]:
-    """Milliseconds per round of each model's forwards; `host` is everything else."""
+def round_milliseconds(rows: Records) -> dict[str, float]:
+    """Return the milliseconds per round of each model's forwards; `host` is everything else."""
     rounds = round_count(rows)
     sums: dict[str, float] = defaultdict(float)
     for r in rows:
@@ -120,7 +128,7 @@ class BlockCosts:
     most: np.ndarray
 
 
-def sizes_of(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
+def sizes_of(rows: Records, role: str) -> dict[int, tuple[float, float]]:
     """Return the number of a model's decoding forwards and their seconds, by tokens read."""
     out: dict[int, tuple[float, float]] = {}
     for row in rows:
@@ -130,14 +138,14 @@ def sizes_of(rows: Rows, role: str) -> dict[int, tuple[float, float]]:
     return out
 
 
-def known(sizes: Sizes) -> list[int]:
+def measured_sizes(sizes: Sizes) -> list[int]:
     """Return the sizes of which enough forwards were measured, in order."""
     return sorted(size for size, (count, _) in sizes.items() if count >= LEAST)
 
 
 def largest_stated(sizes: Sizes) -> int:
     """Return the largest block whose cost these forwards state; 0 without enough forwards of any size."""
-    return int(REACH * max(known(sizes), default=0))
+    return int(REACH * max(measured_sizes(sizes), default=0))
 
 
 def sums_of(sizes: Sizes, largest: int) -> np.ndarray:
@@ -157,18 +165,18 @@ def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
     left = np.maximum(np.where(np.array(at)[right] == sizes, right, right - 1), 0)
     inside = np.where(sizes > last, len(at) - 1, left)
     low, high = measured[..., inside], measured[..., right]
-    places = np.array(at, dtype=float)
-    widths = np.maximum(places[right] - places[left], 1.0)
-    between = low + (high - low) * np.clip((sizes - places[left]) / widths, 0.0, 1.0)
+    points = np.array(at, dtype=float)
+    widths = np.maximum(points[right] - points[left], 1.0)
+    between = low + (high - low) * np.clip((sizes - points[left]) / widths, 0.0, 1.0)
     beyond = np.maximum(sizes - last, 0)
-    mean, steepest = _slopes(measured, places)
+    mean, steepest = _slopes(measured, points)
     return BlockCosts(between + mean[..., None] * beyond, low, high + steepest[..., None] * beyond)
 
 
-def _slopes(measured: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the steepest slope between the sizes from 2 on, (...); of all sizes if only one is above 1."""
-    used = slice(1 if len(places) > 2 and places[0] == 1.0 else 0, None)
-    costs, at = measured[..., used], places[used]
+    used = slice(1 if len(points) > 2 and points[0] == 1.0 else 0, None)
+    costs, at = measured[..., used], points[used]
     if len(at) < 2:
         none = np.zeros(measured.shape[:-1])
         return none, none

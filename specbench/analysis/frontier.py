@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.points import Choice, Point, swept
+from specbench.analysis.points import CurveChoice, Point, swept
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import seconds
+from specbench.analysis.run_metrics import seconds
 from specbench.runs.run_folder import Scores, read, spec_of
 from specbench.scoring import metric
 
@@ -52,12 +52,12 @@ class Frontier:
 class Summaries(NamedTuple):
     """The speedup over the large model at its quality (`matching`), and the quality within its latency (`best`)."""
 
-    matching: Choice
-    best: Choice
+    matching: CurveChoice
+    best: CurveChoice
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Measurements:
     """Values, seconds and counts of generations, by method and sample."""
 
     values: Mapping[str, Mapping[str, list[float | list[float]]]]
@@ -77,7 +77,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     """Return the curves of a run folder, over the prompts that every method completed. None if nothing is scored or swept."""
     spec, scores = spec_of(folder), scores_of(folder)
     names = list(spec.methods)
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}.get(scores["headline"], "")
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}.get(scores["headline"], "")
     groups = {row["sample"]: row["group"] for row in scores["rows"] if scores["headline"] in row["values"]}
     measured = _measured(folder, scores)
     prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(names)
@@ -104,7 +104,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     return Frontier(len(prompts), seconds_of(base), statistics(base), combine, curves)
 
 
-def _measured(folder: Path, scores: Scores) -> _Measured:
+def _measured(folder: Path, scores: Scores) -> _Measurements:
     values: dict[str, dict[str, list[float | list[float]]]] = defaultdict(lambda: defaultdict(list))
     for row in scores["rows"]:
         if scores["headline"] in row["values"]:
@@ -115,7 +115,7 @@ def _measured(folder: Path, scores: Scores) -> _Measured:
         if record.error is None:
             spent[record.method][record.sample] += seconds(record, end_to_end=True)
             counts[record.method][record.sample] += 1
-    return _Measured(values, spent, counts)
+    return _Measurements(values, spent, counts)
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
@@ -127,54 +127,54 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
             variant = swept(_setting(name))[1]
             families[f"{method}({variant})" if variant else method].append(name)
     return {
-        method: sorted(each, key=lambda name: swept(_setting(name))[0] or 0.0)
-        for method, each in families.items()
-        if len(each) >= FEWEST_POINTS
+        method: sorted(settings, key=lambda name: swept(_setting(name))[0] or 0.0)
+        for method, settings in families.items()
+        if len(settings) >= FEWEST_POINTS
     }
 
 
 class _Resampled:
-    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition held on those."""
+    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition was met there."""
 
     def __init__(self) -> None:
         self.inside: list[float] = []
         self.unseen: list[float] = []
-        self.held: list[bool] = []
+        self.met: list[bool] = []
 
-    def choice(self, value: float | None, setting: str | None) -> Choice:
+    def choice(self, value: float | None, setting: str | None) -> CurveChoice:
         """Return the summary with its interval; without one if there was no resample."""
         if not self.inside:
-            return Choice(value, None, None, setting)
+            return CurveChoice(value, None, None, setting)
         low, high = np.percentile(self.inside, [2.5, 97.5])
-        return Choice(
+        return CurveChoice(
             value,
             float(low),
             float(high),
             setting,
             unseen=float(np.mean(self.unseen)) if self.unseen else None,
-            held=float(np.mean(self.held)) if self.held else None,
-            reached=float(np.mean([each > 0.0 for each in self.inside])),
+            held=float(np.mean(self.met)) if self.met else None,
+            reached=float(np.mean([summary > 0.0 for summary in self.inside])),
             resamples=tuple(self.inside),
         )
 
 
-def summaries_of(found: Frontier) -> dict[str, Summaries]:
+def summaries_of(frontier: Frontier) -> dict[str, Summaries]:
     """Return the two summaries of each curve, by method."""
-    picks = _picks(found)
-    return {curve.method: _summaries(found, curve, picks) for curve in found.curves}
+    picks = _picks(frontier)
+    return {curve.method: _summaries(frontier, curve, picks) for curve in frontier.curves}
 
 
-def candidates(found: Frontier) -> dict[str, list[str]]:
+def candidates(frontier: Frontier) -> dict[str, list[str]]:
     """Return, by method, the settings that either summary of a curve chose in enough resamples, and their neighbors.
 
     Of a curve that is never chosen from, the ends and the middle. If too few remain for a curve, the ends are added.
     """
-    picks = [*_picks(found), np.arange(found.prompts)]
+    picks = [*_picks(frontier), np.arange(frontier.prompts)]
     out = {}
-    for curve in found.curves:
+    for curve in frontier.curves:
         chosen: Counter[int | None] = Counter()
         for pick in picks:
-            values = _at(found, curve, pick)
+            values = _at(frontier, curve, pick)
             chosen.update((_fastest(*values), _finest(*values)))
         last = len(curve.settings) - 1
         likely = {i for i, count in chosen.items() if i is not None and count >= LIKELY * len(picks)}
@@ -185,87 +185,89 @@ def candidates(found: Frontier) -> dict[str, list[str]]:
     return out
 
 
-def _picks(found: Frontier) -> np.ndarray:
+def _picks(frontier: Frontier) -> np.ndarray:
     """Return resamples of prompts, (resamples, prompts); none for too few prompts."""
-    resamples = RESAMPLES if found.prompts >= FEWEST else 0
-    return np.random.default_rng(0).integers(0, found.prompts, (resamples, found.prompts))
+    resamples = RESAMPLES if frontier.prompts >= FEWEST else 0
+    return np.random.default_rng(0).integers(0, frontier.prompts, (resamples, frontier.prompts))
 
 
-def _at(found: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def _at(frontier: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality."""
-    whole = metric.combiner(found.combine).whole
-    latency = curve.seconds[:, chosen].sum(1) / found.seconds[chosen].sum()
-    quality = np.array([whole(each[chosen]) for each in curve.statistics])
-    return latency, quality, whole(found.statistics[chosen])
+    whole = metric.combiner(frontier.combine).whole
+    latency = curve.seconds[:, chosen].sum(1) / frontier.seconds[chosen].sum()
+    quality = np.array([whole(statistics[chosen]) for statistics in curve.statistics])
+    return latency, quality, whole(frontier.statistics[chosen])
 
 
-def _summaries(found: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
-    everything, at = np.arange(found.prompts), partial(_at, found, curve)
+def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
+    everything, at = np.arange(frontier.prompts), partial(_at, frontier, curve)
     matched, finest = _Resampled(), _Resampled()
     for pick in picks:
-        inside, left = at(pick), np.setdiff1d(everything, pick)
+        inside, others = at(pick), np.setdiff1d(everything, pick)
         matched.inside.append(matching(*inside) or 0.0)
         finest.inside.append(best(*inside) or 0.0)
-        if not len(left):
+        if not len(others):
             continue
-        latency, quality, wanted = at(left)
+        latency, quality, required = at(others)
         if (point := _fastest(*inside)) is not None:
             matched.unseen.append(float(1 / latency[point]))
-            matched.held.append(bool(quality[point] >= wanted))
+            matched.met.append(bool(quality[point] >= required))
         if (point := _finest(*inside)) is not None:
             finest.unseen.append(float(quality[point]))
-            finest.held.append(bool(latency[point] <= 1.0))
+            finest.met.append(bool(latency[point] <= 1.0))
     overall = at(everything)
     settings = [None if point is None else curve.settings[point] for point in (_fastest(*overall), _finest(*overall))]
     return Summaries(matched.choice(matching(*overall), settings[0]), finest.choice(best(*overall), settings[1]))
 
 
-def matching(latency: np.ndarray, quality: np.ndarray, wanted: float) -> float | None:
+def matching(latency: np.ndarray, quality: np.ndarray, required: float) -> float | None:
     """Return the large model's latency / the smallest latency at which the curve reaches its quality.
 
     Between neighbours on the latency axis the curve is a straight line. None if the curve never reaches the quality.
     """
     order = np.argsort(latency, kind="stable")
     latency, quality = latency[order], quality[order]
-    reached = np.flatnonzero(quality >= wanted)
+    reached = np.flatnonzero(quality >= required)
     if not len(reached):
         return None
     first = int(reached[0])
-    if first == 0 or quality[first] == wanted:
+    if first == 0 or quality[first] == required:
         return float(1.0 / latency[first])
-    share = (wanted - quality[first - 1]) / (quality[first] - quality[first - 1])
+    share = (required - quality[first - 1]) / (quality[first] - quality[first - 1])
     return float(1.0 / (latency[first - 1] + share * (latency[first] - latency[first - 1])))
 
 
-def best(latency: np.ndarray, quality: np.ndarray, wanted: float) -> float | None:
+def best(latency: np.ndarray, quality: np.ndarray, required: float) -> float | None:
     """Return the best quality of a point that is no slower than the large model. None if all points are slower."""
     within = latency <= 1.0
     return float(quality[within].max()) if within.any() else None
 
 
-def _fastest(latency: np.ndarray, quality: np.ndarray, wanted: float) -> int | None:
+def _fastest(latency: np.ndarray, quality: np.ndarray, required: float) -> int | None:
     """Return the fastest point with at least the large model's quality. None if no point has it."""
-    good = np.flatnonzero(quality >= wanted)
+    good = np.flatnonzero(quality >= required)
     return int(good[latency[good].argmin()]) if len(good) else None
 
 
-def _finest(latency: np.ndarray, quality: np.ndarray, wanted: float) -> int | None:
+def _finest(latency: np.ndarray, quality: np.ndarray, required: float) -> int | None:
     """Return the best point that is no slower than the large model. None if all points are slower."""
     within = np.flatnonzero(latency <= 1.0)
     return int(within[quality[within].argmax()]) if len(within) else None
 
 
 def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
-    """Return the summaries of a run's curves as points, in the place of the method's other points."""
-    found = frontier_of(folder)
+    """Return the summaries of a run's curves as points, with the pair and task of the method's other points."""
+    frontier = frontier_of(folder)
     out = []
-    for name, summaries in (summaries_of(found) if found else {}).items():
+    for name, summaries in (summaries_of(frontier) if frontier else {}).items():
         method, variant = name.partition("(")[0], _setting(name)
-        place = next((p for p in points if (p.run, p.method) == (folder.name, method)), None)
-        if place:
+        template = next((p for p in points if (p.run, p.method) == (folder.name, method)), None)
+        if template:
             values = {"matching": summaries.matching, "best": summaries.best}
             out.append(
-                replace(place, setting=variant, x=None, variant=variant, label=name, is_curve=True, values=dict(values))
+                replace(
+                    template, setting=variant, x=None, variant=variant, label=name, is_curve=True, values=dict(values)
+                )
             )
     return out
 

@@ -50,10 +50,10 @@ def by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
 
 def by_repeat(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
     """Sum rows (value, ..., prompt, repeat). Returns an array (prompts, repeats, values), 0 where there is no row."""
-    found = list(rows)
-    prompts, repeats = ({key: i for i, key in enumerate(dict.fromkeys(row[at] for row in found))} for at in (-2, -1))
-    sums = np.zeros((len(prompts), len(repeats), len(found[0]) - 2))
-    for *values, prompt, repeat in found:
+    table = list(rows)
+    prompts, repeats = ({key: i for i, key in enumerate(dict.fromkeys(row[at] for row in table))} for at in (-2, -1))
+    sums = np.zeros((len(prompts), len(repeats), len(table[0]) - 2))
+    for *values, prompt, repeat in table:
         sums[prompts[prompt], repeats[repeat]] += values
     return sums
 
@@ -137,8 +137,8 @@ def paired_test(base: np.ndarray, new: np.ndarray, statistic: Callable[[np.ndarr
     change = statistic(new) - statistic(base)
     if np.array_equal(base, new) or len(base) < 2:
         return change, 1.0
-    kept = [np.arange(len(base)) != i for i in range(len(base))]
-    error, freedom = _jackknife([statistic(new[k]) - statistic(base[k]) for k in kept])
+    parts = [np.arange(len(base)) != i for i in range(len(base))]
+    error, freedom = _jackknife([statistic(new[k]) - statistic(base[k]) for k in parts])
     if error == 0.0:
         return change, 0.0 if change else 1.0
     return change, student_tails(change / error, freedom)

@@ -1,12 +1,15 @@
-"""Points of suites: one per run, method and group of prompts, with its values and the paper's own values."""
+"""Points of suites: one per run, method and group of prompts, with its values and the values that the paper prints."""
 
 import csv
 import io
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from importlib import resources
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,14 +18,15 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import Spread, Value
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
-PLACE = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")  # columns of an exported point
+POINT_COLUMNS = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")
 ANY = ""  # in a reference: the dimension is not restricted
 COMPARED = {"speedup": "papers_speedup"}  # our value that follows the paper's convention, where the shown one does not
 OF_BASELINE = ("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency", "geometric_mean_speedup")  # 1
+SUMMARIES: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "min": min, "max": max}
 
 
 @dataclass(frozen=True)
-class Choice:
+class CurveChoice:
     """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
 
     `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the
@@ -40,7 +44,7 @@ class Choice:
     reached: float | None = None
     resamples: tuple[float, ...] = field(default=(), repr=False)
 
-    def minus(self, other: "Choice") -> "Choice | None":
+    def minus(self, other: "CurveChoice") -> "CurveChoice | None":
         """Return the difference from another curve of the run, with its interval over the same resamples of prompts.
 
         A curve that does not reach the condition counts as 0. None if neither reaches it, or without resamples.
@@ -49,10 +53,10 @@ class Choice:
             return None
         differences = np.subtract(self.resamples, other.resamples)
         low, high = np.percentile(differences, [2.5, 97.5])
-        return Choice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
+        return CurveChoice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
 
 
-PointValue = Value | Choice | str | list[float] | dict[str, float]
+PointValue = Value | CurveChoice | str | list[float] | dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +98,18 @@ class Point:
 
     def dimension(self, name: str) -> str | float | None:
         """Return the value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
-        found: str | float | None = getattr(self, name)
-        return found
+        value: str | float | None = getattr(self, name)
+        return value
 
     def at(self, names: Iterable[str]) -> tuple[str | float | None, ...]:
         """Return the values of several dimensions."""
         return tuple(map(self.dimension, names))
 
-    def matches(self, wanted: Mapping[str, object]) -> bool:
+    def matches(self, dimensions: Mapping[str, object]) -> bool:
         """Return whether every dimension has the wanted value, or one of a list of values."""
         return all(
-            self.dimension(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items()
+            self.dimension(name) in (value if isinstance(value, list) else [value])
+            for name, value in dimensions.items()
         )
 
     def number(self, name: str) -> float | None:
@@ -151,7 +156,7 @@ def reference_of(suite: str) -> list[Reference]:
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
     return [
-        Reference(**{key: each for key, each in row.items() if key != "value"}, value=float(row["value"]))
+        Reference(**{key: text for key, text in row.items() if key != "value"}, value=float(row["value"]))
         for row in rows
     ]
 
@@ -178,14 +183,16 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.timed else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
-        found = Point(
+        bare = Point(
             pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
-            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.place,
+            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.dimensions,
             label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
-        is_real = not found.simulated and found.data != "synthetic"
-        return replace(found, paper={each.metric: each.value for each in reference if is_real and each.covers(found)})
+        is_real = not bare.simulated and bare.data != "synthetic"
+        return replace(
+            bare, paper={printed.metric: printed.value for printed in reference if is_real and printed.covers(bare)}
+        )
 
     ratios: dict[str, PointValue] = {
         key: of_baseline[key] for key in ("speedup", "papers_speedup") if key in of_baseline
@@ -204,7 +211,7 @@ class _Mixture:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def place(self) -> dict[str, Any]:
+    def dimensions(self) -> dict[str, Any]:
         """The dimensions of a point."""
         if not self.weights:
             return {}
@@ -260,7 +267,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
 
 def number_of(value: PointValue) -> float | None:
     """Return the number in a value, without its interval or spread; None for texts and undefined values."""
-    if isinstance(value, Estimate | Choice):
+    if isinstance(value, Estimate | CurveChoice):
         return value.value
     if isinstance(value, Spread | list):
         return value[0] if value else None
@@ -272,5 +279,62 @@ def bounds_of(value: PointValue) -> tuple[float, float] | None:
     number = number_of(value)
     if number is None:
         return None
-    low, high = (value.low, value.high) if isinstance(value, Estimate | Choice) else (None, None)
+    low, high = (value.low, value.high) if isinstance(value, Estimate | CurveChoice) else (None, None)
     return (number, number) if low is None or high is None else (low, high)
+
+
+# Numbers in a paper's text
+
+
+@dataclass(frozen=True)
+class StatedValue:
+    """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
+
+    Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern
+    such as `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
+    """
+
+    where: str
+    says: str
+    method: str
+    pair: str
+    task: str
+    T: str
+    groups_of: str
+    metric: str
+    summary: str
+    value: float
+
+    def covered(self, points: Sequence[Point]) -> list[Point]:
+        """Return the points of the summary, for each pair, task and temperature the one with the highest value."""
+        measured = [point for point in points if self._covers(point) and point.number(self.metric) is not None]
+        grouped = [point for point in measured if point.group and point.task == self.groups_of]
+        candidates: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+        for point in grouped or [point for point in measured if not point.group]:
+            candidates[point.at(("pair", "task", "T", "group"))].append(point)
+        return [max(members, key=self._number) for members in candidates.values()]
+
+    def measured(self, covered: Sequence[Point]) -> float:
+        """Return the summary of the metric over `covered`, one point or more."""
+        return SUMMARIES[self.summary](list(map(self._number, covered)))
+
+    def _number(self, point: Point) -> float:
+        return point.number(self.metric) or 0.0
+
+    def _covers(self, point: Point) -> bool:
+        pattern = self.pair.removeprefix("!") or "*"
+        return (
+            point.method == self.method
+            and fnmatchcase(point.pair, pattern) != self.pair.startswith("!")
+            and self.task in ("", point.task.partition(":")[0])
+            and self.T in ("", f"{point.T:g}")
+        )
+
+
+def stated_values(suite: str) -> list[StatedValue]:
+    """Return the numbers that the paper's text states on a suite, from configs/reference/SUITE.text.csv."""
+    path = resources.files("specbench.configs") / "reference" / f"{suite}.text.csv"
+    if not path.is_file():
+        return []
+    rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    return [StatedValue(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length, rule_rate
 from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
-from specbench.analysis.rows import Rows, rounds_of
+from specbench.analysis.run_metrics import Records, rounds_of
 from specbench.analysis.speculation import levels
-from specbench.analysis.theory import cascades, ensembles, polybasic, speculation, sprinting
 from specbench.decoding.traits import Theory
 
 ASSUMED_DRAFTS = 5  # mean draft length where a stop rule, a lookup or a verifier decides, for an estimate
 STEPS = 50  # of the curve over acceptance rates
 HALVINGS = 40
-Predict = Callable[[speculation.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
+Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Predictions:
     papers_prediction: float | None = None
 
 
-def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base: Rows) -> Predictions | None:
+def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> Predictions | None:
     """Predict a method's speedup over a baseline that runs a forward of each of `baseline`'s roles per token.
 
     None if there is no formula, or if a forward time or acceptance rate that it needs was not measured.
@@ -47,7 +47,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base
     for role in roles:  # a middle model never reads one token alone
         if role in costs:
             single.setdefault(role, costs[role][min(costs[role])])
-    predict = FORMULAS[method.formula](method, Measured(rows)) if method.formula in FORMULAS else None
+    predict = FORMULAS[method.formula](method, MeasuredRates(rows)) if method.formula in FORMULAS else None
     if predict is None or not all(role in single for role in (*roles, *baseline)):
         return None
     as_in_papers, measured = cost_of(roles, {}, single), cost_of(roles, costs, single)
@@ -61,12 +61,12 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Rows, base
     )
 
 
-def _alternate_proposal(method: Theory, rows: Rows, ratio: float) -> float | None:
-    """SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
+def _alternate_proposal(method: Theory, rows: Records, ratio: float) -> float | None:
+    """Return SE's own formula for two models (docs/papers/speculative-ensemble.md); None for other methods."""
     if method.formula != "ensemble" or len(method.models) != 2:
         return None
     rate = acceptance_by_model(rows).get(method.models[0], acceptance_rate(rows))
-    return None if rate is None else ensembles.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
+    return None if rate is None else theory.alternate_proposal(rate, method.gamma[0], method.gamma[1], ratio)
 
 
 class Rates(Protocol):
@@ -89,10 +89,10 @@ class Rates(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRates:
     """The rates of recorded generations."""
 
-    rows: Rows
+    rows: Records
 
     def overall(self) -> float | None:
         return acceptance_rate(self.rows)
@@ -101,22 +101,25 @@ class Measured:
         return acceptance_by_model(self.rows)
 
     def levels(self, count: int) -> list[float] | None:
-        known = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
-        return known if len(known) == count else None
+        rates = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
+        return rates if len(rates) == count else None
 
     def deferral(self) -> float:
         return rule_rate(self.rows) or 0.0
 
     def per_test(self) -> tuple[float, float]:
-        """Over all runs that end with a forward of the target: what was drafted since the last one, and how it fared."""
-        rounds = [each for record in self.rows for each in record.rounds]
-        tested = max(sum(each["tested"] for each in rounds), 1)
-        drafted, accepted = (sum(each[key] for each in rounds) for key in ("drafted", "accepted"))
+        """Return the rates over all runs that end with a forward of the target.
+
+        A run is what was drafted since the last such forward.
+        """
+        rounds = [entry for record in self.rows for entry in record.rounds]
+        tested = max(sum(entry["tested"] for entry in rounds), 1)
+        drafted, accepted = (sum(entry[key] for entry in rounds) for key in ("drafted", "accepted"))
         return drafted / tested, accepted / tested
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumed:
+class AssumedRates:
     """One acceptance rate for every test, and the share of tokens or answers that a cascade defers to its large model."""
 
     acceptance: float
@@ -143,7 +146,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     if overall is None:
         return None
     deferred = method.drafter_scores and method.bonus == "deferred"
-    scheme = speculation.Scheme(
+    scheme = theory.Scheme(
         gamma=method.gamma[0],
         bonus=method.bonus,
         scorers=len(method.models) - 1,
@@ -151,15 +154,15 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     )
     accepted = by_model.get(method.models[0], overall) if deferred else overall
     pending = by_model.get(method.models[-1], 1.0)
-    return lambda cost, base: speculation.speculative(scheme, accepted, cost, base, pending)
+    return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
-    """Acceptance by level. What an EAGLE head and its base read again is left out."""
-    known = rates.levels(len(method.thresholds) + 1)
-    if known is None:
+    """Return the formula of a chain, from the acceptance by level. What an EAGLE head and its base read again is left out."""
+    acceptance = rates.levels(len(method.thresholds) + 1)
+    if acceptance is None:
         return None
-    return lambda cost, base: polybasic.chain(known, method.gamma[0], list(method.thresholds), cost, base)
+    return lambda cost, base: polybasic.chain(acceptance, method.gamma[0], list(method.thresholds), cost, base)
 
 
 def _ensemble(method: Theory, rates: Rates) -> Predict | None:
@@ -168,27 +171,27 @@ def _ensemble(method: Theory, rates: Rates) -> Predict | None:
         return None
     a = [by_model.get(role, overall) for role in method.models]
 
-    def predict(cost: speculation.Cost, base: float) -> float:
-        """The formula is over the ensemble that decodes in turn, a forward of each model per token."""
+    def predict(cost: theory.Cost, base: float) -> float:
+        """Return the speedup. The formula is over the ensemble that decodes in turn, a forward of each model per token."""
         in_turn = sum(cost(i, 1) for i in range(len(a)))
-        return ensembles.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
+        return theory.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
 
     return predict
 
 
 def _sprinter(method: Theory, rates: Rates) -> Predict:
     drafted, accepted = rates.per_test()
-    return lambda cost, base: sprinting.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
+    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
 
 
 def _token_cascade(method: Theory, rates: Rates) -> Predict:
     rate = rates.deferral()
     tokens = round(1 / rate) if rate else 1
-    return lambda cost, base: cascades.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
+    return lambda cost, base: theory.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
 
 
 def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
-    return lambda cost, base: cascades.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
+    return lambda cost, base: theory.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
 
 
 FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
@@ -222,7 +225,7 @@ class BreakEven:
     curve: list[float]
 
 
-def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | None:
+def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven | None:
     """Return the break-even points of a method.
 
     None for methods that `draft_lengths` does not cover, for a drafter without forwards, and if too few blocks of its
@@ -236,7 +239,7 @@ def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | Non
         return None
     costs, rate = costs_of(method, rows, base), acceptance_rate(rows)
     assert rate is not None
-    single = float(sum(each[..., 1] for each in costs.blocks))
+    single = float(sum(block[..., 1] for block in costs.blocks))
     whole = sum(x["accepted"] == gamma for x in rounds_of(rows)) / sum(1 for _ in rounds_of(rows))
     drafting = float(whole * costs.doubled + (1.0 - whole) * costs.first + (gamma - 1) * costs.later)
     without = float(costs.of_round(gamma) - costs.first - (gamma - 1) * costs.later)
@@ -254,7 +257,7 @@ def break_even(method: Theory | None, rows: Rows, base: Rows) -> BreakEven | Non
 def _speedup(costs: RoundCosts, gamma: int, rate: float) -> float:
     """Return the decoding speedup if every token is accepted at a rate, independently."""
     whole = rate**gamma
-    tokens = speculation.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
+    tokens = theory.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
     spent = whole * costs.of_round(gamma, follows_whole=True) + (1.0 - whole) * costs.of_round(gamma)
     return tokens * float(costs.per_token / spent)
 

@@ -1,17 +1,21 @@
-"""Scores of each method of a run, from scores.json."""
+"""The quality of a run's methods: scores, from scores.json, and the win rates of a judge."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate, interval, interval_of_sums, wilson
+from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, wilson
+from specbench.analysis.points import Point, PointValue
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum
-from specbench.runs.run_folder import SCORES, ScoreRow, Scores
+from specbench.runs.run_folder import JUDGED, SCORES, Judged, JudgedRow, ScoreRow, Scores
 from specbench.scoring import metric
 from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
+
+JUDGE = "judge"  # the value of a point that names the judge
 
 
 def scores_of(folder: Path) -> Scores:
@@ -19,7 +23,7 @@ def scores_of(folder: Path) -> Scores:
     path = folder / SCORES
     if path.exists():
         scores = read_with_checksum(path, Scores, f"specbench score {folder}")
-        names = [each["name"] for each in scores["metrics"]]
+        names = [entry["name"] for entry in scores["metrics"]]
         if scores["headline"] and scores["headline"] not in names:
             raise ConfigError(
                 f"{path}: damaged: headline '{scores['headline']}' is none of its metrics; help: specbench score"
@@ -30,7 +34,7 @@ def scores_of(folder: Path) -> Scores:
     return {"metrics": [], "headline": "", "records": 0, "rows": [], "not_executed": False, "version": ""}
 
 
-def by_prompt(scores: Scores, prompts: Mapping[str, str]) -> Scores:
+def scores_by_prompt(scores: Scores, prompts: Mapping[str, str]) -> Scores:
     """Return scores with the sample that stands for each prompt, so that samples with equal prompts count as one."""
     return {**scores, "rows": [{**row, "sample": prompts.get(row["sample"], row["sample"])} for row in scores["rows"]]}
 
@@ -57,7 +61,7 @@ def quality(method: str, scores: Scores) -> Quality:
     """
     rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
     unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}
     headline = scores["headline"]
     groups = sorted(set(groups_of(scores).values())) if headline else []
     return Quality(
@@ -77,7 +81,7 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     """
     if method == baseline or not scores["headline"]:
         return None
-    combine = {each["name"]: each["combine"] for each in scores["metrics"]}[scores["headline"]]
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}[scores["headline"]]
     ours, theirs = (_by_sample(scores, name, combine) for name in (method, baseline))
     samples = [sample for sample in ours if sample in theirs]
     if not samples:
@@ -87,8 +91,8 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     if combine == "mean":
         sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
         return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
-    found = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
-    return None if np.isnan(found.value) else found
+    change = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
+    return None if np.isnan(change.value) else change
 
 
 def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[float]]:
@@ -107,11 +111,11 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
     """
     rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
     ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
-    found = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
-    if np.isnan(found.value):
+    estimate = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
+    if np.isnan(estimate.value):
         return None
     is_share = rows.shape[1] == 2 and set(rows[:, 0].tolist()) in ({0.0}, {1.0})
-    return wilson(found.value, len(rows)) if is_share and found.low is not None else found.within(0.0, 1.0)
+    return wilson(estimate.value, len(rows)) if is_share and estimate.low is not None else estimate.within(0.0, 1.0)
 
 
 def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
@@ -126,3 +130,85 @@ def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
 def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows if name in row["values"]]
     return score_estimate(scored, combine) if scored else None
+
+
+# Win rates: how often a judge preferred the continuation of one method to that of another
+
+
+@dataclass(frozen=True)
+class WinRates:
+    """The outcomes of the comparisons of two methods, as shares, with intervals over prompts.
+
+    `decided` is wins / (wins + losses), None if every comparison is a tie. `wins_spread` is the standard deviation of the
+    wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter, and `equal` the comparisons of
+    equal texts, which the judge does not see.
+    """
+
+    wins: Estimate
+    ties: Estimate
+    losses: Estimate
+    decided: Estimate | None
+    wins_spread: float
+    comparisons: int
+    unclear: int
+    equal: int
+
+
+def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
+    """Return the shares of wins, ties and losses of one or more comparisons."""
+    table = by_prompt(
+        (*(row["verdict"] == outcome for outcome in (1.0, 0.5, 0.0)), row.get("prompt", row["sample"])) for row in rows
+    )
+    decided = table[table[:, 0] + table[:, 2] > 0]
+    repeats = defaultdict(list)
+    for row in rows:
+        repeats[row["repeat"]].append(row["verdict"] == 1.0)
+    return WinRates(
+        wins=_share(table, [0]),
+        ties=_share(table, [1]),
+        losses=_share(table, [2]),
+        decided=_share(decided[:, [0, 2]], [0]) if len(decided) else None,
+        wins_spread=float(np.std([np.mean(wins) for wins in repeats.values()])),
+        comparisons=len(rows),
+        unclear=sum(row["unclear"] for row in rows),
+        equal=sum(row.get("equal", False) for row in rows),
+    )
+
+
+def _share(table: np.ndarray, columns: Sequence[int]) -> Estimate:
+    """Return the sum of these columns of a table (prompts, values) / the sum of all columns, with its interval."""
+    share = interval_of_sums(table, lambda sums: sums[..., columns].sum(-1) / sums.sum(-1)).within(0.0, 1.0)
+    return wilson(share.value, len(table)) if share.low is not None and share.value in (0.0, 1.0) else share
+
+
+def win_rate_values(rates: WinRates) -> dict[str, PointValue]:
+    """Return the win rates by the keys of their report columns."""
+    values: dict[str, PointValue] = {
+        "wins": rates.wins,
+        "ties": rates.ties,
+        "losses": rates.losses,
+        "wins_spread": rates.wins_spread,
+    }
+    return values if rates.decided is None else {**values, "decided_wins": rates.decided}
+
+
+def judged_of(folder: Path) -> Judged | None:
+    """Return the comparisons of a run folder; None for a run that was not judged."""
+    path = folder / JUDGED
+    if not path.exists():
+        return None
+    return read_with_checksum(path, Judged, "restore or delete it, and judge again")
+
+
+def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
+    """Return the win rates of a judged run, as another point of the judged method. Empty for other runs."""
+    judged = judged_of(folder)
+    if judged is None or not judged["rows"]:
+        return []
+    method, _, setting = judged["of"].partition("(")
+    template = next(
+        (p for p in points if (p.run, p.method, p.setting) == (folder.name, method, setting.rstrip(")"))), None
+    )
+    if template is None:
+        return []
+    return [replace(template, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]

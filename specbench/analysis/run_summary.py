@@ -9,9 +9,9 @@ import msgspec
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
-from specbench.analysis.ranking import Rank
 from specbench.analysis.run_metrics import Value, Values
-from specbench.analysis.speculation import Level
+from specbench.analysis.speculation import ChainLevel
+from specbench.analysis.speed import Rank
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment
@@ -24,7 +24,7 @@ VALUES = "values"  # the field of MethodSummary whose entries are keys of the JS
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraphs:
     """CUDA graphs that were captured during the run, outside all timings."""
 
     graphs: int
@@ -37,7 +37,7 @@ class MethodSummary:
 
     `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of
     theory. It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is
-    undefined. `score_change` is the main score minus the baseline's. `rank` is the place by speed, and
+    undefined. `score_change` is the main score minus the baseline's. `rank` is the rank by speed, and
     `predicted_lengths` the predicted speedup of other draft lengths. `break_even` says from which acceptance rate and
     draft cost the method pays.
     """
@@ -57,7 +57,7 @@ class MethodSummary:
     length_counts: dict[int, int] = field(default_factory=dict)  # rounds by the tokens that they committed
     counters: dict[str, float] = field(default_factory=dict)  # what the method counted in its rounds
     window_cuts: dict[str, float] = field(default_factory=dict)  # share of generations that each model's window ended
-    levels: list[Level] = field(default_factory=list)  # of a chain, innermost first
+    levels: list[ChainLevel] = field(default_factory=list)  # of a chain, innermost first
     groups: dict[str, Values] = field(default_factory=dict)  # metrics by subject or category
     quality: dict[str, Estimate | None] = field(default_factory=dict)
     quality_by_group: dict[str, Estimate | None] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class RunState:
     environment: Environment
     complete: bool
     problems: list[str]
-    captured: Captured
+    captured: CapturedGraphs
     metrics: list[MetricTable]
     headline: str
     scored_by: str  # the version of the task that computed the scores
@@ -246,7 +246,7 @@ class RunSummary(RunState):
 
 
 def to_table(summary: RunSummary) -> dict[str, Any]:
-    """Return a summary as built-in containers, the values of each method beside its other keys, the spec under `spec`."""
+    """Return a summary as built-in containers, the values of each method next to its other keys, the spec under `spec`."""
     state = {key: value for key, value in vars(summary).items() if key != SPEC}
     table: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
     for method in table["methods"]:
@@ -257,12 +257,12 @@ def to_table(summary: RunSummary) -> dict[str, Any]:
 
 def from_table(table: dict[str, Any], where: str) -> RunSummary:
     """Return the summary that `to_table` wrote. Raises ConfigError, naming `where` and the key, if it is invalid."""
-    known = {each for each in MethodSummary.__dataclass_fields__ if each != VALUES}
+    names = {name for name in MethodSummary.__dataclass_fields__ if name != VALUES}
     methods = [
-        {key: value for key, value in method.items() if key in known}
-        | {VALUES: {key: value for key, value in method.items() if key not in known}}
+        {key: value for key, value in method.items() if key in names}
+        | {VALUES: {key: value for key, value in method.items() if key not in names}}
         for method in table["methods"]
     ]
     state = {key: table[key] for key in RunState.__dataclass_fields__ if key in table}
-    found = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
-    return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(found))
+    parsed = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
+    return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(parsed))

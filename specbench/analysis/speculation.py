@@ -5,16 +5,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.analysis.rows import Rows, paired, rounds_of, token_count
-from specbench.analysis.run_metrics import Context, has_sd, is_compared, metric, metric_in_context, register
-from specbench.analysis.theory import sprinting
+from specbench.analysis import theory
+from specbench.analysis.run_metrics import (
+    Context,
+    Records,
+    has_sd,
+    is_compared,
+    metric,
+    metric_in_context,
+    paired,
+    register,
+    rounds_of,
+    token_count,
+)
 from specbench.decoding.traits import Traits
 from specbench.runs.record import Record, RoundRecord, UsageRecord
 from specbench.runs.run_spec import ModelSource, Shape
 
 
 @metric("tokens/run")
-def average_tokens(rows: Rows) -> float | None:
+def average_tokens(rows: Records) -> float | None:
     """Drafted tokens that a run committed, untested or accepted, without the target's own. The paper's "Avg tokens".
 
     None if nothing was drafted.
@@ -24,7 +34,7 @@ def average_tokens(rows: Rows) -> float | None:
 
 
 @metric("tokens/run")
-def verifier_run(rows: Rows) -> float | None:
+def verifier_run(rows: Records) -> float | None:
     """Tokens of a run that the trained verifier accepted: the X of SPRINTER's Theorem 2, whatever the target decided.
 
     None for methods without a verifier.
@@ -34,7 +44,7 @@ def verifier_run(rows: Rows) -> float | None:
 
 
 @metric("share")
-def verifier_rate(rows: Rows) -> float | None:
+def verifier_rate(rows: Records) -> float | None:
     """Accepted / judged by the trained verifier.
 
     None for methods without a verifier.
@@ -49,7 +59,7 @@ def shapes_of(models: Mapping[str, ModelSource]) -> dict[str, Shape]:
     return {role: model.shape for role, model in models.items()}
 
 
-def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
+def gigaflops(rows: Records, shapes: Mapping[str, Shape]) -> float:
     """10^9 operations per generation by the paper's formula for one position, over all tokens fed after the prompt.
 
     Positions of drafts and of verified blocks all count, and of the prompt its last token, which yields the first new one.
@@ -59,7 +69,7 @@ def gigaflops(rows: Rows, shapes: Mapping[str, Shape]) -> float:
     for r in rows:
         for role, usage in r.models.items():
             if role in shapes:
-                total += new_positions(r, usage) * sprinting.forward_flops(s=1, **vars(shapes[role]))
+                total += new_positions(r, usage) * theory.forward_flops(s=1, **vars(shapes[role]))
     return total / len(rows) / 1e9
 
 
@@ -74,26 +84,26 @@ def new_positions(record: Record, usage: UsageRecord) -> int:
 register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shapes_of(of.models)), lambda *_: True)
 
 
-def papers_gigaflops(rows: Rows, method: Traits, shapes: Mapping[str, Shape]) -> float | None:
+def papers_gigaflops(rows: Records, method: Traits, shapes: Mapping[str, Shape]) -> float | None:
     """10^9 operations per generation as the paper counts them, without prompts.
 
-    A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target is charged for
+    A run of SPRINTER costs n (F_q + F_v) + F_p, and one of speculation n F_q + n F_p. SPRINTER's target counts for
     one position per run, although it reads the whole run: at the full cost, nothing is saved (docs/papers/sprinter.md,
     Floating-point operations). F_v is left out. None for other methods.
     """
     if not method.flops:
         return None
     draft, target = method.roles[0], method.roles[-1]
-    f_q, f_p = (sprinting.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
+    f_q, f_p = (theory.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
     total: float
     if method.flops == "sprinter":
         total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds_of(rows))
     else:
-        total = sum(sprinting.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
+        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
     return total / len(rows) / 1e9
 
 
-def _papers_gigaflops(rows: Rows, context: Context) -> float | None:
+def _papers_gigaflops(rows: Records, context: Context) -> float | None:
     return papers_gigaflops(rows, context.method.traits, shapes_of(context.models))
 
 
@@ -101,7 +111,7 @@ register("papers_gigaflops", "GFLOP", papers_gigaflops, _papers_gigaflops, lambd
 
 
 @metric_in_context()
-def flops_ratio(rows: Rows, context: Context) -> float | None:
+def flops_ratio(rows: Records, context: Context) -> float | None:
     """The baseline's GFLOP/generation / the method's, over the generations both completed.
 
     None for the baseline.
@@ -113,7 +123,7 @@ def flops_ratio(rows: Rows, context: Context) -> float | None:
 
 
 @metric_in_context()
-def flops_ratio_sd(rows: Rows, context: Context) -> float | None:
+def flops_ratio_sd(rows: Records, context: Context) -> float | None:
     """GFLOP/generation of `sd` / the method's, over the generations both completed. Verified blocks count in full.
 
     None for `sd`, and for runs without it.
@@ -125,7 +135,7 @@ def flops_ratio_sd(rows: Rows, context: Context) -> float | None:
 
 
 @metric_in_context()
-def papers_flops_ratio_sd(rows: Rows, context: Context) -> float | None:
+def papers_flops_ratio_sd(rows: Records, context: Context) -> float | None:
     """GFLOP/generation of `sd` / the method's by the paper's count, n F_q + n F_p and n F_q + F_p for a run of n drafts.
 
     None for methods that the paper does not count, and for runs without `sd`.
@@ -140,7 +150,7 @@ def papers_flops_ratio_sd(rows: Rows, context: Context) -> float | None:
 
 
 @metric_in_context()
-def predicted_distance(rows: Rows, context: Context) -> float | None:
+def predicted_distance(rows: Records, context: Context) -> float | None:
     """Distance from the target by Theorem 1's token-dependent form over the head's own test texts, at T = 1.
 
     None under other settings, and for methods without a verifier.
@@ -149,8 +159,8 @@ def predicted_distance(rows: Rows, context: Context) -> float | None:
 
 
 @dataclass(frozen=True)
-class Level:
-    """One level of a chain: whose drafts it tested, and how they fared.
+class ChainLevel:
+    """One level of a chain: whose drafts it tested, and the outcome.
 
     `rounds` is per round of the target. `length` and `lengths_sd` are the mean and standard deviation of tokens per
     round, including replacement and bonus tokens. `drafted` is the mean length of a tested block.
@@ -164,27 +174,27 @@ class Level:
     drafted: float
 
 
-def levels(rows: Rows) -> list[Level]:
+def levels(rows: Records) -> list[ChainLevel]:
     """Return the levels of a chain, innermost first, the target's last. Empty for methods without nested rounds."""
     outer = list(rounds_of(rows))
-    found: list[Level] = []
+    out: list[ChainLevel] = []
     here = outer
     while here:
-        found.insert(0, _level(here, len(outer)))
+        out.insert(0, _level(here, len(outer)))
         here = [inner for x in here for inner in x.get("inner", [])]
-    return found if len(found) > 1 else []
+    return out if len(out) > 1 else []
 
 
-def _level(rounds: list[RoundRecord], outer: int) -> Level:
+def _level(rounds: list[RoundRecord], outer: int) -> ChainLevel:
     tested, lengths = sum(x["tested"] for x in rounds), [x["tokens"] for x in rounds]
     proposer = next((x["proposers"][0] for x in rounds if x["proposers"]), "")
     accepted = sum(x["accepted"] for x in rounds) / tested if tested else None
     drafted = sum(x["drafted"] for x in rounds) / len(rounds)
-    return Level(proposer, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
+    return ChainLevel(proposer, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
 
 
 @metric("tokens/token")
-def discarded_per_token(rows: Rows) -> float | None:
+def discarded_per_token(rows: Records) -> float | None:
     """Tokens that the middle model had verified and the target rejected or did not read / committed tokens.
 
     None for methods without nested rounds.

@@ -1,16 +1,36 @@
-"""Speeds, speedups and latencies. Seconds are decoding seconds unless a name says end to end."""
+"""Speeds, speedups and latencies, and the ranking of methods by speed.
+
+Seconds are decoding seconds unless a name says end to end.
+"""
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import ceil, log2
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate, by_prompt, by_repeat, interval_of_ratio
-from specbench.analysis.rows import Rows, paired, seconds, token_count
-from specbench.analysis.run_metrics import Spread, comparison, has_sd, is_compared, metric, register
+from specbench.analysis.intervals import FEWEST, Estimate, by_prompt, by_repeat, interval_of_ratio
+from specbench.analysis.run_metrics import (
+    Records,
+    Spread,
+    comparison,
+    has_sd,
+    is_compared,
+    metric,
+    paired,
+    register,
+    seconds,
+    token_count,
+)
+
+ALPHA = 0.05  # familywise error rate of all comparisons of a run
+EXHAUSTIVE = 14  # prompts up to which all exchanges are tried
+EXCHANGES = 20_000  # random exchanges for more prompts
 
 
-def tokens_per_second(rows: Rows, end_to_end: bool = False) -> float:
+def tokens_per_second(rows: Records, end_to_end: bool = False) -> float:
     """Total tokens / total decoding seconds."""
     return token_count(rows) / sum(seconds(r, end_to_end) for r in rows)
 
@@ -19,12 +39,12 @@ register("tokens_per_second", "tokens/s", tokens_per_second, lambda rows, _: tok
 
 
 @metric("tokens/s")
-def end_to_end_tokens_per_second(rows: Rows) -> float:
+def end_to_end_tokens_per_second(rows: Records) -> float:
     """Total tokens / total seconds, including prefill."""
     return tokens_per_second(rows, end_to_end=True)
 
 
-def speedup(rows: Rows, base: Rows, end_to_end: bool = False) -> Estimate:
+def speedup(rows: Records, base: Records, end_to_end: bool = False) -> Estimate:
     """(The method's tokens / its seconds) / (the baseline's tokens / its seconds), over the generations both completed."""
     ours, theirs = paired(rows, base)
     table = by_repeat(
@@ -38,20 +58,20 @@ register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), i
 
 
 @comparison()
-def end_to_end_speedup(rows: Rows, base: Rows) -> Estimate:
+def end_to_end_speedup(rows: Records, base: Records) -> Estimate:
     """The speedup over the baseline by end-to-end time, which includes prefill."""
     return speedup(rows, base, end_to_end=True)
 
 
 @comparison()
-def relative_latency(rows: Rows, base: Rows) -> Estimate:
+def relative_latency(rows: Records, base: Records) -> Estimate:
     """Seconds per answer, end to end, divided by the baseline's. Below 1 is faster. This is SpecCascade's latency axis."""
     ours, theirs = paired(rows, base)
     return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 0] / s[..., 1])
 
 
 @comparison()
-def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
+def geometric_mean_speedup(rows: Records, base: Records) -> Estimate:
     """Geometric mean over prompts of the ratios of tokens per decoding second. Every prompt has the same weight."""
     ours, theirs = paired(rows, base)
     table = by_prompt(
@@ -61,14 +81,14 @@ def geometric_mean_speedup(rows: Rows, base: Rows) -> Estimate:
     return interval_of_ratio(np.stack([logs, np.ones(len(logs))], axis=1), lambda s: np.exp(s[..., 0] / s[..., 1]))
 
 
-def _completion_times(ours: Rows, theirs: Rows) -> np.ndarray:
+def _completion_times(ours: Records, theirs: Records) -> np.ndarray:
     """Return the end-to-end seconds of both sides, (prompts, repeats, 2)."""
     return by_repeat(
         (seconds(a, True), seconds(b, True), a.prompt, a.repeat) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> Estimate:
+def papers_speedup(rows: Records, base: Records, later_turns: bool = False) -> Estimate:
     """Mean over questions of tokens per second, end to end, then the ratio. The averaging of SE and Spec-Bench.
 
     With `later_turns`, tokens and seconds are first summed over the turns of a question within each repeat, as in
@@ -82,7 +102,7 @@ def papers_speedup(rows: Rows, base: Rows, later_turns: bool = False) -> Estimat
     return interval_of_ratio(by_repeat(table), lambda s: s[..., 0] / s[..., 1])
 
 
-def _rates(rows: Rows, firsts: Mapping[str, str]) -> dict[tuple[str, int], float]:
+def _rates(rows: Records, firsts: Mapping[str, str]) -> dict[tuple[str, int], float]:
     """Return tokens per second, end to end, of each question and repeat, with all of its turns."""
     tokens: dict[tuple[str, int], int] = defaultdict(int)
     spent: dict[tuple[str, int], float] = defaultdict(float)
@@ -110,12 +130,12 @@ def first_turns(samples: Set[str]) -> dict[str, str]:
         question, _, turn = sample.rpartition(".")
         if question in samples and turn.isdecimal() and int(turn) >= 2:
             before = (f"{question}.{n}" for n in range(2, int(turn)))
-            if all(each in samples for each in before):
+            if all(earlier in samples for earlier in before):
                 firsts[sample] = question
     return firsts
 
 
-def completion_speedup(rows: Rows, base: Rows) -> Estimate:
+def completion_speedup(rows: Records, base: Records) -> Estimate:
     """Completion time of `sd` / the method's, end to end, over the generations both completed. SPRINTER's speedup.
 
     Equals the ratio of the mean milliseconds per generation: 0.92 s / 0.56 s = 1.64 in the paper's Table 2. The number of
@@ -129,27 +149,27 @@ register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup
 
 
 @comparison("share")
-def identical_output(rows: Rows, base: Rows) -> float:
+def identical_output(rows: Records, base: Records) -> float:
     """Share of generations whose tokens equal the baseline's. 100 % for a lossless method at T = 0 in float32."""
     ours, theirs = paired(rows, base)
     return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
 @metric("s")
-def first_token_seconds(rows: Rows) -> float:
+def first_token_seconds(rows: Records) -> float:
     """Median time from the prompt to the first committed tokens."""
     return float(np.median([r.first_token_seconds or 0.0 for r in rows]))
 
 
 @metric("ms")
-def generation_milliseconds(rows: Rows) -> Spread:
+def generation_milliseconds(rows: Records) -> Spread:
     """Mean ± standard deviation over generations of the time from the prompt to the last token."""
     spent = [1e3 * seconds(r, end_to_end=True) for r in rows]
     return Spread(float(np.mean(spent)), float(np.std(spent)))
 
 
 @metric("share")
-def drift(rows: Rows) -> float | None:
+def drift(rows: Records) -> float | None:
     """Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine.
 
     None for a single repeat.
@@ -160,7 +180,7 @@ def drift(rows: Rows) -> float | None:
 
 
 @metric("share")
-def repeat_spread(rows: Rows) -> float | None:
+def repeat_spread(rows: Records) -> float | None:
     """Standard deviation over repeats of the seconds of a generation / their mean; median over generations.
 
     Of end-to-end seconds, over the repeats of a sample that have the same tokens. None if there are none.
@@ -168,18 +188,18 @@ def repeat_spread(rows: Rows) -> float | None:
     same: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
     for r in rows:
         same[r.sample, tuple(r.tokens)].append(seconds(r, end_to_end=True))
-    spreads = [np.std(each, ddof=1) / np.mean(each) for each in same.values() if len(each) > 1]
+    spreads = [np.std(times, ddof=1) / np.mean(times) for times in same.values() if len(times) > 1]
     return float(np.median(spreads)) if spreads else None
 
 
 @metric("share")
-def prefill_share(rows: Rows) -> float:
+def prefill_share(rows: Records) -> float:
     """Share of end-to-end seconds that are prefill: the first forward of each model."""
     return 1.0 - sum(map(seconds, rows)) / sum(seconds(r, end_to_end=True) for r in rows)
 
 
 @comparison("share")
-def speedup_drift(rows: Rows, base: Rows) -> float | None:
+def speedup_drift(rows: Records, base: Records) -> float | None:
     """Speedup in the last repeat / in the first, minus 1.
 
     None for a single repeat.
@@ -197,20 +217,121 @@ def speedup_drift(rows: Rows, base: Rows) -> float | None:
 
 
 @metric("processors")
-def other_load(rows: Rows) -> float | None:
+def other_load(rows: Records) -> float | None:
     """Processors that other programs used on average while the method decoded.
 
     None where it was not measured.
     """
-    known = [(r.other_cpu_seconds, seconds(r, end_to_end=True)) for r in rows if r.other_cpu_seconds is not None]
-    return max(sum(used for used, _ in known) / sum(spent for _, spent in known), 0.0) if known else None
+    loads = [(r.other_cpu_seconds, seconds(r, end_to_end=True)) for r in rows if r.other_cpu_seconds is not None]
+    return max(sum(used for used, _ in loads) / sum(spent for _, spent in loads), 0.0) if loads else None
 
 
 @metric("tokens")
-def wrong_tokens(rows: Rows) -> int | None:
+def wrong_tokens(rows: Records) -> int | None:
     """Greedy tokens that the declared distribution excludes, near-ties not counted.
 
     None where tokens were not compared: for sampled outputs, and for methods that are not lossless.
     """
-    known = [r.wrong_tokens for r in rows if r.wrong_tokens is not None]
-    return sum(known) if known else None
+    counts = [r.wrong_tokens for r in rows if r.wrong_tokens is not None]
+    return sum(counts) if counts else None
+
+
+# The ranking of a run's methods by speed
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The rank of a method among all methods of a run, the fastest first.
+
+    `first` - 1 methods are significantly faster, and (number of methods - `last`) are significantly slower. `alike` are
+    the methods that differ from it neither way.
+    """
+
+    first: int
+    last: int
+    alike: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
+    """Rank methods by tokens per second over the generations that all of them completed.
+
+    Two methods differ if a permutation test rejects that their speeds are equal: it exchanges the two methods within
+    prompts. The familywise error rate over all pairs is 5 % (Holm 1979).
+
+    Args:
+        rows: The completed generations of each method.
+        end_to_end: Whether seconds include prefill.
+
+    Returns:
+        The rank of each method. Empty for a single method, and for fewer common prompts than `fewest_prompts`.
+    """
+    names = list(rows)
+    totals = _totals([rows[name] for name in names], end_to_end)
+    if len(names) < 2 or totals.shape[1] < fewest_prompts(len(names)):
+        return {}
+    whole = totals.sum(axis=1)
+    speeds = whole[:, 0] / whole[:, 1]
+    pairs = list(combinations(range(len(names)), 2))
+    exchanges = _exchanges(totals.shape[1])
+    p = [_p_value(totals[i], totals[j], exchanges) for i, j in pairs]
+    differs = dict(zip(pairs, holm(p), strict=True))
+    out = {}
+    for k, name in enumerate(names):
+        others = [i for i in range(len(names)) if i != k]
+        distinct = [i for i in others if differs[min(i, k), max(i, k)]]
+        faster = sum(bool(speeds[i] > speeds[k]) for i in distinct)
+        alike = tuple(names[i] for i in others if i not in distinct)
+        out[name] = Rank(1 + faster, len(names) - len(distinct) + faster, alike)
+    return out
+
+
+def fewest_prompts(methods: int) -> int:
+    """Return the number of prompts from which ranks can differ: fewer have too few exchanges for a significant difference.
+
+    The smallest p-value of n prompts is 2 / 2^n, and Holm's procedure compares it with ALPHA / pairs of methods.
+    """
+    pairs = methods * (methods - 1) // 2
+    return max(ceil(log2(2 * pairs / ALPHA)), FEWEST) if pairs else FEWEST
+
+
+def holm(p: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Return which hypotheses Holm's step-down procedure rejects at a familywise error rate."""
+    rejected = [False] * len(p)
+    for position, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        if p[i] > alpha / (len(p) - position):
+            break
+        rejected[i] = True
+    return rejected
+
+
+def _exchanges(prompts: int) -> np.ndarray:
+    """Return which prompts are exchanged in each permutation, 0 or 1, (permutations, prompts); none in the first one."""
+    if prompts <= EXHAUSTIVE:
+        return np.array(list(product((0.0, 1.0), repeat=prompts)))
+    drawn = np.random.default_rng(0).integers(0, 2, (EXCHANGES, prompts)).astype(float)
+    drawn[0] = 0.0
+    return drawn
+
+
+def _p_value(one: np.ndarray, other: np.ndarray, exchanges: np.ndarray) -> float:
+    """Return the two-sided p-value of the ratio of two speeds, from tokens and seconds (prompts, 2) of both methods."""
+    ours = one.sum(axis=0) + exchanges @ (other - one)  # (permutations, 2)
+    theirs = one.sum(axis=0) + other.sum(axis=0) - ours
+    ratios = np.abs(np.log(ours[:, 0] / ours[:, 1]) - np.log(theirs[:, 0] / theirs[:, 1]))
+    return float(np.mean(ratios >= ratios[0] - 1e-12))
+
+
+def _totals(methods: Sequence[Records], end_to_end: bool) -> np.ndarray:
+    """Return tokens and seconds of each method and prompt, (methods, prompts, 2), over common generations."""
+    common = set.intersection(*({(r.sample, r.repeat) for r in rows} for rows in methods)) if methods else set()
+    prompts = dict.fromkeys(r.prompt for rows in methods[:1] for r in rows if (r.sample, r.repeat) in common)
+    numbers = {prompt: i for i, prompt in enumerate(prompts)}
+    totals = np.zeros((len(methods), len(numbers), 2))
+    for m, rows in enumerate(methods):
+        for r in rows:
+            if (r.sample, r.repeat) in common:
+                totals[m, numbers[r.prompt]] += len(r.tokens), seconds(r, end_to_end)
+    return totals

@@ -21,13 +21,11 @@ from specbench.analysis.acceptance import (
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even, predictions
-from specbench.analysis.quality import by_prompt, groups_of, quality, score_change, scores_of
-from specbench.analysis.ranking import ranks
-from specbench.analysis.rows import Rows, complete, paired, token_count
-from specbench.analysis.run_metrics import Context, Values
-from specbench.analysis.run_summary import SCHEMA, Captured, MethodSummary, RunSummary, from_table, to_table
+from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
+from specbench.analysis.run_summary import SCHEMA, CapturedGraphs, MethodSummary, RunSummary, from_table, to_table
 from specbench.analysis.speculation import levels
-from specbench.analysis.speed import speedup
+from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
@@ -116,8 +114,8 @@ def sources() -> list[Path]:
     modules = [__name__]
     while modules:
         _, *parts = modules.pop().split(".")
-        place = package.joinpath(*parts)
-        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        location = package.joinpath(*parts)
+        path = location / "__init__.py" if location.is_dir() else location.with_suffix(".py")
         if path in files or not path.is_file():  # an imported name may be that of a function
             continue
         files.add(path)
@@ -136,13 +134,13 @@ def summarise(folder: Path) -> RunSummary:
     environment = read_with_checksum(folder / ENVIRONMENT, Environment)
     recorded = load(folder)
     records = recorded.records
-    scores = by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
+    scores = scores_by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
     bandwidth = environment["copy_bytes_per_second"]
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
-    completed = {each.method: complete(records, each.method) for each in methods if each.measured and timed}
+    completed = {method.method: complete(records, method.method) for method in methods if method.measured and timed}
     clock = headline_clock(spec, methods)
-    places = ranks(completed, end_to_end=clock == "end to end")
+    rank_of = ranks(completed, end_to_end=clock == "end to end")
     return RunSummary(
         spec=spec,
         stamp=stamp(folder),
@@ -153,13 +151,15 @@ def summarise(folder: Path) -> RunSummary:
         environment=environment,
         complete=recorded.complete,
         problems=recorded.problems,
-        captured=Captured(sum(each.captured for each in records), sum(each.capture_seconds for each in records)),
+        captured=CapturedGraphs(
+            sum(record.captured for record in records), sum(record.capture_seconds for record in records)
+        ),
         metrics=scores["metrics"],
         headline=scores["headline"],
         scored_by=scores["version"],
         not_executed=scores["not_executed"],
         scored=scores["records"] == len(records),
-        methods=[replace(each, rank=places.get(each.method)) for each in methods],
+        methods=[replace(method, rank=rank_of.get(method.method)) for method in methods],
     )
 
 
@@ -177,7 +177,7 @@ def headline_clock(spec: RunSpec, methods: Sequence[MethodSummary]) -> Clock:
     return spec.clock
 
 
-def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
+def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
     rows, context = complete(records, name), replace(context_of(name, spec, records, bandwidth), timed=timed)
     errors = [r.error for r in records if r.method == name and r.error is not None]
@@ -211,7 +211,7 @@ def _method(name: str, spec: RunSpec, records: Rows, scores: Scores, bandwidth: 
     )
 
 
-def context_of(name: str, spec: RunSpec, records: Rows, bandwidth: float) -> Context:
+def context_of(name: str, spec: RunSpec, records: Records, bandwidth: float) -> Context:
     """Return the context of one method's metrics. `records` are those of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
@@ -240,19 +240,21 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
     return head.predicted_distance if plain and spec.task.name in head.tasks else None
 
 
-def _predictions(rows: Rows, context: Context) -> Values:
+def _predictions(rows: Records, context: Context) -> Values:
     """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
     if not context.timed or not run_metrics.is_compared(rows, context):
         return {}
-    found = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
-    values: Values = {} if found is None else {key: value for key, value in asdict(found).items() if value is not None}
+    predicted = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
+    values: Values = (
+        {} if predicted is None else {key: value for key, value in asdict(predicted).items() if value is not None}
+    )
     if corrected := values.get("corrected"):
         assert isinstance(corrected, float)
         values["measured_over_corrected"] = speedup(rows, context.baseline).value / corrected
     return values
 
 
-def _by_group(rows: Rows, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
+def _by_group(rows: Records, context: Context, groups: Mapping[str, str]) -> dict[str, Values]:
     """Return metrics by subject or category. `groups` are by sample; a sample that was not scored yet has none."""
     out: dict[str, Values] = {}
     for group in sorted(set(groups.values())):

@@ -8,12 +8,12 @@ from typing import Any, Literal, TypedDict
 
 from specbench.config.pair import BUNDLED, HeadSpec, ModelSpec, Pair, folder
 from specbench.data.hub import MODEL_FILES, first_line, look_for_hub, offline_mode
-from specbench.data.remote import HUB, HubData, WebFile
+from specbench.data.rows import HUB, HubData, WebFile
 from specbench.data.task import Task
 from specbench.errors import ConfigError
 from specbench.files import read_json
 
-Kind = Literal["model", "dataset", "file"]
+RepositoryKind = Literal["model", "dataset", "file"]
 WEIGHTS = (".safetensors", ".bin")
 # File names of transformers. Other weight files in a repository are the same weights in another format.
 STANDARD = (re.compile(r"model(-\d+-of-\d+)?\.safetensors"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin"))
@@ -30,29 +30,29 @@ class Need:
 
     what: str
     repo: str = ""
-    kind: Kind = "model"
+    kind: RepositoryKind = "model"
     revision: str = ""  # as given; empty: the newest
     files: tuple[str, ...] = ()  # of a data set; of a model they are chosen by `weights_once`
     why: str = ""
     data: HubData | None = None
 
     @property
-    def place(self) -> tuple[str, str, str, HubData | None]:
+    def key(self) -> tuple[str, str, str, HubData | None]:
         """The key of the repository: needs with equal keys share one download."""
         return self.kind, self.repo, self.revision, self.data
 
 
 @dataclass
 class Repository:
-    """The files needed from one repository at one revision, their purposes (`whats`), and the cached files.
+    """The files needed from one repository at one revision, their purposes, and the cached files.
 
     `wrong` is the reason why it is unavailable. `sizes` are bytes by file, None if unknown. `here` are the cached files.
     """
 
     repo: str
-    kind: Kind
+    kind: RepositoryKind
     revision: str
-    whats: list[str]
+    purposes: list[str]
     data: HubData | None = None
     commit: str = ""
     gated: bool = False
@@ -102,8 +102,8 @@ def needs_of_task(name: str, task: Task, data: str) -> list[Need]:
     source = task.local if task.local and data in ("hub", "synthetic") else data
     of_hub = HubData.parse(source) if source.startswith(HUB) else task.hub if source == "hub" else None
     if isinstance(of_hub, HubData):
-        found = (task.data_of(of_hub, split) for split in task.splits)
-        return [Need(what, each.repo, "dataset", each.revision, data=each) for each in found]
+        splits = (task.data_of(of_hub, split) for split in task.splits)
+        return [Need(what, split.repo, "dataset", split.revision, data=split) for split in splits]
     if source != "hub":
         return [Need(what, why="synthetic" if source == "synthetic" else "a local file")]
     if task.web:
@@ -130,14 +130,14 @@ def weights_once(files: Iterable[str]) -> list[str]:
 
 def gathered(needs: Iterable[Need]) -> list[Repository]:
     """Group needs by repository. The files of models are not known yet."""
-    found: dict[tuple[str, str, str, HubData | None], Repository] = {}
+    repositories: dict[tuple[str, str, str, HubData | None], Repository] = {}
     for need in needs:
         if need.repo:
             new = Repository(need.repo, need.kind, need.revision, [], need.data)
-            repository = found.setdefault(need.place, new)
-            repository.whats.append(need.what)
+            repository = repositories.setdefault(need.key, new)
+            repository.purposes.append(need.what)
             repository.sizes |= dict.fromkeys(need.files)
-    return list(found.values())
+    return list(repositories.values())
 
 
 def look(repository: Repository) -> None:
@@ -184,14 +184,14 @@ def _read_hub(repository: Repository) -> None:
 
     info_of = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
     info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
-    known = {each.rfilename: each.size for each in info.siblings or []}
-    names = weights_once(known) if repository.kind == "model" else list(repository.sizes)
+    sizes = {file.rfilename: file.size for file in info.siblings or []}
+    names = weights_once(sizes) if repository.kind == "model" else list(repository.sizes)
     names = repository.data.files(info.sha) if repository.data else names
-    absent = [name for name in names if name not in known]
+    absent = [name for name in names if name not in sizes]
     if absent or not names:
         raise FileNotFoundError(f"it has no {', '.join(absent) or 'file of a model'}")
     repository.commit, repository.gated = info.sha, bool(info.gated)
-    repository.sizes = {name: known[name] for name in names}
+    repository.sizes = {name: sizes[name] for name in names}
     if not repository.data:
         repository.here = {name for name in names if (path := _cached(repository, name)) and info.sha in path.parts}
 
@@ -202,22 +202,22 @@ def _read_cache(repository: Repository) -> None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    place = {"repo_type": repository.kind, "revision": repository.revision or None}
+    options = {"repo_type": repository.kind, "revision": repository.revision or None}
     try:
         # The client would otherwise require every file of a repository whose list of files it has kept.
-        snapshot = Path(snapshot_download(repository.repo, local_files_only=True, allow_patterns=[], **place))
+        snapshot = Path(snapshot_download(repository.repo, local_files_only=True, allow_patterns=[], **options))
     except LocalEntryNotFoundError:  # its message is long
         raise FileNotFoundError("it is not in the local cache") from None
-    held = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.is_file()]
-    wanted = set(repository.sizes) or set(weights_once(held))
+    cached = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
+    needed = set(repository.sizes) or set(weights_once(cached))
     if repository.kind == "model":
-        indices = [snapshot / name for name in wanted if INDEX.fullmatch(name)]
-        wanted |= {shard for index in indices for shard in _shards(index, wanted)}
-    if wanted - set(held) or (repository.kind == "model" and not any(file.endswith(WEIGHTS) for file in wanted)):
+        indices = [snapshot / name for name in needed if INDEX.fullmatch(name)]
+        needed |= {shard for index in indices for shard in _shards(index, needed)}
+    if needed - set(cached) or (repository.kind == "model" and not any(file.endswith(WEIGHTS) for file in needed)):
         raise FileNotFoundError("it is incomplete in the local cache")
     repository.commit = snapshot.name
-    repository.sizes = {name: (snapshot / name).stat().st_size for name in sorted(wanted)}
-    repository.here = wanted
+    repository.sizes = {name: (snapshot / name).stat().st_size for name in sorted(needed)}
+    repository.here = needed
 
 
 class _Index(TypedDict):
@@ -226,9 +226,9 @@ class _Index(TypedDict):
     weight_map: dict[str, str]
 
 
-def _shards(index: Path, held: Iterable[str]) -> set[str]:
+def _shards(index: Path, cached: Iterable[str]) -> set[str]:
     """Return the shards that an index lists, restricted to the weight format that is cached."""
-    ending = ".safetensors" if any(file.endswith(".safetensors") for file in held) else ".bin"
+    ending = ".safetensors" if any(file.endswith(".safetensors") for file in cached) else ".bin"
     named = set(read_json(index, _Index)["weight_map"].values())
     return {file for file in named if file.endswith(ending)}
 

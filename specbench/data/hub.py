@@ -74,10 +74,10 @@ def look_for_hub() -> None:
     proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
     if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in proxies):  # a proxy may reach the hub
         return
-    place = urlsplit(constants.ENDPOINT)
+    endpoint = urlsplit(constants.ENDPOINT)
     try:
-        port = place.port or (443 if place.scheme == "https" else 80)
-        socket.create_connection((place.hostname or "", port), timeout=REACHED_WITHIN).close()
+        port = endpoint.port or (443 if endpoint.scheme == "https" else 80)
+        socket.create_connection((endpoint.hostname or "", port), timeout=REACHED_WITHIN).close()
     except OSError:
         constants.HF_HUB_OFFLINE = True
 
@@ -114,28 +114,28 @@ def hash_of(path: Path) -> str:
     The hash is read again only if the file's device, inode, size, time of modification or time of change differ from when it
     was computed.
     """
-    found = path.stat()
-    key = ":".join(map(str, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)))
-    kept = _kept()
-    if key not in kept:
+    info = path.stat()
+    key = ":".join(map(str, (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)))
+    hashes = _cached_hashes()
+    if key not in hashes:
         with path.open("rb") as file:
-            kept[key] = hashlib.file_digest(file, "sha256").hexdigest()
+            hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
         with suppress(OSError):  # a home directory that cannot be written costs time only
-            _place().parent.mkdir(parents=True, exist_ok=True)
-            files.write(_place(), json.dumps({**_kept(), key: kept[key]}))
-    return kept[key]
+            _hashes_file().parent.mkdir(parents=True, exist_ok=True)
+            files.write(_hashes_file(), json.dumps({**_cached_hashes(), key: hashes[key]}))
+    return hashes[key]
 
 
-def _place() -> Path:
+def _hashes_file() -> Path:
     """Return the file of the hashes."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "specbench" / "hashes.json"
 
 
-def _kept() -> dict[str, str]:
+def _cached_hashes() -> dict[str, str]:
     """Return the hashes that are kept; none if the file is missing or damaged."""
     try:
-        found = json.loads(_place().read_text(encoding="utf-8"))
+        hashes = json.loads(_hashes_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()) else {}
+    return hashes if isinstance(hashes, dict) and all(isinstance(text, str) for text in hashes.values()) else {}

@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
     cut: int
 
 
-class TooLong(ValueError):
+class PromptTooLong(ValueError):
     """A prompt of more tokens than are allowed, where the task calls that an error."""
 
     def __init__(self, tokens: int, most: int) -> None:
@@ -57,12 +57,12 @@ def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window:
     Raises ConfigError for a prompt that cannot be encoded, and with their number for prompts that are too long.
     """
     firsts = [sample for sample in samples if not sample.after]
-    found: list[list[int]] = []
-    long: list[TooLong] = []
+    encoded: list[list[int]] = []
+    long: list[PromptTooLong] = []
     for sample in firsts:
         try:
-            found.append(encode(tokenizer, task, sample, [], window).ids)
-        except TooLong as error:
+            encoded.append(encode(tokenizer, task, sample, [], window).ids)
+        except PromptTooLong as error:
             long.append(error)
         except ConfigError:
             raise
@@ -71,18 +71,18 @@ def encode_firsts(tokenizer: Any, task: Task, samples: Sequence[Sample], window:
     if long:
         raise ConfigError(
             f"{len(long)} of {len(firsts)} prompts have more than {long[0].most} tokens; the longest has"
-            f" {max(each.tokens for each in long)}; help: --on-overflow truncate-left"
+            f" {max(error.tokens for error in long)}; help: --on-overflow truncate-left"
         )
-    return found
+    return encoded
 
 
-def apply_template(tokenizer: Any, messages: Sequence[Message], asks: bool, instead: str) -> list[int]:
+def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: bool, instead: str) -> list[int]:
     """Return the ids of messages in the models' chat template, which has its own special tokens.
 
-    `asks`: whether an answer follows. Raises ConfigError, with `instead` as a way out, if the template fails.
+    `answer_follows`: whether the model answers next. Raises ConfigError, with `instead` as a way out, if the template fails.
     """
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer_follows)
     except Exception as error:  # a template can raise any error
         raise ConfigError(
             f"the chat template of {tokenizer.name_or_path} fails: {in_one_line(error)};"
@@ -103,14 +103,14 @@ def _templated(tokenizer: Any, task: Task, sample: Sample, history: list[Turn], 
         messages.append({"role": "user", "content": last})
         return apply_template(tokenizer, messages, True, "--chat off, or ")
 
-    whole, (most, kept) = ids_of(sample.turn or sample.prompt), _limit(task, window)
+    whole, (most, limit) = ids_of(sample.turn or sample.prompt), _limit(task, window)
     if most is None or len(whole) <= most or task.overflow == "error":
-        return cut(whole, most, kept, "error")
-    own = list(tokenizer(sample.turn or sample.prompt, add_special_tokens=False)["input_ids"])
-    around = len(whole) - len(own)
-    if around >= kept:
-        raise ValueError(f"template and earlier turns alone have {around} tokens, {kept} are allowed")
-    shorter = ids_of(tokenizer.decode(cut(own, kept - around, kept - around, task.overflow).ids))
+        return cut(whole, most, limit, "error")
+    turn_ids = list(tokenizer(sample.turn or sample.prompt, add_special_tokens=False)["input_ids"])
+    around = len(whole) - len(turn_ids)
+    if around >= limit:
+        raise ValueError(f"template and earlier turns alone have {around} tokens, {limit} are allowed")
+    shorter = ids_of(tokenizer.decode(cut(turn_ids, limit - around, limit - around, task.overflow).ids))
     return Prompt(shorter, len(whole) - len(shorter))
 
 
@@ -125,12 +125,12 @@ def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], li
     return whole[:count], whole[count:]
 
 
-def _dialogue(tokenizer: Any, messages: list[Message], asks: bool) -> list[int]:
+def _dialogue(tokenizer: Any, messages: list[Message], answer_follows: bool) -> list[int]:
     if tokenizer.chat_template:
-        return apply_template(tokenizer, messages, asks, "")
+        return apply_template(tokenizer, messages, answer_follows, "")
     names = {"user": "USER", "assistant": "ASSISTANT", "system": "SYSTEM"}
-    text = "\n".join(f"{names[each['role']]}: {each['content'].strip()}" for each in messages)
-    return list(tokenizer(text + "\nASSISTANT:" * asks)["input_ids"])
+    text = "\n".join(f"{names[message['role']]}: {message['content'].strip()}" for message in messages)
+    return list(tokenizer(text + "\nASSISTANT:" * answer_follows)["input_ids"])
 
 
 def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> str:
@@ -161,17 +161,19 @@ def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder
     return out
 
 
-def cut(ids: list[int], most: int | None, kept: int, how: Overflow, ends: tuple[bool, bool] = (False, False)) -> Prompt:
-    """Return the ids, truncated to `kept` of them if there are more than `most`: the last, the first, or half from each end.
+def cut(
+    ids: list[int], most: int | None, limit: int, how: Overflow, ends: tuple[bool, bool] = (False, False)
+) -> Prompt:
+    """Return the ids, truncated to `limit` of them if there are more than `most`: the last, the first, or half from each end.
 
     `ends`: whether the first and the last id are special tokens, which are kept. Raises TooLong if `how` is `error`.
     """
     if most is None or len(ids) <= most:
         return Prompt(ids, 0)
     if how == "error":
-        raise TooLong(len(ids), most)
+        raise PromptTooLong(len(ids), most)
     first, last = ids[: ends[0]], ids[len(ids) - ends[1] :]
-    middle, room = ids[len(first) : len(ids) - len(last)], max(kept - len(first) - len(last), 1)
+    middle, room = ids[len(first) : len(ids) - len(last)], max(limit - len(first) - len(last), 1)
     front = {"truncate-left": 0, "truncate-right": room}.get(how, room - room // 2)
     middle = middle[:front] + middle[len(middle) - (room - front) :]
     return Prompt(first + middle + last, len(ids) - len(first) - len(middle) - len(last))
@@ -184,8 +186,8 @@ def _limit(task: Task, window: int | None) -> tuple[int | None, int]:
     that room is accepted: its output ends at the window, which its finish reason records.
     """
     roomy = None if window is None else max(window - task.max_new_tokens, 1)
-    limits = [each for each in (task.max_prompt_tokens or None, roomy) if each is not None]
-    kept = min(limits, default=0)
+    limits = [limit for limit in (task.max_prompt_tokens or None, roomy) if limit is not None]
+    shortest = min(limits, default=0)
     if task.overflow == "error" and window is not None and not task.max_prompt_tokens:
-        return window - 1, kept
-    return (kept, kept) if limits else (None, 0)
+        return window - 1, shortest
+    return (shortest, shortest) if limits else (None, 0)

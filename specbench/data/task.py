@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
-from specbench.data.remote import HUB, HubData, WebFile, read_hub, read_hub_file, read_web
-from specbench.data.rows import Row, Rows, read_file, split_file
+from specbench.data.rows import (
+    HUB,
+    HubData,
+    Row,
+    Rows,
+    WebFile,
+    read_file,
+    read_hub,
+    read_hub_file,
+    read_web,
+    split_file,
+)
 from specbench.data.synthetic.generator import Split, SyntheticTask
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
@@ -69,35 +79,35 @@ class Data:
 
     def first(self, count: int) -> "Data":
         """Return the first `count` conversations, with all of their turns."""
-        kept: list[Sample] = []
+        samples: list[Sample] = []
         for sample in self.samples:
             if sample.after:
-                kept += [sample] if any(sample.after == other.id for other in kept) else []
+                samples += [sample] if any(sample.after == other.id for other in samples) else []
             elif count:
-                kept, count = [*kept, sample], count - 1
-        return replace(self, samples=kept)
+                samples, count = [*samples, sample], count - 1
+        return replace(self, samples=samples)
 
     def part(self, shard: str) -> "Data":
         """Return every Nth conversation from the Ith on, with all of its turns, for a shard I/N."""
         index, count = map(int, shard.split("/"))
-        kept, number = set[str](), 0
+        ids, number = set[str](), 0
         for sample in self.samples:
             if not sample.after:
                 number += 1
-            if sample.after in kept if sample.after else number % count == index % count:
-                kept.add(sample.id)
-        samples = [sample for sample in self.samples if sample.id in kept]
+            if sample.after in ids if sample.after else number % count == index % count:
+                ids.add(sample.id)
+        samples = [sample for sample in self.samples if sample.id in ids]
         return replace(self, samples=samples, shard=shard, whole=tuple(self.samples))
 
     def drawn(self, count: int) -> "Data":
         """Return `count` random conversations, always the same ones, in the source's order, with all of their turns."""
         heads = [sample.id for sample in self.samples if not sample.after]
         chosen = set(random.Random(DRAW_SEED).sample(heads, min(count, len(heads))))
-        kept: list[Sample] = []
+        samples: list[Sample] = []
         for sample in self.samples:
-            if sample.id in chosen or any(sample.after == other.id for other in kept):
-                kept.append(sample)
-        return replace(self, samples=kept, is_drawn=True)
+            if sample.id in chosen or any(sample.after == other.id for other in samples):
+                samples.append(sample)
+        return replace(self, samples=samples, is_drawn=True)
 
 
 class Hub(NamedTuple):
@@ -205,13 +215,13 @@ class Task(Named):
 
     def continuations(self, rows: list[Row]) -> list[str]:
         """Return the text that follows the prompt in each row; empty if a row has none."""
-        found = []
+        texts = []
         for row in rows:
             try:
-                found.append(self.synthetic.answer(row) if self.synthetic else "")
+                texts.append(self.synthetic.answer(row) if self.synthetic else "")
             except KeyError:  # synthetic rows have more fields than real ones
-                found.append("")
-        return found
+                texts.append("")
+        return texts
 
     def dialogues(self, rows: list[Row]) -> list[list[Message]]:
         """Return whole dialogues for training, one per first turn in `samples`; empty if rows are single questions."""
@@ -229,7 +239,7 @@ class Task(Named):
         samples, after = self.samples(rows.rows, rows.source), self.continuations(rows.rows)
         if len(after) != len(samples):  # a row may be several turns
             after = [""] * len(samples)
-        return rows, [each for each in zip(samples, after, strict=True) if not each[0].after]
+        return rows, [pair for pair in zip(samples, after, strict=True) if not pair[0].after]
 
     def _published(self, split: str) -> Rows:
         """Return the rows of a split on the hub, or of the task's file on the web."""
@@ -285,8 +295,8 @@ class Task(Named):
 
 def reader_of(row: Row) -> str:
     """Return the keys of a row and the task for its schema, as the end of an error; empty for other rows."""
-    found = next((task for key, (kind, task) in READERS.items() if isinstance(row.get(key), kind)), "")
-    return f"; the row has: {', '.join(row)}; help: -t {found}" if found else ""
+    reader = next((task for key, (kind, task) in READERS.items() if isinstance(row.get(key), kind)), "")
+    return f"; the row has: {', '.join(row)}; help: -t {reader}" if reader else ""
 
 
 @cache

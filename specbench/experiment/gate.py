@@ -8,9 +8,9 @@ from specbench.config.presets import preset
 from specbench.errors import ConfigError
 from specbench.experiment.fresh_process import Launch, RequestBatch, measure_here, measure_in_new_process, sessions
 from specbench.regression.compare import ANCHOR, compare
-from specbench.regression.measurement import Measured, pooled
+from specbench.regression.measurement import MeasuredRun, pooled
 from specbench.regression.snapshot import Snapshot, load
-from specbench.regression.verdict import Limits, Status, Verdict
+from specbench.regression.verdict import GateLimits, GateVerdict, Status
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
@@ -53,8 +53,8 @@ def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> Non
 
 
 def check(
-    path: Path, out: Path, batch: RequestBatch, limits: Limits, launch: Launch = measure_in_new_process
-) -> list[Verdict]:
+    path: Path, out: Path, batch: RequestBatch, limits: GateLimits, launch: Launch = measure_in_new_process
+) -> list[GateVerdict]:
     """Measure a snapshot's requests again and compare.
 
     While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
@@ -68,7 +68,7 @@ def check(
     batch = replace(batch, requests=requests, threads=snapshot.runs[0].threads)
     new = sessions(batch, out, measure_here if limits.counters_only else launch, 1)
 
-    def slower(limits: Limits) -> bool:
+    def slower(limits: GateLimits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
         return any(verdict.status is Status.regression and verdict.aspect in CLOCKED for verdict in verdicts)
 
@@ -93,7 +93,7 @@ def _counting(request: Request) -> Request:
     return replace(request, methods=methods, options=replace(request.options, repeats=1))
 
 
-def _measured(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[Measured]:
+def _measured(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[MeasuredRun]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
         runs = [replace(run, sessions=[], costs={}) for run in sessions(batch, out, measure_here, 1)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from specbench.analysis.token_origin import TracedRound, of_round
+from specbench.analysis.acceptance import TracedRound, round_origins
 from specbench.config.options import Options, Request
 from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces
 from specbench.data.task import Data, Sample, Task, without
@@ -241,7 +241,7 @@ def _decoded(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]
 def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> TracedRound:
     """Return a recorded round with the ids, texts and origins of its tokens, and of the rounds that made its draft."""
     text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
-    text |= {"origins": of_round(entry), "rejected": tokenizer.decode(step.rejected)}
+    text |= {"origins": round_origins(entry), "rejected": tokenizer.decode(step.rejected)}
     inner: list[TracedRound] = []
     for each, made in zip(entry.get("inner", []), step.inner, strict=True):
         inner.append(_with_text(each, made, before, tokenizer))

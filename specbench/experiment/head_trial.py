@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specbench.analysis.acceptance import acceptance_interval
 from specbench.analysis.intervals import FEWEST, Estimate
-from specbench.analysis.rows import complete, paired
+from specbench.analysis.run_metrics import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options, Request
@@ -25,8 +25,7 @@ from specbench.resolution.methods import Methods
 from specbench.resolution.resolve import Choice, plan_on
 from specbench.resolution.selection import Selected
 from specbench.runs.run_folder import load
-from specbench.training.outputs import limits_of, sampler_of
-from specbench.training.texts import Source, Text, Texts
+from specbench.training.texts import TaskSource, Text, Texts, limits_of, sampler_of
 
 FOLDER = "trial"  # in the head's folder
 SD, AR = "sd", "ar"
@@ -48,7 +47,7 @@ class TrialRequest:
     pair: str
     options: Options
     texts: Texts
-    sources: Sequence[Source]
+    sources: Sequence[TaskSource]
     seed: int
     prompts: int
 

@@ -14,7 +14,7 @@ from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
-from specbench.training.feature_size import free_bytes, gb, token_bytes
+from specbench.training.shards import free_bytes, gb, token_bytes
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:

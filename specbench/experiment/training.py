@@ -27,11 +27,10 @@ from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
-from specbench.training.budget import Budget
 from specbench.training.finetune import Finetuning, finetune
-from specbench.training.recipes import recipe_of
-from specbench.training.texts import Source, Text, gather
-from specbench.training.trainer import Settings, Trained, Training, require_known
+from specbench.training.recipes import Budget, recipe_of
+from specbench.training.texts import TaskSource, Text, gather
+from specbench.training.trainer import Trained, Training, TrainingSettings, require_known
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
 
@@ -77,7 +76,7 @@ class TrainingResult:
 
     kind: HeadKind
     base: str
-    sources: tuple[Source, ...]
+    sources: tuple[TaskSource, ...]
     folder: Path
     report: Table
     skip: int = 0
@@ -99,8 +98,8 @@ class _ResolvedRequest:
     pair: Pair
     where: Path  # the folder of the pair's file
     roles: tuple[str, ...]
-    sources: tuple[Source, ...]
-    settings: Settings
+    sources: tuple[TaskSource, ...]
+    settings: TrainingSettings
     folder: Path
 
     @property
@@ -163,7 +162,7 @@ def _job(request: TrainRequest) -> _ResolvedRequest:
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
     return _ResolvedRequest(
         request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
-        settings=Settings(
+        settings=TrainingSettings(
             base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
             compare=request.compare,
         ),
@@ -195,7 +194,7 @@ def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
         "answers": settings.answers.value,
     }
     training = Training(
-        settings=settings, loaded=loaded, texts=texts, folder=folder, kept=request.collected or folder / "collected",
+        settings=settings, loaded=loaded, texts=texts, folder=folder, rows_folder=request.collected or folder / "collected",
         about=about, budget=Budget(request.minutes), observer=observer,
     )  # fmt: skip
     trained = training.train(kind)
@@ -232,10 +231,10 @@ def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], ob
     }  # fmt: skip
 
 
-def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[Source, ...]:
+def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[TaskSource, ...]:
     """Return the tasks with the sources of their rows."""
     return tuple(
-        Source(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
+        TaskSource(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
         for word in tasks
     )
 
@@ -287,7 +286,7 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
     if pair.weights == "dummy":
         raise ConfigError("a model with dummy weights cannot be fine-tuned")
     name, task = selection.read_task(request.task, pair, options)
-    source = Source(name, task, selection.source_of(request.task, pair, options), request.task)
+    source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
     folder = request.out or Path("models") / preset.name / f"{request.role}-{name.replace(':', '-')}"
     device, base = device_of(options.device), preset.path.parent
     models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))

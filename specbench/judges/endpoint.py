@@ -124,14 +124,14 @@ class Endpoint(QuestionJudge, name="endpoint"):
         if encoding not in ("gzip", "identity"):
             raise MissingAsset(f"the judge at {self.url} answers in the unsupported encoding {encoding[:20]!r}")
         unpacked = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
-        found = b""
+        body = b""
         for chunk in response.raw.stream(CHUNK, decode_content=False):
-            found += unpacked.decompress(chunk, MOST_BYTES + 1 - len(found)) if unpacked else chunk
-            if len(found) > MOST_BYTES:
+            body += unpacked.decompress(chunk, MOST_BYTES + 1 - len(body)) if unpacked else chunk
+            if len(body) > MOST_BYTES:
                 raise MissingAsset(f"the judge at {self.url} answers with more than {MOST_BYTES} bytes")
             if time.monotonic() > deadline:
                 raise TimeoutError
-        return found
+        return body
 
     def _content(self, answer: _Answer) -> str:
         """Return the text of a completion."""

@@ -82,18 +82,18 @@ class QuestionJudge(Judge):
         for first, second in ((one, two), (two, one)):
             prompt = self._filled(text, first, second)
             exchanges.append(Exchange(prompt, self.answer(prompt)))
-        letters = [letter_of(each.answer) for each in exchanges]
+        letters = [letter_of(exchange.answer) for exchange in exchanges]
         verdict = 1.0 if letters == ["A", "B"] else 0.0 if letters == ["B", "A"] else 0.5
         return Judgment(verdict, tuple(exchanges), unclear=letters.count(None))
 
     def _filled(self, text: str, one: str, two: str) -> str:
-        """Return the question about a comparison. All places are filled at once, since a text may contain `{one}`."""
+        """Return the question about a comparison. All fields are filled at once, since a text may contain `{one}`."""
         values = {"text": text, "one": one, "two": two}
-        return re.sub(r"\{(text|one|two)\}", lambda found: values[found[1]], self.question)
+        return re.sub(r"\{(text|one|two)\}", lambda match: values[match[1]], self.question)
 
 
 def letter_of(answer: str) -> Letter | None:
     """Return the letter that an answer consists of, or ends with after `answer:`; None for other answers."""
-    found = re.fullmatch(r"\W*([ABC])\W*", answer) or re.search(r"(?i:answer|choice)\W+(?:is\W+)?([ABC])\W*$", answer)
+    match = re.fullmatch(r"\W*([ABC])\W*", answer) or re.search(r"(?i:answer|choice)\W+(?:is\W+)?([ABC])\W*$", answer)
     letters: dict[str, Letter] = {"A": "A", "B": "B", "C": "C"}
-    return letters[found[1]] if found else None
+    return letters[match[1]] if match else None

@@ -18,7 +18,7 @@ Chat = Literal["auto", "off"]
 LETTERS = ("A", "B", "C")
 
 
-class _Model(Judge):
+class _LocalModel(Judge):
     """Base class of judges with a local model."""
 
     path: str
@@ -59,7 +59,7 @@ class _Model(Judge):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood(_Model, name="likelihood"):
+class Likelihood(_LocalModel, name="likelihood"):
     """Prefers the continuation with the higher mean log-probability per token.
 
     It favors greedy text and judges neither accuracy nor detail. Use it only where no model can judge.
@@ -71,12 +71,12 @@ class Likelihood(_Model, name="likelihood"):
     def compare(self, text: str, one: str, two: str) -> Judgment:
         """Compare the mean log-probabilities of the continuations' tokens."""
         before = self.tokenizer(text)["input_ids"]
-        first, second = (float(self.log_probabilities(before, each).mean()) for each in (one, two))
+        first, second = (float(self.log_probabilities(before, continuation).mean()) for continuation in (one, two))
         return Judgment(0.5 if first == second else float(first > second))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompted(_Model, QuestionJudge, name="prompted"):
+class Prompted(_LocalModel, QuestionJudge, name="prompted"):
     """Prompts an instruction-tuned model, with its chat template if it has one (SPRINTER, Table 1, with GPT-4).
 
     The answer is the letter with the highest probability after the prompt.
@@ -94,4 +94,4 @@ class Prompted(_Model, QuestionJudge, name="prompted"):
             before, blank = apply_template(self.tokenizer, [message], True, 'chat = "off" in the judge, or '), ""
         else:
             before, blank = self.tokenizer(f"{prompt}\nAnswer:")["input_ids"], " "
-        return max(LETTERS, key=lambda each: float(self.log_probabilities(before, f"{blank}{each}").sum()))
+        return max(LETTERS, key=lambda letter: float(self.log_probabilities(before, f"{blank}{letter}").sum()))

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
-from specbench.regression.identity import sides
-from specbench.regression.measurement import Generation, Measured, Session
-from specbench.regression.verdict import Limits, Status
+from specbench.regression.measurement import GenerationSummary, MeasuredRun, Timings
+from specbench.regression.verdict import Finding, GateLimits, Status, sides
 from specbench.scoring import metric
 from specbench.scoring.metric import Scored
 
@@ -20,26 +19,17 @@ FEWEST_ROUNDS = 3
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
-Rows = Sequence[Generation]
+Generations = Sequence[GenerationSummary]
 
 
-class Finding(NamedTuple):
-    """The outcome of one aspect: a `Verdict` without its run, method and aspect."""
-
-    status: Status
-    title: str
-    detail: str
-    short: str
-
-
-def shared(base: Rows, new: Rows) -> tuple[list[Generation], list[Generation]]:
+def shared(base: Generations, new: Generations) -> tuple[list[GenerationSummary], list[GenerationSummary]]:
     """Return the generations that are on both sides, in the same order."""
     ours, theirs = ({(row.sample, row.repeat): row for row in side} for side in (base, new))
     keys = sorted(ours.keys() & theirs.keys())
     return [ours[key] for key in keys], [theirs[key] for key in keys]
 
 
-def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = False) -> Finding:
+def decoding(base: Generations, new: Generations, inexact: str, alpha: float, across: bool = False) -> Finding:
     """Return whether decoding is unchanged: token for token, or within tolerance if `inexact` is a reason for it.
 
     Fewer forwards for the same tokens are an improvement, more forwards or other tokens a regression. With `across`, for
@@ -56,22 +46,25 @@ def decoding(base: Rows, new: Rows, inexact: str, alpha: float, across: bool = F
     return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
 
 
-def other_tokens(base: Rows, new: Rows, found: Finding) -> Finding:
+def other_tokens(base: Generations, new: Generations, finding: Finding) -> Finding:
     """Return the finding on decoding on another processor: inconclusive if it had no loss and any output has other tokens.
 
     The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
     """
     a, b = shared(base, new)
     ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
-    if not ids or found.status not in (Status.same, Status.improved):
-        return found
+    if not ids or finding.status not in (Status.same, Status.improved):
+        return finding
     cause = "another processor's arithmetic may be the cause; help: compare on the recorded machine"
     return Finding(
-        Status.inconclusive, "other tokens", f"{found.detail}; {cause}", f"{ids} of {len(a)} outputs have other tokens"
+        Status.inconclusive,
+        "other tokens",
+        f"{finding.detail}; {cause}",
+        f"{ids} of {len(a)} outputs have other tokens",
     )
 
 
-def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
+def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
     """Return the finding for unequal decoding: an improvement if the tokens are equal with fewer forwards."""
     before, after = _forwards(a), _forwards(b)
     cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
@@ -80,7 +73,7 @@ def _exactly(a: Rows, b: Rows, ids: int, differ: str) -> Finding:
     return Finding(status, title, differ, f"{title}: {effect(a, b)}")
 
 
-def _title(a: Rows, b: Rows, ids: int) -> str:
+def _title(a: Generations, b: Generations, ids: int) -> str:
     """Return what changed. A change of acceptance rate and accepted length in opposite directions is a change of drafting."""
     if not any(row.tested for row in (*a, *b)):
         return "decoding changed"
@@ -92,7 +85,7 @@ def _title(a: Rows, b: Rows, ids: int) -> str:
     return "drafting changed" if by_rate * by_length < 0.0 else "acceptance changed"
 
 
-def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding:
+def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bool) -> Finding:
     """Return the finding between machines or settings, by a paired t-test over prompts.
 
     Compares the forwards per token of each model, where fewer are better. If they did not change, compares acceptance rate
@@ -100,34 +93,34 @@ def _about(a: Rows, b: Rows, differ: str, alpha: float, across: bool) -> Finding
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
     ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
-    found = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
-    if all(each is None for each in found):
-        found = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
-    findings = [each for each in found if each is not None]
-    if across and {Status.regression, Status.improved} <= {each.status for each in findings}:
+    moves = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
+    if all(move is None for move in moves):
+        moves = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
+    findings = [move for move in moves if move is not None]
+    if across and {Status.regression, Status.improved} <= {finding.status for finding in findings}:
         detail = f"{differ}; some models run more often and some less; their times decide"
         return Finding(Status.inconclusive, "other mix of forwards", detail, effect(a, b))
     same = Finding(Status.same, "same decoding effort", differ, "within tolerance")
     order = (Status.regression, Status.inconclusive, Status.improved)
-    return min(findings, key=lambda each: order.index(each.status), default=same)
+    return min(findings, key=lambda finding: order.index(finding.status), default=same)
 
 
-def _forwards_of(role: str, row: Generation) -> int:
+def _forwards_of(role: str, row: GenerationSummary) -> int:
     return row.forwards.get(role, 0)
 
 
-Value = Callable[[Generation], float]
+Quantity = Callable[[GenerationSummary], float]
 
 
 class _Ratio(NamedTuple):
     """A ratio of sums over generations. `better` is the sign of an improvement."""
 
-    numerator: Value
-    denominator: Value
+    numerator: Quantity
+    denominator: Quantity
     better: int
 
 
-def _moved(a: Rows, b: Rows, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
+def _moved(a: Generations, b: Generations, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
     """Return the finding on the change of a ratio; None within tolerance, or if it is not significant."""
     before, after = (
         by_prompt((ratio.numerator(row), ratio.denominator(row), row.prompt) for row in side) for side in (a, b)
@@ -151,19 +144,19 @@ def share(rows: np.ndarray) -> float:
     return float(rows[:, 0].sum() / below) if below else 0.0
 
 
-def _ratio(rows: Rows, numerator: str, denominator: str) -> float:
+def _ratio(rows: Generations, numerator: str, denominator: str) -> float:
     below: int = sum(getattr(row, denominator) for row in rows)
     return sum(getattr(row, numerator) for row in rows) / below if below else 0.0
 
 
-def _forwards(rows: Rows) -> dict[str, float]:
+def _forwards(rows: Generations) -> dict[str, float]:
     """Return the forwards per token of each model."""
     tokens = sum(row.tokens for row in rows)
     roles = sorted({role for row in rows for role in row.forwards})
     return {role: sum(row.forwards.get(role, 0) for row in rows) / tokens for role in roles} if tokens else {}
 
 
-def effect(a: Rows, b: Rows) -> str:
+def effect(a: Generations, b: Generations) -> str:
     """Return changed forwards per token, and acceptance rate and accepted length, or tokens if nothing was drafted."""
     before, after = _forwards(a), _forwards(b)
     changes = [
@@ -178,34 +171,34 @@ def effect(a: Rows, b: Rows) -> str:
     return ", ".join(changes)
 
 
-def quality(base: Measured, new: Measured, method: str, name: str, limits: Limits) -> Finding | None:
+def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits: GateLimits) -> Finding | None:
     """Return the finding on one metric of one method; None if neither side has it.
 
     The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
     """
-    theirs = {each["name"]: each for each in new.metrics}
-    own = next(each for each in base.metrics if each["name"] == name)
+    theirs = {entry["name"]: entry for entry in new.metrics}
+    ours = next(entry for entry in base.metrics if entry["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
     scored = [[row for row in side if name in row.values] for side in rows]
     if not any(scored):
         return None
-    if name not in theirs or theirs[name]["signature"] != own["signature"]:
+    if name not in theirs or theirs[name]["signature"] != ours["signature"]:
         other = theirs.get(name, {}).get("signature", "not at all")
-        detail = f"{name} is computed differently: {sides(own['signature'], other)}"
+        detail = f"{name} is computed differently: {sides(ours['signature'], other)}"
         return Finding(Status.incomparable, "other metric", detail, f"{name}: other metric")
     if not all(scored):
         return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
     both = shared(*scored)
     a, b = (
         metric.table(
-            own["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
+            ours["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
         )
         for side in both
     )
-    whole = metric.combiner(own["combine"]).whole
+    whole = metric.combiner(ours["combine"]).whole
     if math.isnan(whole(a)) or math.isnan(whole(b)):
         return None
-    if own["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
+    if ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
         lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
         change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
     else:
@@ -225,15 +218,17 @@ def _status(significant: bool, change: float, least: float) -> Status:
     return Status.improved if significant and change > least else Status.same
 
 
-def log_ratios(session: Session, method: str, over: str) -> list[float]:
+def log_ratios(session: Timings, method: str, over: str) -> list[float]:
     """Return the log ratio per round of the method's tokens per second to another method's."""
     return [
-        math.log((tokens / seconds) / (theirs / taken))
-        for (tokens, seconds), (theirs, taken) in zip(session.get(method, []), session.get(over, []), strict=True)
+        math.log((tokens / seconds) / (theirs / their_seconds))
+        for (tokens, seconds), (theirs, their_seconds) in zip(
+            session.get(method, []), session.get(over, []), strict=True
+        )
     ]
 
 
-def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: str, limits: Limits) -> Finding:
+def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: str, limits: GateLimits) -> Finding:
     """Return whether the method became slower relative to `over`, by Welch's t-test over the rounds of all sessions.
 
     Rounds of one process share an offset that the test does not account for. So each session of NEW has to exceed the limit
@@ -246,13 +241,15 @@ def speed(base: Sequence[Session], new: Sequence[Session], method: str, over: st
         detail = f"{fewest if after else 0} of {FEWEST_ROUNDS} repeats on one side; help: --repeats {FEWEST_ROUNDS}"
         return Finding(Status.inconclusive, "too few repeats", detail, "too few repeats")
     test = welch(before, [x for session in after for x in session])
-    changes = [100.0 * math.expm1(welch(before, each).difference) for each in after]
+    changes = [100.0 * math.expm1(welch(before, session).difference) for session in after]
     change = 100.0 * math.expm1(test.difference)
-    found = {_status(test.p < limits.alpha, each, limits.max_slowdown) for each in (change, *changes)}
-    status = found.pop() if len(found) == 1 else Status.same
+    statuses = {_status(test.p < limits.alpha, percent, limits.max_slowdown) for percent in (change, *changes)}
+    status = statuses.pop() if len(statuses) == 1 else Status.same
     x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
-    by = f" (by session {', '.join(f'{each:+.1f}' for each in changes)})" if len(changes) > 1 else ""
-    by += ", which do not agree" if len({_status(True, each, limits.max_slowdown) for each in changes}) > 1 else ""
+    by = f" (by session {', '.join(f'{percent:+.1f}' for percent in changes)})" if len(changes) > 1 else ""
+    by += (
+        ", which do not agree" if len({_status(True, percent, limits.max_slowdown) for percent in changes}) > 1 else ""
+    )
     rounds = sum(map(len, after))
     detail = (
         f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds"

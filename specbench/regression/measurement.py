@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import complete, seconds
+from specbench.analysis.run_metrics import complete, seconds
 from specbench.files import read_with_checksum
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
 from specbench.runs.run_folder import ENVIRONMENT, Recorded, Scores, listed, load, spec_of
 from specbench.runs.run_spec import RunSpec
 
-Round = tuple[int, float]  # tokens, seconds
-Session = dict[str, list[Round]]  # by method, one round per repeat, of one process
+Timing = tuple[int, float]  # tokens, seconds
+Timings = dict[str, list[Timing]]  # by method, one round per repeat, of one process
 Costs = dict[str, dict[str, tuple[int, float]]]  # by method and model or head: decoding forwards, their seconds
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationSummary:
     """One generation: a checksum of its ids, its counters, and the value of each metric.
 
     `rounds` are verification rounds, or tokens if nothing is drafted. `forwards` are by model, including prefill.
@@ -45,16 +45,16 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """The measurements of one run in one or several processes."""
 
     spec: RunSpec
     environment: Conditions  # they affect counters and speeds
     metrics: list[dict[str, str]]  # name, signature, combine
     groups: dict[str, str]  # subject by sample; empty without subjects
-    generations: dict[str, list[Generation]]  # by method
+    generations: dict[str, list[GenerationSummary]]  # by method
     failed: dict[str, int]  # by method
-    sessions: list[Session]  # empty without timing
+    sessions: list[Timings]  # empty without timing
     costs: Costs = field(default_factory=dict)  # empty without timing
     problems: list[str] = field(default_factory=list)  # why a run is incomplete, with counts
 
@@ -71,22 +71,22 @@ class Measured:
         return self.spec.task.data.samples
 
 
-def of_run(folder: Path) -> Measured:
+def of_run(folder: Path) -> MeasuredRun:
     """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load(folder)
     records = recorded.records
     environment = read_with_checksum(folder / ENVIRONMENT, Environment)
-    wanted = {each["name"] for each in scores["metrics"]}
+    names = {metric["name"] for metric in scores["metrics"]}
     values = {
-        (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in wanted}
+        (row["method"], row["sample"], row["repeat"]): {k: v for k, v in row["values"].items() if k in names}
         for row in scores["rows"]
     }
     groups = {row["sample"]: row["group"] for row in scores["rows"] if row["group"]}
     methods = list(spec.methods)
-    return Measured(
+    return MeasuredRun(
         spec=spec,
         environment=conditions(environment),
-        metrics=[{key: each[key] for key in ("name", "signature", "combine")} for each in scores["metrics"]],
+        metrics=[{key: metric[key] for key in ("name", "signature", "combine")} for metric in scores["metrics"]],
         groups=groups,
         generations={
             name: [_generation(r, values.get(r.key, {})) for r in complete(records, name)] for name in methods
@@ -100,20 +100,20 @@ def of_run(folder: Path) -> Measured:
 
 def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     """Return the decoding forwards and their seconds of each model and head."""
-    found: dict[str, tuple[int, float]] = {}
+    costs: dict[str, tuple[int, float]] = {}
     for usage in (usage for record in records for usage in record.models.items()):
         role, spent = usage
-        forwards, seconds = found.get(role, (0, 0.0))
-        found[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
-    return found
+        forwards, seconds = costs.get(role, (0, 0.0))
+        costs[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
+    return costs
 
 
 def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
-    there, wanted, out = len(recorded.records), recorded.expected.generations, []
-    if there < wanted:
-        out.append(f"{there} of {wanted} generations")
+    there, expected, out = len(recorded.records), recorded.expected.generations, []
+    if there < expected:
+        out.append(f"{there} of {expected} generations")
     if recorded.problems:
         out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
     complete = {record.key for record in recorded.records if record.error is None}
@@ -123,10 +123,10 @@ def _problems(recorded: Recorded, scores: Scores) -> list[str]:
     return out
 
 
-def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Session:
+def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) -> Timings:
     """Return the tokens and seconds of each method by repeat, over the prompts that all methods completed in that repeat."""
     done = {(r.method, r.sample, r.repeat): r for r in records if r.error is None}
-    session: Session = {name: [] for name in methods}
+    session: Timings = {name: [] for name in methods}
     for repeat in sorted({r.repeat for r in records}):
         samples = {r.sample for r in records if all((name, r.sample, repeat) in done for name in methods)}
         for name in methods if samples else ():
@@ -135,25 +135,25 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
     return session
 
 
-def pooled(cells: Iterable[Measured]) -> list[Measured]:
+def pooled(cells: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Merge the measurements of equal config and machine, and concatenate their sessions.
 
     Counters are those of the first session. The number of failures is the largest of any session.
     """
-    out: dict[str, Measured] = {}
-    for each in cells:
-        key = json.dumps([each.spec.sha256, each.environment], sort_keys=True)
+    out: dict[str, MeasuredRun] = {}
+    for run in cells:
+        key = json.dumps([run.spec.sha256, run.environment], sort_keys=True)
         if key in out:
-            problems = [*out[key].problems, *each.problems]
-            failed = {name: max(count, each.failed.get(name, 0)) for name, count in out[key].failed.items()}
-            each = replace(out[key], sessions=[*out[key].sessions, *each.sessions], failed=failed, problems=problems)
-        out[key] = each
+            problems = [*out[key].problems, *run.problems]
+            failed = {name: max(count, run.failed.get(name, 0)) for name, count in out[key].failed.items()}
+            run = replace(out[key], sessions=[*out[key].sessions, *run.sessions], failed=failed, problems=problems)
+        out[key] = run
     return list(out.values())
 
 
-def _generation(record: Record, values: dict[str, float | list[float]]) -> Generation:
+def _generation(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
     sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
-    return Generation(
+    return GenerationSummary(
         record.sample,
         record.prompt,
         record.repeat,

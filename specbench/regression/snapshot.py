@@ -9,13 +9,13 @@ from specbench.config.construct import Table
 from specbench.config.options import Options, Request
 from specbench.errors import ConfigError, hint
 from specbench.files import CHECKSUM, checked, checksum_of, read_json, write
-from specbench.regression.measurement import Generation, Measured, Session, of_run, pooled
+from specbench.regression.measurement import GenerationSummary, MeasuredRun, Timings, of_run, pooled
 from specbench.runs.run_folder import MetricTable, runs_in
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
 SCHEMA = 3
 
-Row = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
+PackedGeneration = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
 class Command(TypedDict):
@@ -33,7 +33,7 @@ class _Environment(TypedDict):
 
 class _Generations(TypedDict):
     roles: list[str]
-    rows: list[Row]
+    rows: list[PackedGeneration]
 
 
 class _Run(TypedDict):
@@ -61,7 +61,7 @@ class Snapshot:
     """Measured runs, and the requests that measure them."""
 
     requests: list[Request]
-    runs: list[Measured]
+    runs: list[MeasuredRun]
     counters_only: bool
 
     def dumps(self) -> str:
@@ -104,16 +104,16 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
         raise ConfigError(f"{path} has no runs; {recording}")
     requests = [request_of(command, path) for command in table["commands"]]
     try:
-        held = Snapshot(requests, [_run_of(each, path) for each in table["runs"]], table["counters_only"])
+        snapshot = Snapshot(requests, [_run_of(run, path) for run in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
         ) from None
-    for run in held.runs:
+    for run in snapshot.runs:
         methods = run.spec.methods.keys()
         if not methods == run.generations.keys() == run.failed.keys() or run.spec.baseline not in methods:
             raise ConfigError(f"{path}: damaged: the methods, generations and failures of {run.name} do not match")
-    return held
+    return snapshot
 
 
 def command_of(request: Request) -> Command:
@@ -133,7 +133,7 @@ def request_of(command: Command, path: Path | str = "options") -> Request:
         raise ConfigError(
             f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
         )
-    names = {each.name for each in fields(Options)}
+    names = {option.name for option in fields(Options)}
     for key in command["options"]:
         if key not in names:
             raise ConfigError(f"{path}: unknown option '{key}'{hint(key, names)}")
@@ -145,7 +145,7 @@ def request_of(command: Command, path: Path | str = "options") -> Request:
     )
 
 
-def open_(path: Path) -> list[Measured]:
+def open_(path: Path) -> list[MeasuredRun]:
     """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
     if path.is_file():
         return load(path).runs
@@ -159,7 +159,7 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _run_text(run: Measured) -> str:
+def _run_text(run: MeasuredRun) -> str:
     """Return a run as JSON: a line for its spec, one per method's generations, one per session."""
     parts = {"spec": run.spec.to_toml()}
     parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
@@ -169,14 +169,14 @@ def _run_text(run: Measured) -> str:
     methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
     lines.append(f'"costs":{_compact(run.costs)}')
-    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(each)) for each in run.sessions) + "]")
+    lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(session)) for session in run.sessions) + "]")
     return "{" + ",\n ".join(lines) + "}"
 
 
-def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
+def _packed(rows: list[GenerationSummary], run: MeasuredRun) -> dict[str, Any]:
     """Return generations as rows of numbers, under lists of roles and metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
-    names = [each["name"] for each in run.metrics]
+    names = [metric["name"] for metric in run.metrics]
     return {"roles": roles, "rows": [
         [row.sample, row.repeat, row.ids, row.tokens, row.rounds, row.drafted, row.tested, row.accepted,
          [row.forwards.get(role) for role in roles], [row.values.get(name) for name in names]]
@@ -184,38 +184,38 @@ def _packed(rows: list[Generation], run: Measured) -> dict[str, Any]:
     ]}  # fmt: skip
 
 
-def _rounded(session: Session) -> Session:
+def _rounded(session: Timings) -> Timings:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _run_of(stored: dict[str, Any], path: Path) -> Measured:
-    names = [each["name"] for each in stored["metrics"]]
+def _run_of(stored: dict[str, Any], path: Path) -> MeasuredRun:
+    names = [metric["name"] for metric in stored["metrics"]]
     same_as = stored.pop("same_as", {})
     generations = {
         method: [_row_of(row, table["roles"], names, same_as) for row in table["rows"]]
         for method, table in stored["generations"].items()
     }
     sessions = [
-        {name: [(int(n), s) for n, s in rounds] for name, rounds in each.items()} for each in stored["sessions"]
+        {name: [(int(n), s) for n, s in rounds] for name, rounds in session.items()} for session in stored["sessions"]
     ]
     spec = RunSpec.from_toml(stored["spec"], f"{path}: spec")
-    costs = {method: {role: (n, s) for role, (n, s) in each.items()} for method, each in stored["costs"].items()}
-    run = Measured(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
+    costs = {method: {role: (n, s) for role, (n, s) in by_role.items()} for method, by_role in stored["costs"].items()}
+    run = MeasuredRun(**{**stored, "spec": spec, "generations": generations, "sessions": sessions, "costs": costs})
     return replace(run, problems=_missing(run))
 
 
-def _missing(run: Measured) -> list[str]:
+def _missing(run: MeasuredRun) -> list[str]:
     """Return which methods lack generations, with counts."""
-    wanted = run.samples * run.spec.decoding.repeats
+    expected = run.samples * run.spec.decoding.repeats
     counts = {name: len(rows) + run.failed.get(name, 0) for name, rows in run.generations.items()}
-    return [f"{name}: {count} of {wanted} generations" for name, count in counts.items() if count != wanted]
+    return [f"{name}: {count} of {expected} generations" for name, count in counts.items() if count != expected]
 
 
-def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> Generation:
+def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> GenerationSummary:
     sample, repeat, ids, tokens, rounds, drafted, tested, accepted, forwards, values = row
     counted = _named(roles, forwards), _named(names, values)
     prompt = same_as.get(sample, sample)
-    return Generation(sample, prompt, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
+    return GenerationSummary(sample, prompt, repeat, ids, tokens, rounds, drafted, tested, accepted, *counted)
 
 
 def _named(names: list[str], values: list[Any]) -> dict[str, Any]:

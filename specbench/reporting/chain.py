@@ -1,7 +1,7 @@
 """The profile of a chain, Polybasic's Table 1, and the choice of its middle model by theory.
 
 A profile is computed from a run of every model alone and of every pair of levels as plain speculation, under the names that
-`alone` and `under` give. Candidates are compared by exact theory, beside Theorem 3.2 as printed and as corrected.
+`alone` and `under` give. Candidates are compared by exact theory, and by Theorem 3.2 as printed and as corrected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,16 +12,15 @@ from typing import TypedDict
 
 import numpy as np
 
+from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
-from specbench.analysis.chains import NONE, alone, under
 from specbench.analysis.forwards import REACH, Sizes, fitted, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
-from specbench.analysis.rows import Rows, complete, rounds_of
+from specbench.analysis.polybasic import ChainPlan
+from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory import polybasic, speculation
-from specbench.analysis.theory.polybasic import Plan
 from specbench.files import read_with_checksum
-from specbench.reporting.column import HUNDREDTHS, TIMES, Format
+from specbench.reporting.column import HUNDREDTHS, NONE, TIMES, Format
 from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
@@ -37,6 +36,16 @@ NOTE = (
     " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
     " ceiling as a factor."
 )
+
+
+def alone(level: str) -> str:
+    """Return the name of plain decoding by one level; that of the target is the baseline."""
+    return f"{level}-alone"
+
+
+def under(low: str, high: str) -> str:
+    """Return the name of speculation with one level's drafts, verified by another level."""
+    return f"{low}-under-{high}"
 
 
 @dataclass(frozen=True)
@@ -57,16 +66,16 @@ class Profile:
 
     def __init__(
         self,
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, Records],
         levels: Sequence[str],
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take the records of methods by name, and the times of forwards by level that were measured beside them.
+        """Take the records of methods by name, and the times of forwards by level that were measured next to them.
 
         `bounds` are the seconds of reading each level's weights once, at the bandwidth of a copy.
 
-        A level's prices come from the forwards timed beside the run, of all sizes in the same state, or, without these,
+        A level's prices come from the forwards timed next to the run, of all sizes in the same state, or, without these,
         from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
         price of their own.
         """
@@ -98,14 +107,14 @@ class Profile:
         path = folder / BLOCKS
         stored = read_with_checksum(path, Blocks)["models"] if path.exists() else {}
         blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
-        rows = {name: found for name in names if (found := complete(records, name))}
+        rows = {name: method_rows for name in names if (method_rows := complete(records, name))}
         return cls(rows, levels, blocks, bounds)
 
     def left_out(self) -> "Iterator[Profile]":
         """Yield the profile without each prompt in turn."""
         for prompt in dict.fromkeys(row.prompt for rows in self._rows.values() for row in rows):
-            kept = {name: [row for row in rows if row.prompt != prompt] for name, rows in self._rows.items()}
-            yield Profile({name: rows for name, rows in kept.items() if rows}, self.levels, self._blocks)
+            rest = {name: [row for row in rows if row.prompt != prompt] for name, rows in self._rows.items()}
+            yield Profile({name: rows for name, rows in rest.items() if rows}, self.levels, self._blocks)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
         """Return the seconds of a forward that reads `fed` tokens (`forwards.fitted`).
@@ -133,20 +142,20 @@ class Profile:
         most = max(x["drafted"] for x in rounds_of(rows)) + 1
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
-    def cost(self, levels: Sequence[str], blocks: bool) -> speculation.Cost:
+    def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
-    def predicted(self, levels: Sequence[str], plan: Plan) -> Estimate:
+    def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
-        left = [speed for each in self.left_out() if (speed := each._speedup(levels, plan)) is not None]
-        return jackknifed_ratio(plan.speedup, np.array(left), np.ones(len(left)))
+        jackknife = [speed for profile in self.left_out() if (speed := profile._speedup(levels, plan)) is not None]
+        return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
-    def _speedup(self, levels: Sequence[str], plan: Plan) -> float | None:
+    def _speedup(self, levels: Sequence[str], plan: ChainPlan) -> float | None:
         """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
-        found = [self.pairing(low, high) for high, low in pairwise(levels)]
-        rates = [each.acceptance for each in reversed(found) if each]
-        if len(rates) < len(found):
+        pairings = [self.pairing(low, high) for high, low in pairwise(levels)]
+        rates = [pairing.acceptance for pairing in reversed(pairings) if pairing]
+        if len(rates) < len(pairings):
             return None
         return polybasic.chain(rates, plan.drafted, plan.thresholds, self.cost(levels[::-1], blocks=True))
 
@@ -181,7 +190,7 @@ def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
 
 
 def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
-    """Return the forwards that were timed beside the run; empty if there are too few of every size."""
+    """Return the forwards that were timed next to the run; empty if there are too few of every size."""
     sizes = blocks.get(level, {})
     return sizes if _often(sizes) else {}
 
@@ -191,7 +200,7 @@ def _often(sizes: Sizes) -> list[int]:
     return sorted(size for size, (count, _) in sizes.items() if count >= ENOUGH)
 
 
-def _read(rows: Mapping[str, Rows], level: str) -> Sizes:
+def _read(rows: Mapping[str, Records], level: str) -> Sizes:
     """Return the forwards of a level in all methods of the run."""
     out: dict[int, tuple[float, float]] = {}
     for records in rows.values():
@@ -203,7 +212,7 @@ def _read(rows: Mapping[str, Rows], level: str) -> Sizes:
 
 def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
     """Return the seconds of forwards by tokens read; beyond those of `at`, at the steepest measured slope."""
-    return fitted(sums_of(sizes, REST), [each for each in at if each <= REST] or at[:1]).most
+    return fitted(sums_of(sizes, REST), [size for size in at if size <= REST] or at[:1]).most
 
 
 def forwards_table(profile: Profile) -> Table:
@@ -308,7 +317,7 @@ class Candidate:
     """
 
     levels: tuple[str, ...]
-    plan: Plan
+    plan: ChainPlan
     speedup: Estimate
     printed: bool | None = None
     corrected: bool | None = None
@@ -334,10 +343,10 @@ def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
         two = tuple((low, here, high)[i] for i in reversed(middle.models))
         chains.setdefault(two, Candidate(two, middle.two, profile.predicted(two, middle.two)))
         chains[high, here, low] = _with_middle(profile, gamma, middle.three, middle.pays)
-    return sorted(chains.values(), key=lambda each: -each.plan.speedup)
+    return sorted(chains.values(), key=lambda candidate: -candidate.plan.speedup)
 
 
-def _with_middle(profile: Profile, gamma: int, plan: Plan, pays: bool) -> Candidate:
+def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> Candidate:
     high, here, low = profile.levels
     inner, outer, direct = profile.pairing(low, here), profile.pairing(here, high), profile.pairing(low, high)
     seconds = [profile.seconds(level) or 0.0 for level in profile.levels]
@@ -361,11 +370,11 @@ def candidates_table(chains: Sequence[Candidate]) -> Table:
     words = {True: "keep", False: "leave out", None: HUNDREDTHS.text(None)}
     rows = [
         [
-            " > ".join(each.levels), TIMES.text(each.speedup), str(each.plan.drafted),
-            str(each.plan.thresholds[0]) if each.plan.thresholds else HUNDREDTHS.text(None),
-            *(words[verdict] for verdict in (each.printed, each.corrected, each.exact)),
+            " > ".join(chain.levels), TIMES.text(chain.speedup), str(chain.plan.drafted),
+            str(chain.plan.thresholds[0]) if chain.plan.thresholds else HUNDREDTHS.text(None),
+            *(words[verdict] for verdict in (chain.printed, chain.corrected, chain.exact)),
         ]
-        for each in chains
+        for chain in chains
     ]  # fmt: skip
     return Table("Candidates", heads, rows)
 

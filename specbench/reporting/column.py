@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import Choice, PointValue
+from specbench.analysis.points import CurveChoice, PointValue
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
@@ -19,6 +18,7 @@ SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALIT
 )
 MERGED, SUITES = "merged", "suites"
 DECODING, END_TO_END = "decoding", "end to end"  # clocks
+NONE = "–"  # in place of a missing value
 MOST_GROUPS = 8  # that a table shows
 NOT_REACHED = "not reached"  # for the summary of a curve that never meets its condition
 CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's
@@ -51,17 +51,17 @@ class Format:
             return NONE
         if isinstance(value, str):
             return value
-        if isinstance(value, Estimate | Choice):
+        if isinstance(value, Estimate | CurveChoice):
             return self._interval(value)
         if isinstance(value, Spread):
             return f"{self.number(value.mean)} ± {self.number(value.deviation)}"
         if isinstance(value, Mapping):
-            return " ".join(f"{name} {self.number(each)}" for name, each in value.items()) or NONE
+            return " ".join(f"{name} {self.number(number)}" for name, number in value.items()) or NONE
         if isinstance(value, list):
             return " ".join(map(self.number, value)) or NONE
         return self.number(value) + self.suffix
 
-    def _interval(self, value: Estimate | Choice) -> str:
+    def _interval(self, value: Estimate | CurveChoice) -> str:
         if value.value is None:
             return NOT_REACHED
         text = self.number(value.value) + self.suffix
@@ -140,8 +140,8 @@ class Column:
     def documented_unit(self) -> str:
         """The unit for the documentation; empty for texts and plain ratios."""
         metric = METRICS.get(self.key)
-        own = "" if metric is None or metric.unit == "share" else metric.unit
-        return self.unit or self.format.unit or own
+        metric_unit = "" if metric is None or metric.unit == "share" else metric.unit
+        return self.unit or self.format.unit or metric_unit
 
     @property
     def documentation(self) -> str:

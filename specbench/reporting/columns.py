@@ -4,7 +4,6 @@ The columns of a table appear in the order of the registry. The tables of docs/r
 `python -m scripts.column_reference`.
 """
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.run_summary import RunSummary
 from specbench.reporting.column import (
     ACCEPTANCE,
@@ -19,6 +18,7 @@ from specbench.reporting.column import (
     MERGED,
     MILLISECONDS,
     MOST_GROUPS,
+    NONE,
     PERCENT,
     QUALITY,
     RUN_TABLES,

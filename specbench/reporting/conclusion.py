@@ -6,11 +6,11 @@ from math import exp, log
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.win_rate import win_rates
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
-from specbench.reporting.reasons import caution, doubts, few_prompts, place, reasons
+from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, reasons
 from specbench.runs.run_folder import Judged
 
 SPEEDUPS = {
@@ -21,7 +21,7 @@ MOST_NAMED = 3  # methods that a sentence names
 SAME_DISTRIBUTION = ", with the same output distribution"
 
 
-class _Line(NamedTuple):
+class _MethodKey(NamedTuple):
     """A method of several runs: the pair, the method, the baseline, the temperature, and its relation to the baseline.
 
     `lossless` is as in `RunSummary.lossless`, and False too for a method whose greedy tokens contradict its declaration.
@@ -34,7 +34,7 @@ class _Line(NamedTuple):
     lossless: bool | None
 
 
-class _Measured(NamedTuple):
+class _MeasuredSpeedup(NamedTuple):
     """A run and the speedup of a method in it, with its clock."""
 
     summary: RunSummary
@@ -64,7 +64,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_unsettled(summaries), *_uniform_scores(summaries)]
+    return [*_over_all(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -92,12 +92,12 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
     return sentences
 
 
-def _unsettled(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def _uncertain(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield the sentence on how many of several runs may give other speeds."""
-    unsettled = [summary for summary in summaries if doubts(summary)]
-    if unsettled:
-        count = "all runs" if len(unsettled) == len(summaries) else f"{len(unsettled)} of {len(summaries)} runs"
-        first = f"{unsettled[0].title}: {'; '.join(doubts(unsettled[0]))}"
+    uncertain = [summary for summary in summaries if doubts(summary)]
+    if uncertain:
+        count = "all runs" if len(uncertain) == len(summaries) else f"{len(uncertain)} of {len(summaries)} runs"
+        first = f"{uncertain[0].title}: {'; '.join(doubts(uncertain[0]))}"
         yield f"Another measurement may give other speeds in {count}; for example, {first}."
 
 
@@ -117,7 +117,7 @@ def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
     if len(summaries) > 1:
-        return [*contradictions, *_unsettled(summaries), *_uniform_scores(summaries)]
+        return [*contradictions, *_uncertain(summaries), *_uniform_scores(summaries)]
     return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
 
 
@@ -127,26 +127,26 @@ def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     return value if isinstance(value, Estimate) else None
 
 
-def _lines(summaries: Sequence[RunSummary]) -> dict[_Line, list[_Measured]]:
+def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSpeedup]]:
     """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
     clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
-    measured: dict[_Line, list[_Measured]] = defaultdict(list)
+    measured: dict[_MethodKey, list[_MeasuredSpeedup]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured:
             speedup = row.value(SPEEDUPS[clock])
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
-                line = _Line(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
-                measured[line].append(_Measured(summary, row, speedup, clock))
+                line = _MethodKey(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
+                measured[line].append(_MeasuredSpeedup(summary, row, speedup, clock))
     return measured
 
 
-def _winners(measured: dict[_Line, list[_Measured]]) -> list[_Line]:
+def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
     """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
 
     Methods are compared at one temperature: the one that most of them have.
     """
-    groups: dict[tuple[bool, str, str, bool], dict[float, list[_Line]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[bool, str, str, bool], dict[float, list[_MethodKey]]] = defaultdict(lambda: defaultdict(list))
     for line in measured:
         key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
         groups[key][line.temperature].append(line)
@@ -168,21 +168,21 @@ def _number(summary: RunSummary, row: MethodSummary) -> float:
     return speedup.value if speedup else 0.0
 
 
-def _geometric_mean(values: Sequence[_Measured]) -> float:
-    return exp(sum(log(each.speedup.value) for each in values) / len(values))
+def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
+    return exp(sum(log(measured.speedup.value) for measured in values) / len(values))
 
 
-def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]) -> str:
-    """Return the sentences on one method over several runs. `place` is its place among others, if it has one."""
-    name = f"{method}, {place}," if place else method
+def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_MeasuredSpeedup]) -> str:
+    """Return the sentences on one method over several runs. `standing` is its rank among others, if it has one."""
+    name = f"{method}, {standing}," if standing else method
     clock = values[0].clock
-    same = {True: SAME_DISTRIBUTION, False: "" if place else ", but it is not lossless", None: ""}[line.lossless]
-    least, *_, most = sorted([*values, *values], key=lambda each: each.speedup.value)
+    same = {True: SAME_DISTRIBUTION, False: "" if standing else ", but it is not lossless", None: ""}[line.lossless]
+    least, *_, most = sorted([*values, *values], key=lambda measured: measured.speedup.value)
     if len(values) == 1:
         (only,) = values
         change = _score_change(only.summary, only.row)
         quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
-        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and place else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and standing else ""
         if (
             only.speedup.low is not None
             and only.speedup.high is not None
@@ -193,14 +193,16 @@ def _over_runs(method: str, place: str, line: _Line, values: Sequence[_Measured]
             fact = f"is {TIMES.text(only.speedup)} as fast as {line.baseline}"
         synthetic = " with synthetic prompts" if only.summary.data.source == "synthetic" else ""
         return f"{name} {fact} on {only.summary.spec.task.name}{synthetic} ({clock}{rank}){same}{quality}."
-    span = " to ".join(f"{TIMES.number(each.speedup.value)}x ({each.summary.spec.task.name})" for each in (least, most))
-    scores = _score_range([(each.summary, each.row) for each in values])
-    if all(each.speedup.low is None for each in values):
-        which = f"{method}, {place}" if place else method
-        over = "" if f"over {line.baseline}" in place else f" over {line.baseline}"
+    span = " to ".join(
+        f"{TIMES.number(measured.speedup.value)}x ({measured.summary.spec.task.name})" for measured in (least, most)
+    )
+    scores = _score_range([(measured.summary, measured.row) for measured in values])
+    if all(measured.speedup.low is None for measured in values):
+        which = f"{method}, {standing}" if standing else method
+        over = "" if f"over {line.baseline}" in standing else f" over {line.baseline}"
         return f"The speedup of {which}{over} ({clock}) ranges from {span}{same}.{scores} Intervals need more prompts."
-    faster = sum(each.speedup.low is not None and each.speedup.low > 1.0 for each in values)
-    slower = sum(each.speedup.high is not None and each.speedup.high < 1.0 for each in values)
+    faster = sum(measured.speedup.low is not None and measured.speedup.low > 1.0 for measured in values)
+    slower = sum(measured.speedup.high is not None and measured.speedup.high < 1.0 for measured in values)
     than, runs = f"than {line.baseline} in", len(values)
     if max(faster, slower) == runs:
         which = f"significantly {'faster' if faster else 'slower'} {than} {'both' if runs == 2 else f'all {runs}'} runs"
@@ -236,7 +238,7 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
     synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
-    where = f"{synthetic}{place(summary)}"
+    where = f"{synthetic}{location_text(summary)}"
     if speedup.high is not None and speedup.high < 1.0:
         advice = "" if doubts(summary) else " Do not use it with these models here."
         return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"

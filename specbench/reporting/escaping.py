@@ -57,7 +57,7 @@ def terminal_lines(text: str) -> str:
 
 def terminal_text(text: str) -> str:
     """Return the text with its line breaks and tabs, and other hidden characters as visible escapes."""
-    return HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t" else _visible(found), text)
+    return HIDDEN.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match), text)
 
 
 def markdown(text: str) -> str:
@@ -112,19 +112,19 @@ def json_script(value: object) -> str:
     return json_text(value).replace("<", "\\u003c")
 
 
-def _visible(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _visible(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
-def _in_markdown(found: re.Match[str]) -> str:
-    if found["code"]:
-        return found[0]
+def _in_markdown(match: re.Match[str]) -> str:
+    if match["code"]:
+        return match[0]
     entities = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-    return entities.get(found[0], f"\\{found[0]}")
+    return entities.get(match[0], f"\\{match[0]}")
 
 
-def _in_json(found: re.Match[str]) -> str:
-    return "\n" if found[0] == "\n" else json.dumps(found[0])[1:-1]  # from the indentation
+def _in_json(match: re.Match[str]) -> str:
+    return "\n" if match[0] == "\n" else json.dumps(match[0])[1:-1]  # from the indentation
 
 
 def _in_latex(letter: str) -> str:

@@ -43,48 +43,50 @@ class Outcome(StrEnum):
 NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
-class Decided(NamedTuple):
-    """The outcome at a point, with its place. `needed` is the number of prompts that would decide an outcome in the noise."""
+class PointOutcome(NamedTuple):
+    """The outcome at a point. `needed` is the number of prompts that would decide an outcome in the noise."""
 
     outcome: Outcome
-    place: str
+    setting: str
     needed: float | None = None
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """An expectation with its outcomes, and those of the value beside it."""
+class ExpectationVerdict:
+    """An expectation with its outcomes, and those of its secondary value."""
 
     expected: Expectation
-    outcomes: tuple[Decided, ...]
-    beside: tuple[Outcome, ...] = ()
+    outcomes: tuple[PointOutcome, ...]
+    secondary: tuple[Outcome, ...] = ()
 
     @property
     def counted(self) -> list[Outcome]:
         """The outcomes at points that can contradict the expectation, and that have an interval."""
-        return [each.outcome for each in self.outcomes if each.outcome not in NOT_COUNTED]
+        return [point.outcome for point in self.outcomes if point.outcome not in NOT_COUNTED]
 
     @property
     def needed(self) -> int | None:
         """The prompts that would decide half of the outcomes within the noise, if the differences are as measured."""
-        found = [each.needed for each in self.outcomes if each.needed is not None]
-        median = statistics.median(found) if found else math.inf
+        numbers = [point.needed for point in self.outcomes if point.needed is not None]
+        median = statistics.median(numbers) if numbers else math.inf
         return ceil_to_two_digits(median) if math.isfinite(median) else None
 
 
-def outcomes_of(suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None) -> list[Verdict]:
+def outcomes_of(
+    suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None
+) -> list[ExpectationVerdict]:
     """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
     compare = comparisons or Comparisons()
-    return [_verdict(each, points, compare) for each in suite.expect]
+    return [_verdict(expectation, points, compare) for expectation in suite.expect]
 
 
-def outcome_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
     """Return a line for each expectation: the number of points with each outcome."""
     return list(map(_line, verdicts))
 
 
-def outcome_counts(verdicts: Sequence[Verdict], is_of_paper: bool = True) -> list[str]:
-    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's apart.
+def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
+    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's separately.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """
@@ -92,11 +94,11 @@ def outcome_counts(verdicts: Sequence[Verdict], is_of_paper: bool = True) -> lis
     for verdict in verdicts:
         by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
     sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
-    several = [ERRORS] if sum(each.total() for each in by_source.values()) > 1 else []
+    several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [
         *sentences,
         *several,
-        *([SELECTED] if any(each.expected.best and each.counted for each in verdicts) else []),
+        *([SELECTED] if any(verdict.expected.best and verdict.counted for verdict in verdicts) else []),
     ]
 
 
@@ -113,21 +115,21 @@ def _verb(outcome: Outcome, count: int = 1) -> str:
     return "" if outcome is Outcome.alike else "is " if count == 1 else "are "
 
 
-def _line(verdict: Verdict) -> str:
-    expected, places = verdict.expected, defaultdict[Outcome, list[str]](list)
+def _line(verdict: ExpectationVerdict) -> str:
+    expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
     says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
     for decided in verdict.outcomes:
-        places[decided.outcome].append(decided.place)
-    if not places:
+        settings[decided.outcome].append(decided.setting)
+    if not settings:
         return f"{says}: not compared, since no run has both sides"
-    counts = _counted(each.outcome for each in verdict.outcomes)
+    counts = _counted(point.outcome for point in verdict.outcomes)
     needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
-    contradicted = places[Outcome.contradicted]
+    contradicted = settings[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
-    beside = f"; by {column_of(expected.beside).title}: {_counted(verdict.beside)}" if verdict.beside else ""
-    why = f". {expected.because}" if expected.because and (contradicted or places[Outcome.other]) else ""
-    return f"{says}: {counts}{against}{needed}{beside}{why}"
+    secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
+    why = f". {expected.because}" if expected.because and (contradicted or settings[Outcome.other]) else ""
+    return f"{says}: {counts}{against}{needed}{secondary}{why}"
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
@@ -135,35 +137,35 @@ def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
     counts = Counter(outcomes)
     if counts.total() == 1:
         return str(next(iter(counts)))
-    return ", ".join(f"{counts[each]} of {counts.total()} {each}" for each in Outcome if counts[each])
+    return ", ".join(f"{counts[outcome]} of {counts.total()} {outcome}" for outcome in Outcome if counts[outcome])
 
 
-def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Verdict:
-    outcomes = tuple(each for group in _groups(expected, points) for each in _outcomes(expected, group, compare))
+def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> ExpectationVerdict:
+    outcomes = tuple(result for group in _groups(expected, points) for result in _outcomes(expected, group, compare))
     if not expected.beside:
-        return Verdict(expected, outcomes)
+        return ExpectationVerdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
-    beside = (each.outcome for group in _groups(other, points) for each in _outcomes(other, group, compare))
-    return Verdict(expected, outcomes, tuple(each for each in beside if each not in NOT_COUNTED))
+    secondary = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
+    return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in secondary if outcome not in NOT_COUNTED))
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
     """Return the points to compare with each other, without those of groups of prompts.
 
-    Points are compared within a run, with three exceptions. The best of several settings is chosen over the runs of one place
-    if its bound is a number, and all runs of one place if the bound names the swept number, since settings with different
-    baselines are measured in different runs. If the bound names a temperature, runs at all temperatures are compared. Runs on
-    different machines are never compared.
+    Points are compared within a run, with three exceptions. If the bound is a number, the best of several settings is chosen
+    over all runs under the same conditions. If the bound names the swept number, all runs under the same conditions are
+    compared, since settings with different baselines are measured in different runs. If the bound names a temperature, runs
+    at all temperatures are compared. Runs on different machines are never compared.
     """
     keys: tuple[str, ...] = ("run",)
-    place = ("pair", "task", "simulated", "data", "machine")
+    conditions = ("pair", "task", "simulated", "data", "machine")
     if isinstance(expected.bound, dict):
         if "x" in expected.bound:
-            keys = (*place, "T")
+            keys = (*conditions, "T")
         if "T" in expected.bound:
-            keys = place
+            keys = conditions
     elif expected.best:
-        keys = (*place, "T")
+        keys = (*conditions, "T")
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         if not point.group:
@@ -171,14 +173,16 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[Decided]:
+def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
     """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(points, expected.of, expected):
         for comparison in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
             outcome = Outcome.certain if is_certain else _outcome(expected, comparison)
             in_noise = outcome in (Outcome.expected, Outcome.other)
-            yield Decided(outcome, _place(point), _needed(comparison, point.number("prompts")) if in_noise else None)
+            yield PointOutcome(
+                outcome, _setting_text(point), _needed(comparison, point.number("prompts")) if in_noise else None
+            )
 
 
 def _needed(comparison: Comparison, prompts: float | None) -> float | None:
@@ -208,19 +212,19 @@ def _compared(
         comparisons = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
     else:
         comparisons = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
-    yield from (each for each in comparisons if each is not None)
+    yield from (comparison for comparison in comparisons if comparison is not None)
 
 
 def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with these dimensions that have the value; on request only the best of each place."""
+    """Return the points with these dimensions that have the value; on request only the best of each group of `by`."""
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
     if not expected.best:
         return chosen
-    places: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    candidates: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in chosen:
-        places[point.at(expected.by)].append(point)
+        candidates[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(each, key=lambda p: _signed(p, expected.value, sign)) for each in places.values()]
+    return [max(members, key=lambda p: _signed(p, expected.value, sign)) for members in candidates.values()]
 
 
 def _signed(point: Point, value: str, sign: float) -> float:
@@ -245,6 +249,6 @@ def _outcome(expected: Expectation, comparison: Comparison) -> Outcome:
     return Outcome.contradicted if high < equal else Outcome.other
 
 
-def _place(point: Point) -> str:
+def _setting_text(point: Point) -> str:
     words = [word for word in (point.pair, point.task, point.method, point.setting) if word]
     return f"{' '.join(words)} at T = {point.T:g}"

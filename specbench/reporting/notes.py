@@ -183,8 +183,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def _beyond(text: str, key: str, values: Mapping[str, float], least: float) -> Iterator[str]:
-    """Yield a warning with the methods whose value, of the column `key`, is beyond the limit; if these are many, with the
-    largest values and the number of the others.
+    """Yield a warning with the methods whose value of the column `key` is beyond the limit.
+
+    If these are many, it has the largest values and the number of the others.
     """
     beyond = {method: value for method, value in values.items() if abs(value) > least}
     texts = {method: column_of(key).format.text(value) for method, value in beyond.items()}
@@ -280,16 +281,16 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[str]:
 def _parallel_note(summary: RunSummary) -> str:
     """Return whether a run's parallel models share a device, by their placement; empty for a run without any."""
     parallel = [spec for spec in summary.spec.methods.values() if spec.options.get("name") == "parallel"]
-    places: dict[str, list[str]] = {}
+    devices: dict[str, list[str]] = {}
     for role in dict.fromkeys(role for spec in parallel for role in spec.traits.roles):
-        places.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
-    if not places:
+        devices.setdefault(_device(summary.models[role].placement or summary.spec.device), []).append(role)
+    if not devices:
         return ""
     why = "The slides name traffic between devices as the reason why parallel models are slow"
-    if len(places) == 1:
-        return f"{PARALLEL} share one device, {next(iter(places))}. {why}, which this cannot show."
-    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in places.items())
-    return f"{PARALLEL} are on {len(places)} devices: {where}. {why}."
+    if len(devices) == 1:
+        return f"{PARALLEL} share one device, {next(iter(devices))}. {why}, which this cannot show."
+    where = "; ".join(f"{', '.join(roles)} on {device}" for device, roles in devices.items())
+    return f"{PARALLEL} are on {len(devices)} devices: {where}. {why}."
 
 
 def _device(name: str) -> str:
@@ -300,17 +301,19 @@ def _device(name: str) -> str:
 def conditions(summaries: Sequence[RunSummary]) -> str:
     """Return pairs, tasks, temperature, prompts and repeats, engine, device, and the clock of the headline speedup."""
     parts = [
-        _joined("pair", "pairs", (each.pair for each in summaries)),
-        _joined("task", "tasks", (each.task for each in summaries)),
+        _joined("pair", "pairs", (summary.pair for summary in summaries)),
+        _joined("task", "tasks", (summary.task for summary in summaries)),
         _joined("", "temperatures", map(sampling_of, summaries)),
-        _joined("", "sets of prompts", (_prompts(each) for each in summaries)),
-        _joined("engine", "engines", (each.spec.engine for each in summaries)),
-        _joined("", "machines", (_machine(each) for each in summaries)),
+        _joined("", "sets of prompts", (_prompts(summary) for summary in summaries)),
+        _joined("engine", "engines", (summary.spec.engine for summary in summaries)),
+        _joined("", "machines", (_machine(summary) for summary in summaries)),
         _joined(
-            "changed:", "sets of changes", ("; ".join(each.spec.changes) for each in summaries if each.spec.changes)
+            "changed:",
+            "sets of changes",
+            ("; ".join(summary.spec.changes) for summary in summaries if summary.spec.changes),
         ),
-        _joined("not real:", "kinds of simulation", (each.simulated for each in summaries if each.simulated)),
-        _joined("speedups by", "clocks", (f"{each.clock.replace(' ', '-')} time" for each in summaries)),
+        _joined("not real:", "kinds of simulation", (summary.simulated for summary in summaries if summary.simulated)),
+        _joined("speedups by", "clocks", (f"{summary.clock.replace(' ', '-')} time" for summary in summaries)),
     ]
     return ", ".join(filter(None, parts))
 
@@ -324,10 +327,12 @@ def page_title(summaries: Sequence[RunSummary]) -> str:
 def setup_line(summaries: Sequence[RunSummary]) -> str:
     """Return the line below a title: date, models, machine, temperature, prompts and repeats."""
     parts = [
-        _joined("measured on", "dates", (each.environment.get("date", "") for each in summaries)),
+        _joined("measured on", "dates", (summary.environment.get("date", "") for summary in summaries)),
         _joined("models", "sets of models", map(_sources, summaries)),
         _joined(
-            "", "machines", (f"{each.machine}, {counted(each.environment['threads'], 'thread')}" for each in summaries)
+            "",
+            "machines",
+            (f"{summary.machine}, {counted(summary.environment['threads'], 'thread')}" for summary in summaries),
         ),
         _joined("", "temperatures", map(sampling_of, summaries)),
         _joined("", "sets of prompts", map(_prompts, summaries)),
@@ -337,11 +342,11 @@ def setup_line(summaries: Sequence[RunSummary]) -> str:
 
 def method_lines(summaries: Sequence[RunSummary]) -> list[str]:
     """Return a line per method: what it is, its draft lengths, and whether it is lossless. Settings share a line."""
-    found: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
+    uses: dict[str, list[tuple[RunSummary, str]]] = defaultdict(list)
     for summary in summaries:
         for label, spec in summary.spec.methods.items():
-            found[spec.preset].append((summary, label))
-    return [_method_line(name, each) for name, each in found.items()]
+            uses[spec.preset].append((summary, label))
+    return [_method_line(name, used) for name, used in uses.items()]
 
 
 def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
@@ -350,7 +355,7 @@ def _method_line(name: str, uses: Sequence[tuple[RunSummary, str]]) -> str:
     declared = {True: "declared lossless", False: "not lossless", None: "baseline" if baseline else "undeclared"}
     parts = [
         _description(name),
-        _joined("draft length", "draft lengths", (each.traits.draft_length for each in specs)),
+        _joined("draft length", "draft lengths", (spec.traits.draft_length for spec in specs)),
         declared[specs[-1].lossless],
     ]
     return ": ".join(filter(None, (name, "; ".join(filter(None, parts)))))
@@ -370,10 +375,10 @@ def _sources(summary: RunSummary) -> str:
 
 def _joined(word: str, plural: str, values: Iterable[str]) -> str:
     """Return different values after a word, or their number if there are many."""
-    found = list(dict.fromkeys(filter(None, values)))
-    if len(found) > MOST_NAMED:
-        return f"{len(found)} {plural}"
-    return f"{word} {' / '.join(found)}".strip() if found else ""
+    distinct = list(dict.fromkeys(filter(None, values)))
+    if len(distinct) > MOST_NAMED:
+        return f"{len(distinct)} {plural}"
+    return f"{word} {' / '.join(distinct)}".strip() if distinct else ""
 
 
 def _prompts(summary: RunSummary) -> str:

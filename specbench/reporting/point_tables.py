@@ -5,31 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
-from specbench.analysis.points import COMPARED, Choice, Point, PointValue, Reference, points
-from specbench.analysis.stated import Stated
+from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
 from specbench.config.suite import NUMBERS, PROMPT, Suite, TableSpec
 from specbench.errors import hint
-from specbench.reporting.column import NOT_REACHED, PERCENT
+from specbench.reporting.column import NONE, NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
 
-Place = tuple[str | float | None, ...]  # the values of some dimensions
-Grid = dict[Place, dict[Place, Point]]  # by row, then by column
-DISTINGUISHING = (
-    "method",
-    "setting",
-    "pair",
-    "task",
-    "T",
-    "data",
-    "simulated",
-    "machine",
-    "run",
-)  # tried in this order
+Coordinates = tuple[str | float | None, ...]  # the values of some dimensions
+Cells = dict[Coordinates, dict[Coordinates, Point]]  # by row, then by column
+# Dimensions that may distinguish points, tried in this order
+DISTINGUISHING = ("method", "setting", "pair", "task", "T", "data", "simulated", "machine", "run")
 SELECTED = "†"  # after the best of several settings
 POINTS = TableSpec(
     rows=("method", "setting"),
@@ -46,34 +35,39 @@ def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
 def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:
     """Return points as a table, with rows and columns in the order in which they were measured.
 
-    If several points with different values belong to one place, columns that distinguish them are added.
+    If several points with different values belong to one cell, columns that distinguish them are added.
     """
     shown = [p for p in points if p.matches(spec.only) and bool(p.group) <= ("group" in spec.rows + spec.columns)]
     shown = [p for p in shown if any(p.values.get(value) is not None for value in spec.values)]
     if shown:  # without values that no point has, such as speeds of untimed runs
         spec = replace(spec, values=tuple(v for v in spec.values if any(p.values.get(v) is not None for p in shown)))
     row_keys = _row_dimensions(spec, shown)
-    grid: Grid = {
-        row: {column: _merged(spec, each) for column, each in places.items()}
-        for row, places in _placed(row_keys, spec.columns, shown).items()
+    grid: Cells = {
+        row: {column: _merged(spec, members) for column, members in cells.items()}
+        for row, cells in _grouped(row_keys, spec.columns, shown).items()
     }
     if spec.best:
         grid = _with_best(spec, grid)
-    columns = list(dict.fromkeys(column for places in grid.values() for column in places))
+    columns = list(dict.fromkeys(column for cells in grid.values() for column in cells))
     if spec.columns == ("weight",):
         columns.sort(key=lambda column: (column[0] is not None, column[0]))
     names = _names_of_numbers(shown)
     headings = [*row_keys, *(_heading(spec, column, value, names) for column in columns for value in spec.values)]
     rows = [
         [
-            *(_row_text(key, word, places) for key, word in zip(row_keys, row, strict=True)),
-            *(value_text(places.get(column), value) for column in columns for value in spec.values),
+            *(_row_text(key, word, cells) for key, word in zip(row_keys, row, strict=True)),
+            *(value_text(cells.get(column), value) for column in columns for value in spec.values),
         ]
-        for row, places in grid.items()
+        for row, cells in grid.items()
     ]
     keys = (*[""] * len(row_keys), *(value for _ in columns for value in spec.values))
     return Table(
-        _table_title(spec, shown), headings, rows, keys, places=len(row_keys), comparable=_comparable(spec, shown)
+        _table_title(spec, shown),
+        headings,
+        rows,
+        keys,
+        label_columns=len(row_keys),
+        comparable=_comparable(spec, shown),
     ).compact()
 
 
@@ -95,54 +89,54 @@ def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
     return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
 
 
-def _placed(
+def _grouped(
     rows: Sequence[str], columns: Sequence[str], points: Sequence[Point]
-) -> dict[Place, dict[Place, list[Point]]]:
-    places: dict[Place, dict[Place, list[Point]]] = defaultdict(lambda: defaultdict(list))
+) -> dict[Coordinates, dict[Coordinates, list[Point]]]:
+    cells: dict[Coordinates, dict[Coordinates, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        places[point.at(rows)][point.at(columns)].append(point)
-    return places
+        cells[point.at(rows)][point.at(columns)].append(point)
+    return cells
 
 
 def _row_dimensions(spec: TableSpec, points: Sequence[Point]) -> tuple[str, ...]:
-    """Return the dimensions of the rows, and others that distinguish points with different values in one place."""
+    """Return the dimensions of the rows, and others that distinguish points with different values in one cell."""
     keys = spec.rows
     for key in DISTINGUISHING:
-        places = [each for row in _placed(keys, spec.columns, points).values() for each in row.values()]
-        clashing = [each for each in places if any(len(_values(each, value)) > 1 for value in spec.values)]
-        differs = any(len({point.dimension(key) for point in each}) > 1 for each in clashing)
+        cells = [members for row in _grouped(keys, spec.columns, points).values() for members in row.values()]
+        clashing = [members for members in cells if any(len(_values(members, value)) > 1 for value in spec.values)]
+        differs = any(len({point.dimension(key) for point in members}) > 1 for members in clashing)
         if differs and key not in keys + spec.columns:
             keys = (*keys, key)
     return keys
 
 
 def _values(points: Sequence[Point], name: str) -> list[PointValue]:
-    """Return the different values of points in one place. The 1.00 of a baseline in two runs is one value."""
+    """Return the different values of points in one cell. The 1.00 of a baseline in two runs is one value."""
     out: list[PointValue] = []
     for point in points:
-        if (each := point.values.get(name)) is not None and each not in out:
-            out.append(each)
+        if (value := point.values.get(name)) is not None and value not in out:
+            out.append(value)
     return out
 
 
 def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
-    """Return the points of one place as one. A run's own points and those of its curve or its judge have different values."""
-    values = {key: each for point in reversed(points) for key, each in point.values.items() if each is not None}
+    """Return the points of one cell as one. A run's own points and those of its curve or its judge have different values."""
+    values = {key: value for point in reversed(points) for key, value in point.values.items() if value is not None}
     assert all(len(_values(points, value)) <= 1 for value in spec.values), "the run distinguishes all others"
     return replace(points[0], values=values)
 
 
-def _with_best(spec: TableSpec, grid: Grid) -> Grid:
+def _with_best(spec: TableSpec, grid: Cells) -> Cells:
     """Return the rows. A method with several settings has a further row with the best of each column, marked as selected.
 
     The paper prints only the best, so only that row is compared with the paper. There is none for settings that were measured
     on different machines.
     """
     at = spec.rows.index("setting" if "setting" in spec.rows else "variant")
-    families: dict[Place, list[Place]] = defaultdict(list)
+    families: dict[Coordinates, list[Coordinates]] = defaultdict(list)
     for row in grid:
         families[row[:at] + row[at + 1 :]].append(row)
-    out: Grid = {}
+    out: Cells = {}
     for rest, rows in families.items():
         machines = {point.machine for row in rows for point in grid[row].values()}
         if len(rows) == 1 or len(machines) > 1:
@@ -159,20 +153,20 @@ def _with_best(spec: TableSpec, grid: Grid) -> Grid:
 
 def _best(candidates: Sequence[Point], value: str) -> Point:
     sign = -1.0 if column_of(value).lower_is_better else 1.0
-    known = [point for point in candidates if point.number(value) is not None]
-    return max(known or candidates, key=lambda point: sign * (point.number(value) or 0.0))
+    measured = [point for point in candidates if point.number(value) is not None]
+    return max(measured or candidates, key=lambda point: sign * (point.number(value) or 0.0))
 
 
 def _names_of_numbers(points: Sequence[Point]) -> dict[str, str]:
     """Return what the dimensions x and weight are called where all points agree, such as `mu` and `weight of code`."""
-    found = {
+    candidates = {
         "x": {point.setting.partition("=")[0] for point in points if point.x is not None},
         "weight": {f"weight of {point.weighted}" for point in points if point.weighted},
     }
-    return {key: min(names) for key, names in found.items() if len(names) == 1}
+    return {key: min(names) for key, names in candidates.items() if len(names) == 1}
 
 
-def _heading(spec: TableSpec, column: Place, value: str, names: Mapping[str, str]) -> str:
+def _heading(spec: TableSpec, column: Coordinates, value: str, names: Mapping[str, str]) -> str:
     """Return the heading of a column: the values of its dimensions, with the name of each number."""
     words = [
         f"{names[key]} = {dimension_text(key, word)}"
@@ -187,10 +181,10 @@ def _headings_have_values(spec: TableSpec) -> bool:
     return len(spec.values) > 1 or not spec.columns
 
 
-def _row_text(key: str, word: str | float | None, places: Mapping[Place, Point]) -> str:
+def _row_text(key: str, word: str | float | None, cells: Mapping[Coordinates, Point]) -> str:
     if key == "method":
-        simulated = next(iter(places.values())).simulated
-        return " ".join([str(word), *(f"({each})" for each in simulated.split())])
+        simulated = next(iter(cells.values())).simulated
+        return " ".join([str(word), *(f"({label})" for label in simulated.split())])
     return dimension_text(key, word)
 
 
@@ -224,11 +218,14 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
 
     Untimed runs have no speeds, which is no reason for a warning.
     """
-    known = {name for point in points for name in point.values}
-    wanted = [*(value for spec in suite.tables for value in spec.values), *(each.value for each in suite.expect)]
-    wanted += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
-    missing = [name for name in dict.fromkeys(wanted) if name not in known and (is_timed or not _is_speed(name))]
-    return [f"! no value '{name}'{hint(name, known).partition(';')[0]}" for name in missing]
+    measured = {name for point in points for name in point.values}
+    names = [
+        *(value for spec in suite.tables for value in spec.values),
+        *(expectation.value for expectation in suite.expect),
+    ]
+    names += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
+    missing = [name for name in dict.fromkeys(names) if name not in measured and (is_timed or not _is_speed(name))]
+    return [f"! no value '{name}'{hint(name, measured).partition(';')[0]}" for name in missing]
 
 
 def _is_speed(name: str) -> bool:
@@ -245,21 +242,21 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
         for row in rows:
             words = (f"T = {row.T}" if row.T else "", row.task, row.group)
             lines[row.pair, row.method][", ".join(filter(None, words))] = column.format.number(row.value)
-        places = list(dict.fromkeys(place for values in lines.values() for place in values))
+        settings = list(dict.fromkeys(setting for values in lines.values() for setting in values))
         tables.append(
             Table(
                 f"Printed in the paper, without a measured counterpart: {column.title}",
-                ["pair", "method", *places],
-                [[*key, *(values.get(place, NONE) for place in places)] for key, values in lines.items()],
+                ["pair", "method", *settings],
+                [[*key, *(values.get(setting, NONE) for setting in settings)] for key, values in lines.items()],
                 measured=False,
-                places=2,
+                label_columns=2,
             )
         )
     return tables
 
 
-def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Table]:
-    """Return a table of the numbers in a paper's text beside the measured ones; none without a measured one."""
+def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list[Table]:
+    """Return a table of the numbers in a paper's text and the measured ones; none without a measured one."""
     rows, simulated = [], set()
     for statement in stated:
         if covered := statement.covered(points):
@@ -274,8 +271,8 @@ def stated_table(stated: Sequence[Stated], points: Sequence[Point]) -> list[Tabl
 
 def points_of(folder: Path) -> list[Point]:
     """Return the points of a run, followed by the summaries of each of its curves."""
-    found = points([summary_of(folder)])
-    return found + frontier_points(folder, found)
+    measured = points([summary_of(folder)])
+    return measured + frontier_points(folder, measured)
 
 
 def curve_tables(points: Sequence[Point]) -> list[Table]:
@@ -294,8 +291,9 @@ def remarks(folder: Path, points: Sequence[Point]) -> list[str]:
 def choice_tables(points: Sequence[Point]) -> list[Table]:
     """Return a table of the settings that the summaries chose, and how reliable these choices are; none without summaries.
 
-    A setting that never calls the target is the small model alone, and says so. The last two columns are what the choices
-    of the resamples of prompts were worth on the prompts that they left out, and how often they met the condition there.
+    A setting that never calls the target is the small model alone, and its row says so. The last two columns are what
+    the choices of the resamples of prompts were worth on the prompts that they left out, and how often they met the
+    condition there.
     """
     heads = [
         "task", "T", "method", "summary", "chosen setting", "reached in resamples", "on other prompts", "held there",
@@ -307,12 +305,12 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
     for point in points:
         labels = "".join(f" ({word})" for word in point.simulated.split())
         for name in SUMMARIES.values:
-            if isinstance(choice := point.values.get(name), Choice):
+            if isinstance(choice := point.values.get(name), CurveChoice):
                 column = column_of(name)
-                place = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
+                cells = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
                 unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
                 shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0
                 setting = f"{choice.setting or NOT_REACHED}{' (the small model alone)' if is_small else ''}"
-                rows.append([*place, setting, shares[0], unseen, shares[1]])
+                rows.append([*cells, setting, shares[0], unseen, shares[1]])
     return [Table("Chosen settings", heads, rows)] if rows else []

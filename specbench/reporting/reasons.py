@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.speed import fewest_prompts
 from specbench.reporting.column import CHANGE, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import counted
@@ -55,18 +55,18 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield the draft length that is predicted to be the fastest."""
     theory, lengths = summary.traits(leading).theory, leading.predicted_lengths
     measured = {
-        each.gamma[0]
+        row_theory.gamma[0]
         for row in summary.measured
-        if (each := summary.traits(row).theory)
-        and each.gamma
+        if (row_theory := summary.traits(row).theory)
+        and row_theory.gamma
         and row.method.partition("(")[0] == leading.method.partition("(")[0]
     }
     if not lengths or theory is None or len(measured) > 1:
         return
-    best = max(lengths, key=lambda each: each.speedup.value)
+    best = max(lengths, key=lambda length: length.speedup.value)
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
     is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
-    if is_slow and all(each.speedup.high is not None and each.speedup.high <= 1.0 for each in lengths):
+    if is_slow and all(length.speedup.high is not None and length.speedup.high <= 1.0 for length in lengths):
         yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
     elif best.is_faster:
         yield (
@@ -105,7 +105,7 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         )
 
 
-def place(summary: RunSummary) -> str:
+def location_text(summary: RunSummary) -> str:
     """Return where a speedup holds: on this machine, on the machine of the archive, or only in this run."""
     if doubts(summary):
         return "in the imported run" if summary.imported else "in this run"
@@ -114,16 +114,16 @@ def place(summary: RunSummary) -> str:
 
 def doubts(summary: RunSummary) -> list[str]:
     """Return the reasons why another run may give other speeds; empty if there are none."""
-    return [each for each in (_load(summary), *_drift(summary), _spread(summary), _single(summary)) if each]
+    return [doubt for doubt in (_load(summary), *_drift(summary), _spread(summary), _single(summary)) if doubt]
 
 
 def caution(summary: RunSummary) -> Iterator[str]:
-    """Yield the sentence on why another run may give other speeds, and what would settle it."""
-    if found := doubts(summary):
+    """Yield the sentence on why another run may give other speeds, and what would resolve it."""
+    if causes := doubts(summary):
         repeats = summary.decoding.repeats
         disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change
         more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
-        yield f"Another run may give other speeds: {'; '.join(found)}; help: {more} on an idle machine"
+        yield f"Another run may give other speeds: {'; '.join(causes)}; help: {more} on an idle machine"
 
 
 def few_prompts(summary: RunSummary) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _drift(summary: RunSummary) -> Iterator[str]:
             if abs(change := row.number(key) or 0.0) > bound and not (key == "speedup_drift" and _contains(row, change))
         }
         if changes:
-            label = max(changes, key=lambda each: abs(changes[each]))
+            label = max(changes, key=lambda name: abs(changes[name]))
             yield f"{what} of {label} changed by {CHANGE.number(changes[label])} from the first repeat to the last"
             return
 

@@ -45,7 +45,7 @@ def kept_results() -> Path | None:
     """
     checkout = PACKAGE.parent
     folders = [Path("results"), *([checkout / "results"] if (checkout / "pyproject.toml").is_file() else [])]
-    return next((each for each in folders if (each / SUITES).is_dir()), None)
+    return next((folder for folder in folders if (folder / SUITES).is_dir()), None)
 
 
 @dataclass(frozen=True)
@@ -66,21 +66,21 @@ class Item:
 def papers(results: Path | None) -> list[Item]:
     """Return every item of the papers, with its state according to a results folder, if there is one."""
     text = (resources.files("specbench.configs") / "papers.toml").read_text(encoding="utf-8")
-    return [_item(each, results) for each in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
+    return [_item(item, results) for item in checked(tomllib.loads(text), _Paper, "papers.toml")["item"]]
 
 
 def _item(item: _Item, results: Path | None) -> Item:
     kind = item["kind"]
     shows = f"{kind.title()} {item['shows']}" if kind in NUMBERED and item["shows"][0].isdigit() else item["shows"]
-    place = (item["paper"], kind, shows, item["what"])
+    labels = (item["paper"], kind, shows, item["what"])
     if "suite" in item:
         state, suite = state_of(item["suite"], results)
-        return Item(*place, state, f"specbench run --suite {suite}")
+        return Item(*labels, state, f"specbench run --suite {suite}")
     if "tests" in item:
-        return Item(*place, BY_TESTS, f"pytest {item['tests']}")
+        return Item(*labels, BY_TESTS, f"pytest {item['tests']}")
     if "docs" in item:
-        return Item(*place, EXPLAINED, item["docs"])
-    return Item(*place, SHOWN, item["command"])
+        return Item(*labels, EXPLAINED, item["docs"])
+    return Item(*labels, SHOWN, item["command"])
 
 
 def state_of(suite: str, results: Path | None) -> tuple[str, str]:
@@ -132,9 +132,11 @@ def _differences(tiny: Suite, paper: Suite) -> Iterator[str]:
         yield f"also {', '.join(more)}"
     if less := [name for name in theirs if name not in ours]:
         yield f"without {', '.join(less)}"
-    temperatures = [list(dict.fromkeys(line.options.temperature for line in each.grid)) for each in (tiny, paper)]
+    temperatures = [list(dict.fromkeys(line.options.temperature for line in suite.grid)) for suite in (tiny, paper)]
     if set(temperatures[0]) != set(temperatures[1]):
-        words = [", ".join("the methods' own" if t is None else f"{t:g}" for t in each) for each in temperatures]
+        words = [
+            ", ".join("the methods' own" if t is None else f"{t:g}" for t in of_suite) for of_suite in temperatures
+        ]
         yield f"temperatures {words[0]} instead of {words[1]}"
     tiny_swept, swept = _swept(tiny), _swept(paper)
     for key, values in swept.items():
@@ -143,7 +145,7 @@ def _differences(tiny: Suite, paper: Suite) -> Iterator[str]:
         shared = sum(value in values for value in tiny_swept.get(key, []))
         others = len(tiny_swept.get(key, [])) - shared
         yield f"{shared} of the {len(values)} values of {key}" + (f", and {others} others" if others else "")
-    largest, of = (max(map(_ensemble_size, _pairs(each))) for each in (tiny, paper))
+    largest, of = (max(map(_ensemble_size, _pairs(suite))) for suite in (tiny, paper))
     if largest < of:
         yield f"no ensemble of {of} models"
 

@@ -7,17 +7,16 @@ from pathlib import Path
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.frontier import frontier_points
-from specbench.analysis.points import Point, Reference, points, reference_of
+from specbench.analysis.points import Point, Reference, points, reference_of, stated_values
+from specbench.analysis.quality import JUDGE, judged_points
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.stated import stated_of
 from specbench.analysis.summary import summaries_of
-from specbench.analysis.win_rate import JUDGE, judged_points
 from specbench.config.presets import preset
 from specbench.config.suite import Suite
 from specbench.errors import ConfigError
 from specbench.reporting.chain import Profile, forwards_table, pairs_table, prices_table, verdicts
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.expectations import Verdict, outcome_counts, outcome_lines, outcomes_of
+from specbench.reporting.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.notes import common_notes
 from specbench.reporting.point_tables import (
     SELECTED,
@@ -70,7 +69,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     judged = outcomes_of(suite, measured, Comparisons(summaries))
     tables, lines = suite_tables(suite, measured), [*outcome_lines(judged), *unknown_values(suite, measured, is_timed)]
     tables += paper_tables(without_counterpart(suite, measured))
-    tables += stated_table(stated_of(suite.of), measured)
+    tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
     chain_verdicts: list[str] = []
     if suite.kind == "profile":
@@ -155,28 +154,28 @@ def printed_values(suite: Suite) -> list[Reference]:
 
 def _stand_ins(suite: Suite) -> dict[str, list[str]]:
     """Return the suite's pairs that stand for a pair of the paper, by the paper's name of it; only if it prints values."""
-    found: dict[str, list[str]] = defaultdict(list)
+    pairs: dict[str, list[str]] = defaultdict(list)
     for pair in dict.fromkeys(pair for _, pair, _ in suite.parts()) if reference_of(suite.of) else ():
-        found[preset("pair", pair).table.get("stands_for", "")].append(pair)
-    return found
+        pairs[preset("pair", pair).table.get("stands_for", "")].append(pair)
+    return pairs
 
 
 def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference]:
-    """Return the values that the paper prints and that stand beside no measured one."""
+    """Return the values that the paper prints and that have no measured counterpart."""
     stand_ins = _stand_ins(suite)
 
     def is_beside(row: Reference) -> bool:
         forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
         return any(
-            row.metric in point.paper and point.number(row.metric) is not None and each.covers(point)
+            row.metric in point.paper and point.number(row.metric) is not None and form.covers(point)
             for point in points
-            for each in forms
+            for form in forms
         )
 
     return [row for row in reference_of(suite.of) if not is_beside(row)]
 
 
-def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[Verdict]) -> list[str]:
+def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict]) -> list[str]:
     """Return the conclusion of a suite: the speeds of its methods, unless it compares whole curves, and its expectations."""
     speeds = [] if suite.frontier or suite.kind == "profile" else conclusion(summaries)
     return [*speeds, *outcome_counts(judged, suite.is_of_paper)]

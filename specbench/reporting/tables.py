@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from specbench.analysis.chains import NONE
-from specbench.analysis.differences import Line, differences, distinct_titles
 from specbench.analysis.points import PointValue
-from specbench.analysis.rows import Rows, complete
+from specbench.analysis.quality import judged_of, win_rate_values, win_rates
+from specbench.analysis.run_metrics import Records, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import end_to_end_speedup, papers_speedup, speedup
-from specbench.analysis.win_rate import judged_of, win_rate_values, win_rates
 from specbench.errors import ConfigError, NotComparable, hint
 from specbench.machine import hardware
 from specbench.reporting.column import (
@@ -23,6 +21,7 @@ from specbench.reporting.column import (
     CONVENTIONS,
     HUNDREDTHS,
     MOST_GROUPS,
+    NONE,
     QUALITY,
     SCORE_GROUPS,
     SPEED,
@@ -35,12 +34,13 @@ from specbench.reporting.column import (
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
+from specbench.reporting.differences import MergedRow, differences, distinct_titles
 from specbench.runs.run_folder import Judged, read
 
 NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
 ALWAYS = "method"  # the first column of every table
 SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
-POOLED: dict[str, Callable[[Rows, Rows], PointValue]] = {
+POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
     "speedup": speedup, "end_to_end_speedup": end_to_end_speedup, "papers_speedup": papers_speedup
 }  # fmt: skip
 
@@ -57,18 +57,20 @@ class Table:
     rows: list[list[str]]
     keys: tuple[str, ...] = ()
     measured: bool = True  # False for numbers that a paper prints
-    places: int = 1  # columns at the left that say what a row is about
-    comparable: bool = True  # False if rows of several pairs, tasks or temperatures have no place that tells them apart
-    essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, whatever their priority
+    label_columns: int = 1  # columns at the left that say what a row is about
+    comparable: bool = (
+        True  # False if rows of several pairs, tasks or temperatures have no column that distinguishes them
+    )
+    essential: tuple[str, ...] = ()  # keys of columns that stay if the table is too wide, at any priority
 
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
-        known = [row[column] for row in self.rows if row[column] not in ("", NONE)]
-        return column == 0 or 2 * sum(NUMBER.match(cell) is not None for cell in known) < len(known)
+        filled = [row[column] for row in self.rows if row[column] not in ("", NONE)]
+        return column == 0 or 2 * sum(NUMBER.match(cell) is not None for cell in filled) < len(filled)
 
     def compact(self) -> "Table":
         """Return the table without the columns, and the rows, in which no cell has a value."""
-        rows = [row for row in self.rows if any(cell != NONE for cell in row[self.places :])] or self.rows
+        rows = [row for row in self.rows if any(cell != NONE for cell in row[self.label_columns :])] or self.rows
         unused = {i for i in range(1, len(self.heads)) if rows and all(row[i] == NONE for row in rows)}
         return replace(self, rows=rows).without(unused)
 
@@ -103,7 +105,7 @@ class Table:
 
         return replace(
             self, heads=rest(self.heads), rows=list(map(rest, self.rows)), keys=tuple(rest(self.keys)),
-            places=self.places - sum(i < self.places for i in dropped),
+            label_columns=self.label_columns - sum(i < self.label_columns for i in dropped),
         )  # fmt: skip
 
 
@@ -111,7 +113,7 @@ class Table:
 class RunTable:
     """A table of a run's report: its key in `Column.tables`, its title, and the condition under which a run has it.
 
-    `essential` are columns that stay if the table is too wide, whatever their priority: those that the title names.
+    `essential` are columns that stay if the table is too wide, at any priority: those that the title names.
     """
 
     key: str
@@ -189,21 +191,21 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
 
     If all runs have one task, the title names it. `chosen` replaces the measured columns, and keeps the column of the task.
     """
-    lines = [Line(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
+    lines = [MergedRow(s, row) for s in summaries for row in [*ranked(s), *_unmeasured(s)]]
     columns = list(merged_columns(list(summaries)) if chosen is None else chosen)
     differing = differences(lines)
     pairs = differing.pop("pair", None)
-    places = [*(["pair"] if pairs else []), "task", "method", *differing]
-    headings = [*places, *(column.title for column in columns)]
-    keys = (*[""] * len(places), *(column.key for column in columns))
+    leading = [*(["pair"] if pairs else []), "task", "method", *differing]
+    headings = [*leading, *(column.title for column in columns)]
+    keys = (*[""] * len(leading), *(column.key for column in columns))
     rows = []
     for i, (summary, row) in enumerate(lines):
-        place = [summary.task, row.label, *(texts[i] for texts in differing.values())]
+        labels = [summary.task, row.label, *(texts[i] for texts in differing.values())]
         measured = [column.text(summary, row) for column in columns] if row.measured else _failed(row, len(columns))
-        rows.append([*([pairs[i]] if pairs else []), *place, *measured])
+        rows.append([*([pairs[i]] if pairs else []), *labels, *measured])
     names = list(dict.fromkeys(summary.pair for summary in summaries))
     title = names[0] if len(names) == 1 else f"{len(summaries)} runs"
-    table = Table(title, headings, rows, keys, places=len(headings) - len(columns))
+    table = Table(title, headings, rows, keys, label_columns=len(headings) - len(columns))
     if chosen is not None:
         return table
     table, (task, *others) = table.compact(), dict.fromkeys(summary.task for summary in summaries)
@@ -296,8 +298,8 @@ def _columns_in(column: Column, summaries: Sequence[RunSummary]) -> list[Column]
     """Return a column, or the parts that it has in any of the runs."""
     if column.split is None:
         return [column]
-    place = QUALITY if QUALITY in column.tables else SPEED
-    parts = {part.heading: part for summary in summaries for part in column.split(summary, place)}
+    table = QUALITY if QUALITY in column.tables else SPEED
+    parts = {part.heading: part for summary in summaries for part in column.split(summary, table)}
     return list(parts.values())
 
 
@@ -324,7 +326,7 @@ def pooled_table(summaries: Sequence[RunSummary]) -> Table:
         groups[summary.pair, summary.baseline, summary.decoding.temperature].append(summary)
     heads = ["method", "pair", "T", "tasks", "prompts", *(column_of(key).title for key in POOLED)]
     rows = [row for group in groups.values() for row in _pooled_rows(group)]
-    return Table("All runs together", heads, rows, ("method", *[""] * 4, *POOLED), places=5)
+    return Table("All runs together", heads, rows, ("method", *[""] * 4, *POOLED), label_columns=5)
 
 
 def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
@@ -337,17 +339,17 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
     for name in names:
         rows = _together(records, name)
         tasks, prompts = len({summary.task for summary in group}), len({row.prompt for row in rows})
-        place = [name, first.pair, f"{first.decoding.temperature:g}", str(tasks), str(prompts)]
+        labels = [name, first.pair, f"{first.decoding.temperature:g}", str(tasks), str(prompts)]
         if name == first.baseline:
-            yield [*place, *(column_of(key).format.text(1.0) for key in POOLED)]
+            yield [*labels, *(column_of(key).format.text(1.0) for key in POOLED)]
         elif rows:
             values: list[PointValue] = [compute(rows, baseline) for compute in POOLED.values()]
-            yield [*place, *(column_of(key).format.text(value) for key, value in zip(POOLED, values, strict=True))]
+            yield [*labels, *(column_of(key).format.text(value) for key, value in zip(POOLED, values, strict=True))]
         else:
-            yield [*place, *(HUNDREDTHS.text(None) for _ in POOLED)]
+            yield [*labels, *(HUNDREDTHS.text(None) for _ in POOLED)]
 
 
-def _together(records: Mapping[str, Rows], method: str) -> Rows:
+def _together(records: Mapping[str, Records], method: str) -> Records:
     """Return the completed generations of a method in all runs. Ids of samples are unique within a run only."""
     return [
         replace(row, sample=f"{folder}/{row.sample}", same_as=f"{folder}/{row.prompt}")
@@ -359,7 +361,7 @@ def _together(records: Mapping[str, Rows], method: str) -> Rows:
 def _settings(summary: RunSummary) -> tuple[object, ...]:
     """Return what has to be equal, besides the machine: models with engine and placement, methods, sampling."""
     spec, decoding = summary.spec, replace(summary.decoding, max_new_tokens=0, repeats=0)  # these differ by task
-    methods = {label: each.options for label, each in spec.methods.items()}
+    methods = {label: method.options for label, method in spec.methods.items()}
     return spec.pair.models, spec.pair.heads, methods, decoding, spec.device
 
 

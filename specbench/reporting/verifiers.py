@@ -4,17 +4,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.points import Point, PointValue
-from specbench.analysis.theory.sprinting import expected_drafts
+from specbench.analysis.theory import expected_drafts
 from specbench.config.suite import PreparedHead, Suite
-from specbench.reporting.column import HUNDREDTHS, PERCENT, THOUSANDTHS
+from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS
 from specbench.reporting.tables import Table
-
-if TYPE_CHECKING:
-    pass
 
 REPORT = "report.json"
 HALF = 0.5  # the threshold tau_inf of the reports
@@ -35,7 +31,7 @@ class VerifierReport:
 
     @property
     def theorem_tv(self) -> str:
-        """The distance by Theorem 1 as text. Its eta_FP is against the labels q <= p, whatever tau_train is.
+        """The distance by Theorem 1 as text. Its eta_FP is against the labels q <= p for any tau_train.
 
         Older reports have eta_FP against tau_train's labels only, which are the same ones at tau_train = 1.
         """
@@ -99,7 +95,9 @@ def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
     The values are the thresholds `tau_train` and `tau_inf`, and `score_per_second`: the main score divided by the seconds of
     a generation. The best setting is chosen by the latter.
     """
-    return [_with_thresholds(suite, each) if each.method == "sprinter" and not each.group else each for each in points]
+    return [
+        _with_thresholds(suite, point) if point.method == "sprinter" and not point.group else point for point in points
+    ]
 
 
 def _with_thresholds(suite: Suite, point: Point) -> Point:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.chains import alone, under
 from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, preset
 from specbench.errors import ConfigError, MissingAsset
+from specbench.reporting.chain import alone, under
 
 BASELINE = "ar"
 GAMMA = 5  # draft length at which pairs of models are measured

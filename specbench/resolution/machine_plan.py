@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.analysis.predictions import ASSUMED_DRAFTS, FORMULAS, Assumed
+from specbench.analysis.predictions import ASSUMED_DRAFTS, FORMULAS, AssumedRates
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
@@ -27,8 +27,8 @@ RECORD = 16 << 10  # assumed bytes of a stored generation
 HOUR = 3600.0
 LONG = 72 * HOUR  # longer times are given in days
 ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
-FAST = Assumed(acceptance=0.9, deferred=0.0)
-SLOW = Assumed(acceptance=0.5, deferred=1.0)
+FAST = AssumedRates(acceptance=0.9, deferred=0.0)
+SLOW = AssumedRates(acceptance=0.5, deferred=1.0)
 NOTE = (
     "Every time is an estimate; no measurement on a GPU exists yet. Assumptions: a share of the bandwidth and a host time per"
     " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
@@ -244,7 +244,9 @@ def _generation(
     return prefill + output * seconds_per_token(method, baseline.method.roles(), seconds, rates)
 
 
-def seconds_per_token(method: Method, baseline: Sequence[str], seconds: Mapping[str, float], rates: Assumed) -> float:
+def seconds_per_token(
+    method: Method, baseline: Sequence[str], seconds: Mapping[str, float], rates: AssumedRates
+) -> float:
     """Return the mean seconds per token of a method that was never measured.
 
     `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and

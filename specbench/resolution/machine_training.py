@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specbench.analysis.theory import speculation
+from specbench.analysis import theory
 from specbench.config.construct import Table
 from specbench.config.pair import Answers, HeadKind, default_base
 from specbench.config.suite import Preparation, PreparedHead, Suite
@@ -150,7 +150,7 @@ def _forwards(training: _Training, fast: bool) -> dict[str, float]:
     if training.preparation.kind == HeadKind.specdec:
         return {training.base: 2.0, "target": 1.0 + written}
     gamma, a = max(training.number("gamma"), 1), (FAST if fast else SLOW).acceptance
-    rounds = steps / speculation.expectation(speculation.round_lengths(a, gamma))
+    rounds = steps / theory.expectation(theory.round_lengths(a, gamma))
     return {training.base: rounds * gamma, "target": rounds}
 
 

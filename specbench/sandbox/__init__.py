@@ -30,20 +30,19 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.errors import MissingAsset
-from specbench.sandbox import deadline, seccomp
-from specbench.sandbox.deadline import Deadline, RunQueue
-from specbench.sandbox.isolation import NOBODY, Kind, command, interpreters, missing
-from specbench.sandbox.process import Cell, Gone, TooLong
+from specbench.sandbox import process, seccomp
+from specbench.sandbox.isolation import NOBODY, SandboxKind, command, interpreters, missing
+from specbench.sandbox.process import Cell, Deadline, FrameTooLong, ProcessGone, RunQueue
 from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
 
-Wanted = Literal["auto", "bwrap", "unshare", "none"]
+Backend = Literal["auto", "bwrap", "unshare", "none"]
 HELP = "install bubblewrap (0.8 or newer), or type --sandbox none to run without isolation"
-Job = dict[str, str]
+CellJob = dict[str, str]
 WORKER = Path(__file__).with_name("worker.py")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProgramVerdict:
     """`reason` is "passed", or one line that begins with "failed", "timeout" or "crashed"."""
 
     passed: bool
@@ -51,11 +50,11 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """What a check may use. Memory and file size are limits of each process, as is its CPU time, a second above `seconds`."""
 
     # Wall clock, from when both sandboxes are up to the verdict, without the time that this thread and the main threads of
-    # the two workers waited for a CPU, and at most deadline.STRETCH times as long in all. So a timeout means that the program
+    # the two workers waited for a CPU, and at most process.STRETCH times as long in all. So a timeout means that the program
     # computed, slept or blocked for this long, not that the machine was busy.
     seconds: float = 3.0
     memory: int = 512 * 2**20  # bytes of address space
@@ -80,21 +79,21 @@ class Limits:
 class Sandbox:
     """An isolation backend that works on this machine, and the interpreter that it runs."""
 
-    kind: Kind
+    kind: SandboxKind
     python: str
     prefix: str
 
     @classmethod
-    def find(cls, wanted: Wanted = "auto") -> "Sandbox":
+    def find(cls, backend: Backend = "auto") -> "Sandbox":
         """Return the first of bubblewrap and `unshare` that contains a fork bomb here, with an interpreter that it can read.
 
         Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
         Raises MissingAsset, with what was tried and what to do, where nothing works.
         """
-        if wanted == "none":
+        if backend == "none":
             return cls("none", *interpreters()[0])
         tried = []
-        kinds: tuple[Kind, ...] = ("bwrap", "unshare") if wanted == "auto" else (wanted,)
+        kinds: tuple[SandboxKind, ...] = ("bwrap", "unshare") if backend == "auto" else (backend,)
         for kind in kinds:
             wrong = missing(kind) or seccomp.missing()
             for python, prefix in [] if wrong else interpreters():
@@ -108,12 +107,12 @@ class Sandbox:
     @cached_property
     def signature(self) -> str:
         """How, and by which Python, programs are judged."""
-        said = subprocess.run([self.python, "-I", "-V"], capture_output=True, text=True, check=True).stdout
-        return f"sandbox:{self.kind}|python:{said.split()[-1]}"
+        version = subprocess.run([self.python, "-I", "-V"], capture_output=True, text=True, check=True).stdout
+        return f"sandbox:{self.kind}|python:{version.split()[-1]}"
 
     def check(
-        self, program: str, test: str, entry_point: str, preamble: str = "", limits: Limits | None = None
-    ) -> Verdict:
+        self, program: str, test: str, entry_point: str, preamble: str = "", limits: ProgramLimits | None = None
+    ) -> ProgramVerdict:
         """Return whether `check(candidate)`, defined by `test`, returns for the function `entry_point` of `program`.
 
         The tests see `preamble` and what it defines, but for `entry_point`, which is the program's. Arguments and values
@@ -122,8 +121,8 @@ class Sandbox:
         When this returns, nothing of the check is left; under kind "none" a program that kills its parent can survive.
         Raises RuntimeError if a sandbox does not start or does not end, which gives no verdict on the program.
         """
-        limits = limits or Limits()
-        jobs: tuple[Job, Job] = (
+        limits = limits or ProgramLimits()
+        jobs: tuple[CellJob, CellJob] = (
             {"program": program, "entry_point": entry_point},
             {"preamble": preamble, "test": test, "entry_point": entry_point},
         )
@@ -133,7 +132,7 @@ class Sandbox:
                 cell.wait_ready()
             return _referee(cells[0], cells[1], jobs, limits)
 
-    def _cell(self, role: str, limits: Limits, stack: ExitStack) -> Cell:
+    def _cell(self, role: str, limits: ProgramLimits, stack: ExitStack) -> Cell:
         isolated, filter_, scratch = self.kind != "none", seccomp.for_machine(), ""
         if not isolated:
             scratch = str(Path(tempfile.gettempdir()).resolve() / f"specbench-{secrets.token_hex(8)}")
@@ -150,12 +149,16 @@ class Sandbox:
     def weaknesses(self) -> list[str]:
         """Return the protections that this machine lacks and that are not required. Raises RuntimeError as `check` does."""
         with ExitStack() as stack:
-            found = self._cell("program", Limits(), stack).wait_ready()
-        return found if deadline.is_known() else [*found, "no schedstat, so busy machines shorten deadlines"]
+            weaknesses = self._cell("program", ProgramLimits(), stack).wait_ready()
+        return (
+            weaknesses
+            if process.kernel_reports_waits()
+            else [*weaknesses, "no schedstat, so busy machines shorten deadlines"]
+        )
 
     def _wrong(self) -> str:
         """Return the reasons why this sandbox cannot contain a fork bomb; empty if it can."""
-        limits = Limits(seconds=10)
+        limits = ProgramLimits(seconds=10)
         program = f"""\
 import os, time
 
@@ -177,14 +180,16 @@ def bomb():
         return "" if verdict.passed else verdict.reason
 
 
-def _referee(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits) -> Verdict:
+def _referee(program: Cell, tests: Cell, jobs: tuple[CellJob, CellJob], limits: ProgramLimits) -> ProgramVerdict:
     """Carry calls and values between the two, without looking into them, until the tests' side sends its verdict."""
-    with closing(RunQueue(deadline.OWN_QUEUE)) as own:
-        until = Deadline(limits.seconds, (program.waited, tests.waited, own.waited))
+    with closing(RunQueue(process.OWN_QUEUE)) as queue:
+        until = Deadline(limits.seconds, (program.waited, tests.waited, queue.waited))
         return _relay(program, tests, jobs, limits, until)
 
 
-def _relay(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits, until: Deadline) -> Verdict:
+def _relay(
+    program: Cell, tests: Cell, jobs: tuple[CellJob, CellJob], limits: ProgramLimits, until: Deadline
+) -> ProgramVerdict:
     try:
         program.send(json.dumps(jobs[0]).encode(), until)
         wrong = program.receive(until)
@@ -192,22 +197,22 @@ def _relay(program: Cell, tests: Cell, jobs: tuple[Job, Job], limits: Limits, un
             return _failed(wrong)
         tests.send(json.dumps(jobs[1]).encode(), until)
         while True:
-            said = tests.receive(until)
-            if said == b"P":
-                return Verdict(True, "passed")
-            if said[:1] == b"F":
-                return _failed(said[1:])
-            program.send(said[1:], until)
+            frame = tests.receive(until)
+            if frame == b"P":
+                return ProgramVerdict(True, "passed")
+            if frame[:1] == b"F":
+                return _failed(frame[1:])
+            program.send(frame[1:], until)
             tests.send(program.receive(until), until)
     except TimeoutError:
-        return Verdict(False, f"timeout: {limits.seconds:g} s")
-    except Gone as gone:
-        return Verdict(False, f"crashed: the process of the {gone} ended")
-    except TooLong as big:
-        return Verdict(False, f"failed: the {big} sent more than {limits.message} bytes")
+        return ProgramVerdict(False, f"timeout: {limits.seconds:g} s")
+    except ProcessGone as gone:
+        return ProgramVerdict(False, f"crashed: the process of the {gone} ended")
+    except FrameTooLong as big:
+        return ProgramVerdict(False, f"failed: the {big} sent more than {limits.message} bytes")
 
 
-def _failed(said: bytes) -> Verdict:
-    """Whatever the program made of its line, one that can be printed."""
-    line = "".join(c if c.isprintable() else "?" for c in said[:LONGEST_LINE].decode(errors="replace"))
-    return Verdict(False, f"failed: {line}")
+def _failed(message: bytes) -> ProgramVerdict:
+    """Return the failure with a line that can be printed."""
+    line = "".join(c if c.isprintable() else "?" for c in message[:LONGEST_LINE].decode(errors="replace"))
+    return ProgramVerdict(False, f"failed: {line}")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["bwrap", "unshare", "none"]
+SandboxKind = Literal["bwrap", "unshare", "none"]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 NOBODY = 65534
 AS_NOBODY = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]  # a limit on processes does not bind root
@@ -50,13 +50,13 @@ exec "$@"
 
 def interpreters() -> list[tuple[str, str]]:
     """Return (executable, prefix) of the interpreters to try: first the one that runs this package, then the system's."""
-    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    current = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     system = os.path.realpath("/usr/bin/python3")
-    found = [(own, os.path.realpath(sys.base_prefix))]
-    return [*found, (system, "/usr")] if Path(system).exists() and system != own else found
+    candidates = [(current, os.path.realpath(sys.base_prefix))]
+    return [*candidates, (system, "/usr")] if Path(system).exists() and system != current else candidates
 
 
-def missing(kind: Kind) -> str:
+def missing(kind: SandboxKind) -> str:
     """Return the missing tools of a sandbox kind as text."""
     tools = {"none": [], "bwrap": ["bwrap"], "unshare": ["unshare", "setpriv", "mount", "pivot_root"]}[kind]
     tools = [*tools, "setpriv"] if kind == "bwrap" and os.geteuid() == 0 else tools
@@ -64,7 +64,7 @@ def missing(kind: Kind) -> str:
     return f"{' and '.join(absent)} not found" if absent else ""
 
 
-def command(kind: Kind, python: str, prefix: str, scratch: int) -> list[str]:
+def command(kind: SandboxKind, python: str, prefix: str, scratch: int) -> list[str]:
     """Return a command line to which the interpreter's arguments are appended. `scratch` is the size of /tmp in bytes."""
     outside = "" if Path(prefix).is_relative_to("/usr") else prefix
     isolate = {"bwrap": _bwrap, "unshare": _unshare, "none": lambda *_: []}[kind]

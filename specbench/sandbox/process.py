@@ -1,4 +1,7 @@
-"""One side of a check as its parent sees it: frames over a socket, deadlines, and an end that leaves no process."""
+"""One side of a check as its parent sees it: frames over a socket, deadlines, and an end that leaves no process.
+
+A busy machine extends deadlines: the time that tasks waited for a CPU does not count.
+"""
 
 import json
 import os
@@ -7,22 +10,93 @@ import signal
 import socket
 import struct
 import subprocess
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from specbench.sandbox.deadline import Deadline, RunQueue
-
+STRETCH = 10  # a deadline never lies further away than this many times its seconds
+OWN_QUEUE = "/proc/thread-self/schedstat"
 STARTUP = 30.0  # seconds until a sandbox must have started: generous, for a busy machine
 DYING = 10.0  # seconds
 CLEANUP = 2.0  # seconds that a supervisor without a PID namespace gets to end its descendants
 LARGEST_COMPLAINT = 2000  # bytes of the error output of a sandbox that failed to start
 
 
-class Gone(Exception):
+class Deadline:
+    """Ends `seconds` from now on the wall clock, plus what `waits` have grown by until then; at most STRETCH * `seconds`.
+
+    Each of `waits` returns the seconds that one task has waited for a CPU so far. What a program's own processes and threads
+    take from its main thread counts as well, which the bound limits.
+    """
+
+    def __init__(self, seconds: float, waits: Iterable[Callable[[], float]] = ()) -> None:
+        self._seconds, self._waits = seconds, tuple(waits)
+        self._start = time.monotonic()
+        self._waited_before = self._waited()
+        self._end = self._start + seconds
+
+    def remaining(self) -> float:
+        """Return the seconds that are left, more than 0. Raises TimeoutError if the deadline has passed."""
+        now = time.monotonic()
+        if now >= self._end:  # /proc is read only when it could matter
+            granted = self._waited() - self._waited_before
+            self._end = self._start + min(self._seconds + granted, STRETCH * self._seconds)
+        if now >= self._end:
+            raise TimeoutError
+        return self._end - now
+
+    def _waited(self) -> float:
+        return sum(wait() for wait in self._waits)
+
+
+class RunQueue:
+    """The time that one task has waited for a CPU, from the second field of a schedstat file of /proc.
+
+    The file stays open, so that it is never that of another task which got the same id.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._last = 0.0
+        self._descriptor: int | None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # a kernel without CONFIG_SCHED_INFO, or the task has ended
+            self._descriptor = None
+
+    def waited(self) -> float:
+        """Return seconds: the last known value if the task has ended, and 0 if the kernel does not record waits."""
+        if self._descriptor is not None:
+            try:
+                self._last = int(os.pread(self._descriptor, 100, 0).split()[1]) / 1e9
+            except (OSError, IndexError, ValueError):
+                self.close()
+        return self._last
+
+    def close(self) -> None:
+        """Close the file; `waited` still returns the last known value."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def kernel_reports_waits() -> bool:
+    """Return whether this kernel reports how long tasks wait for a CPU."""
+    try:
+        with open(OWN_QUEUE) as file:
+            return any(int(field) for field in file.read().split())  # zeros: sched_info is off
+    except OSError:
+        return False
+
+
+# The process
+
+
+class ProcessGone(Exception):
     """Raised with the name of a process that has ended or closed its socket."""
 
 
-class TooLong(Exception):
+class FrameTooLong(Exception):
     """Raised with the name of a process that announced a frame above the limit."""
 
 
@@ -60,7 +134,7 @@ class Cell:
                 self._first = os.pidfd_open(supervisor)
             self._queue = RunQueue(f"/proc/{_first_child(supervisor)}/schedstat")
             return missing
-        except (Gone, TooLong, OSError, ValueError, IndexError) as error:  # TimeoutError is an OSError
+        except (ProcessGone, FrameTooLong, OSError, ValueError, IndexError) as error:  # TimeoutError is an OSError
             complaint = " ".join(self._complaint().split())
             raise RuntimeError(f"the sandbox did not start: {complaint or type(error).__name__}") from None
 
@@ -73,18 +147,18 @@ class Cell:
         view = memoryview(struct.pack(">I", len(data)) + data)
         while view:
             try:
-                self._socket.settimeout(deadline.left())
+                self._socket.settimeout(deadline.remaining())
                 view = view[self._socket.send(view) :]
             except TimeoutError:
-                deadline.left()  # raises, unless the deadline was extended
+                deadline.remaining()  # raises, unless the deadline was extended
             except (BrokenPipeError, ConnectionResetError):
-                raise Gone(self._name) from None
+                raise ProcessGone(self._name) from None
 
     def receive(self, deadline: Deadline) -> bytes:
         """Return the next frame. Raises TimeoutError, Gone, and TooLong."""
         (size,) = struct.unpack(">I", self._read(4, deadline))
         if size > self._longest:
-            raise TooLong(self._name)
+            raise FrameTooLong(self._name)
         return self._read(size, deadline)
 
     def kill(self) -> None:
@@ -127,15 +201,15 @@ class Cell:
         data = bytearray()
         while len(data) < size:
             try:
-                self._socket.settimeout(deadline.left())
+                self._socket.settimeout(deadline.remaining())
                 part = self._socket.recv(min(size - len(data), 1 << 20))
             except TimeoutError:
-                deadline.left()  # raises, unless the deadline was extended
+                deadline.remaining()  # raises, unless the deadline was extended
                 continue
             except ConnectionResetError:
                 part = b""
             if not part:
-                raise Gone(self._name)
+                raise ProcessGone(self._name)
             data += part
         return bytes(data)
 

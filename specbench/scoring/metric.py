@@ -50,7 +50,7 @@ class Combiner(NamedTuple):
 
 
 def combiner(name: str) -> Combiner:
-    """Raises ValueError for a name that is none."""
+    """Return the combiner of a name. Raises ValueError for an unknown one."""
     if name.startswith("pass@"):
         k = int(name.removeprefix("pass@"))
         return Combiner(
@@ -74,12 +74,12 @@ def table(name: str, scored: Sequence[Scored]) -> np.ndarray:
     """Return the rows of all prompts, (prompts, d + 1), the last column the number of the prompt's group."""
     values: dict[str, list[float | list[float]]] = defaultdict(list)
     groups: dict[str, int] = {}
-    places: dict[str, int] = {}
-    for each in scored:
-        values[each.sample].append(each.value)
-        places[each.sample] = groups.setdefault(each.group, len(groups))
+    group_of: dict[str, int] = {}
+    for generation in scored:
+        values[generation.sample].append(generation.value)
+        group_of[generation.sample] = groups.setdefault(generation.group, len(groups))
     rows = combiner(name).rows
-    return np.array([[*rows(each), places[sample]] for sample, each in values.items()], dtype=float)
+    return np.array([[*rows(repeats), group_of[sample]] for sample, repeats in values.items()], dtype=float)
 
 
 def pass_at(k: int, n: int, right: float) -> float:
@@ -115,7 +115,7 @@ def _macro(rows: np.ndarray) -> float:
 
 
 def _bleu(rows: np.ndarray) -> float:
-    """Corpus BLEU from lengths, matched and possible n-grams: sacreBLEU's own formula."""
+    """Return corpus BLEU from lengths, matched and possible n-grams: sacreBLEU's own formula."""
     from sacrebleu.metrics.bleu import BLEU
 
     length, reference, *ngrams = rows[:, :-1].sum(axis=0).astype(int).tolist()
@@ -125,15 +125,16 @@ def _bleu(rows: np.ndarray) -> float:
 
 
 def _chrf(rows: np.ndarray, beta: float = 2.0) -> float:
-    """Corpus chrF++ (Popović 2017): F_beta of precision and recall, each averaged over the orders that both sides have.
+    """Return corpus chrF++ (Popović 2017): F_beta of precision and recall.
 
-    Statistics are (n-grams of the text, of the reference, matched) by order.
+    Each is averaged over the orders that both sides have. Statistics
+    are (n-grams of the text, of the reference, matched) by order.
     """
     sums = rows[:, :-1].sum(axis=0).reshape(-1, 3)
-    made, wanted, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
+    made, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
     if not matched.sum():
         return 0.0
-    precision, recall = (matched / made).mean(), (matched / wanted).mean()
+    precision, recall = (matched / made).mean(), (matched / expected).mean()
     return float((1 + beta**2) * precision * recall / (beta**2 * precision + recall))
 
 

@@ -18,17 +18,15 @@ from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence
 from specbench.models.heads import AcceptanceHead, LengthHead
 from specbench.models.loaded_pair import LoadedPair
-from specbench.training import roc
-from specbench.training.fitting import fit, outcome
-from specbench.training.outputs import sampler_of
+from specbench.training.fitting import fit, outcome, roc_curve, roc_summary
 from specbench.training.recipes import DraftRollout, Recipe
-from specbench.training.shards import Rows, chosen
-from specbench.training.texts import Text, masks, steps_within
+from specbench.training.shards import Columns, chosen
+from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
 
 
-def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
+def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
     The text is the target's output, or the reference answer. At each position the draft draws a token y, whose label is
@@ -47,13 +45,13 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
         else:
             written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
         read, start = ids + written[:-1], len(ids) - 1
-        q, p = (confidence(each.score(read, start)) for each in (draft, target))  # (n, V)
+        q, p = (confidence(model.score(read, start)) for model in (draft, target))  # (n, V)
         y = sampler.choose(q).unsqueeze(1)  # (n, 1)
         label = (p.gather(1, y) / q.gather(1, y)).clamp(max=1.0).squeeze(1)
         target_turn = torch.tensor([1.0 - MIXED, MIXED], device=q.device).expand(len(y), 2)
         keeps = sampler.choose(target_turn) == 0  # (n,)
-        own = torch.tensor(written, device=q.device)
-        mix = read_tokens(torch.where(keeps, y.squeeze(1), own))
+        text_tokens = torch.tensor(written, device=q.device)
+        mix = read_tokens(torch.where(keeps, y.squeeze(1), text_tokens))
         state = draft.hidden(ids + mix, len(ids)).float()  # (n, H), of the mixed tokens
     return {"state": state[keeps].cpu(), "label": label[keeps].float().cpu()}
 
@@ -76,7 +74,7 @@ class _RecordingRule(Rule):
         return False
 
 
-def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
+def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted.
 
     Each round follows the tokens that the round before committed, or as many of the reference answer.
@@ -107,21 +105,21 @@ def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Rows:
     return {"inputs": torch.cat(inputs).cpu() if inputs else torch.empty(0, 12), "label": torch.tensor(labels)}
 
 
-def train_specdec(rows: Rows, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, Table]:
+def train_specdec(rows: Columns, recipe: Recipe, seed: int) -> tuple[AcceptanceHead, Table]:
     """Return the head fitted to rows, and its report on the test texts (a label above 1/2 counts as acceptable)."""
     torch.manual_seed(seed)
     head = AcceptanceHead(hidden=rows["state"].shape[1])
     return head, _fitted(head, rows, "state", recipe, seed)
 
 
-def train_dsl(rows: Rows, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
+def train_dsl(rows: Columns, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
     """Return the classifier fitted to rows, and its report on the test texts."""
     torch.manual_seed(seed)
     head = LengthHead()
     return head, _fitted(head, rows, "inputs", recipe, seed)
 
 
-def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: Recipe, seed: int) -> Table:
+def _fitted(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: Recipe, seed: int) -> Table:
     """Fit a head to a column of the rows. Returns its report on the test texts."""
     score = head.logits_of_features if isinstance(head, LengthHead) else head
     parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}
@@ -130,6 +128,6 @@ def _fitted(head: AcceptanceHead | LengthHead, rows: Rows, column: str, recipe: 
     with torch.no_grad():
         scores = score(ready["test"][0]).sigmoid()
     labels = (ready["test"][1] > 0.5).float()
-    report = roc.summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
+    report = roc_summary(scores.numpy(), labels.numpy(), parts["test"]["text"].numpy(), 0.5)
     report |= outcome(losses, recipe)
-    return report | {"curve": roc.curve(scores.numpy(), labels.numpy())}
+    return report | {"curve": roc_curve(scores.numpy(), labels.numpy())}

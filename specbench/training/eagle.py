@@ -1,4 +1,4 @@
-"""Training of an EAGLE-1 head: features of the base, then regression on them.
+"""Training of an EAGLE-1 head: features of the base along whole texts, on disk, then regression on them.
 
 See Li et al. 2024, Section 4.2; docs/papers/drafting.md, EAGLE-1.
 """
@@ -9,7 +9,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor
 
 from specbench.analysis.intervals import interval_of_sums
@@ -27,22 +28,135 @@ from specbench.models.heads import EagleHead
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
-from specbench.training.budget import Budget
-from specbench.training.eagle_rows import Batch, Sequences, Span, spans_of
 from specbench.training.fitting import is_falling
-from specbench.training.recipes import MOST_EPOCHS, EagleRecipe, Split
-from specbench.training.shards import Shards
-from specbench.training.texts import split_of
+from specbench.training.recipes import MOST_EPOCHS, Budget, EagleRecipe, Split
+from specbench.training.shards import Columns, Shards
+from specbench.training.texts import Text, split_of
 
+COLUMNS = ("token", "feature", "own")
 CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200
 COMPARED = 0.75  # share of the steps after which the validation loss is first computed
 TIMED_STEPS = 10  # steps that are timed to choose the number of steps within the budget
 
 
-class Checkpoint(TypedDict):
-    """An interrupted training: what was trained, the number of all and of finished steps, what limits them, the validation
-    loss after COMPARED of them, and the states, that of the random numbers for the noise included.
+@dataclass(frozen=True)
+class TextSpan:
+    """The rows of a text: a file and the first and last row, exclusive. `continues` if the text does after its prompt."""
+
+    number: int
+    path: Path
+    first: int
+    end: int
+    continues: bool
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return self.end - self.first
+
+    def rows(self) -> Columns:
+        """Read the rows."""
+        with safe_open(self.path, "pt") as file:
+            return {key: file.get_slice(key)[self.first : self.end] for key in COLUMNS}
+
+
+def spans_of(shards: Shards) -> list[TextSpan]:
+    """Return the texts of collected rows in order. Features are not read."""
+    spans = []
+    for path in shards.paths:
+        with safe_open(path, "pt") as file:
+            text, in_answer = file.get_tensor("text"), file.get_tensor("own")
+        ends = torch.tensor([-1])
+        bounds = torch.nonzero(torch.diff(text, prepend=ends, append=ends)).squeeze(1).tolist()
+        for a, b in itertools.pairwise(bounds):
+            spans.append(TextSpan(int(text[a]), path, a, b, bool(in_answer[a + 1 : b].any())))
+    return spans
+
+
+def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
+    """Return the rows of a text, of at most `most` tokens.
+
+    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt. Features
+    are in half precision, or in the base's own precision if that is a half one.
+    """
+    models = pair.open(text.prompt)
+    session, ids = models[base], list(models.ids)
+    whole = (ids + text.rest)[: min(most, pair.window_of(pair.models).length or most)]
+    session.keeps_hidden = True
+    features = session.hidden(whole, 0)  # (n, H)
+    in_answer = torch.arange(len(whole)) >= len(ids)
+    halves = features if features.dtype != torch.float32 else features.half()
+    return {"token": torch.tensor(whole), "feature": halves.cpu(), "own": in_answer}
+
+
+@dataclass(frozen=True)
+class EagleBatch:
+    """Padded texts.
+
+    They have tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts (b, n).
+    """
+
+    tokens: Tensor
+    features: Tensor
+    targets: Tensor
+    counts: Tensor
+
+
+class Sequences:
+    """The texts of some spans, with batches of texts of similar length. Rows are read from disk for each batch."""
+
+    def __init__(self, spans: Iterable[TextSpan], device: torch.device) -> None:
+        self._spans = sorted((span for span in spans if span.length > 2), key=lambda span: span.length)
+        self._device = device
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self._spans)
+
+    @property
+    def continues(self) -> bool:
+        """Whether any text continues after its prompt."""
+        return any(span.continues for span in self._spans)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all texts."""
+        return sum(span.length for span in self._spans)
+
+    def batches(self, size: int, rng: random.Random) -> list[list[TextSpan]]:
+        """Return groups of texts, at most `size` tokens each including padding, in random order."""
+        groups: list[list[TextSpan]] = [[]]
+        for span in self._spans:
+            if groups[-1] and (len(groups[-1]) + 1) * span.length > size:
+                groups.append([])
+            groups[-1].append(span)
+        rng.shuffle(groups)
+        return [group for group in groups if group]
+
+    def padded(self, group: Sequence[TextSpan]) -> EagleBatch:
+        """Return a group of texts as a batch."""
+        rows = [span.rows() for span in group]
+        n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
+        tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
+        features, targets = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
+        for i, columns in enumerate(rows):
+            m = len(columns["token"]) - 1
+            tokens[i, :m] = columns["token"][1:]
+            features[i, :m] = columns["feature"][:-1].float()
+            targets[i, :m] = columns["feature"][1:].float()
+            counts[i, :m] = columns["own"][1:]
+        return EagleBatch(*(tensor.to(self._device) for tensor in (tokens, features, targets, counts)))
+
+
+# Training
+
+
+class TrainingCheckpoint(TypedDict):
+    """An interrupted training.
+
+    It has what was trained, the number of all and of finished steps, what limits them, the validation loss after COMPARED
+    of them, and the states, that of the random numbers for the noise included.
     """
 
     identity: str
@@ -71,17 +185,17 @@ class EagleTraining:
     observer: Observer
     keep: bool = True
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> TrainingCheckpoint | None:
         """Read the checkpoint of an interrupted training of the same kind; None if there is none, or if it is damaged."""
         path = self.folder / CHECKPOINT
         try:
-            kept: Checkpoint | None = (
+            checkpoint: TrainingCheckpoint | None = (
                 torch.load(path, weights_only=True, map_location=self.pair.device) if path.exists() else None
             )
         except UNREADABLE:
             return None
-        is_whole = kept is not None and kept.keys() == Checkpoint.__required_keys__
-        return kept if kept and is_whole and kept["identity"] == self.identity else None
+        is_whole = checkpoint is not None and checkpoint.keys() == TrainingCheckpoint.__required_keys__
+        return checkpoint if checkpoint and is_whole and checkpoint["identity"] == self.identity else None
 
     @property
     def identity(self) -> str:
@@ -89,7 +203,9 @@ class EagleTraining:
         return json.dumps({"recipe": asdict(self.recipe), "about": self.about}, sort_keys=True)
 
 
-def train(training: EagleTraining, shards: Shards, checkpoint: Checkpoint | None = None) -> tuple[EagleHead, Table]:
+def train(
+    training: EagleTraining, shards: Shards, checkpoint: TrainingCheckpoint | None = None
+) -> tuple[EagleHead, Table]:
     """Fit a head to collected rows, from a checkpoint if there is one. Returns it, and its report on the test texts.
 
     Rows are read from disk batch by batch.
@@ -145,7 +261,7 @@ class _Fit:
         self._earlier: float | None = None
         self.head.train()
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: TrainingCheckpoint) -> None:
         """Continue from a checkpoint, with its number of steps."""
         self.head.load_state_dict(checkpoint["head"])
         self._optimizer.load_state_dict(checkpoint["optimizer"])
@@ -164,7 +280,7 @@ class _Fit:
             start = time.perf_counter()
             self.step()
             seconds.append(time.perf_counter() - start)
-        possible = self.done + int(budget.left / statistics.median(seconds))
+        possible = self.done + int(budget.remaining / statistics.median(seconds))
         if possible < self.epoch:
             raise ConfigError(
                 f"the budget allows {possible} of the {self.epoch} steps of one epoch; help: a larger --minutes, or fewer"
@@ -179,8 +295,8 @@ class _Fit:
         self.done += 1
         recipe = self.recipe
         warm = min(self.done / (recipe.warm_up or max(self.total // 20, 1)), 1.0)
-        for each in self._optimizer.param_groups:
-            each["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
         losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe.noise)
         self._optimizer.zero_grad()
         loss = losses.regression.mean() + recipe.ce * losses.cross_entropy.mean()
@@ -195,7 +311,7 @@ class _Fit:
     def _save(self) -> None:
         """Write a checkpoint."""
         path = self._training.folder / CHECKPOINT
-        state = Checkpoint(
+        state = TrainingCheckpoint(
             identity=self._training.identity, total=self.total, done=self.done, ended=self._ended, earlier=self._earlier,
             head=self.head.state_dict(), optimizer=self._optimizer.state_dict(),
             noise=_random_state(self._training.pair.device),
@@ -233,13 +349,13 @@ class _Fit:
         }
 
 
-def _split(spans: Sequence[Span], split: Split, training: EagleTraining) -> Sequences:
+def _split(spans: Sequence[TextSpan], split: Split, training: EagleTraining) -> Sequences:
     """Return the texts of a split."""
     seed = training.recipe.seed
     return Sequences((span for span in spans if split_of(span.number, seed) == split), training.pair.device)
 
 
-def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[Span]]:
+def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[TextSpan]]:
     """Yield every step's texts without end; reproducible."""
     for epoch in itertools.count():
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))
@@ -271,17 +387,17 @@ class Losses(NamedTuple):
     text: Tensor
 
 
-def losses_of(head: EagleHead, base: Session, batch: Batch, noise: float) -> Losses:
+def losses_of(head: EagleHead, base: Session, batch: EagleBatch, noise: float) -> Losses:
     """Return the losses of a head on a batch, with uniform noise of a width on the features."""
-    given = batch.features
+    noisy = batch.features
     if noise:
-        given = given + (torch.rand_like(given) - 0.5) * noise * 512 / given.shape[1]
-    made = head(batch.tokens, given)[batch.counts]  # (m, H)
-    wanted = batch.wanted[batch.counts]
-    p = base.logits_of(wanted).softmax(-1)
+        noisy = noisy + (torch.rand_like(noisy) - 0.5) * noise * 512 / noisy.shape[1]
+    made = head(batch.tokens, noisy)[batch.counts]  # (m, H)
+    targets = batch.targets[batch.counts]
+    p = base.logits_of(targets).softmax(-1)
     log_q = base.logits_of(made).log_softmax(-1)
     return Losses(
-        F.smooth_l1_loss(made, wanted, reduction="none").mean(-1),
+        F.smooth_l1_loss(made, targets, reduction="none").mean(-1),
         -(p * log_q).sum(-1),
         torch.minimum(p, log_q.detach().exp()).sum(-1),
         batch.counts.nonzero()[:, 0],
@@ -296,9 +412,9 @@ def losses_by_text(head: EagleHead, base: Session, texts: Sequences, batch: int)
     sums = []
     with torch.no_grad():
         for group in texts.batches(batch, random.Random(0)):
-            found = losses_of(head, base, texts.padded(group), noise=0.0)
-            columns = torch.stack([*found[:3], torch.ones_like(found.overlap)], 1)  # (m, 4)
-            sums.append(columns.new_zeros(len(group), 4).index_add_(0, found.text, columns))
+            losses = losses_of(head, base, texts.padded(group), noise=0.0)
+            columns = torch.stack([*losses[:3], torch.ones_like(losses.overlap)], 1)  # (m, 4)
+            sums.append(columns.new_zeros(len(group), 4).index_add_(0, losses.text, columns))
     table = torch.cat(sums).cpu().numpy().astype(np.float64) if sums else np.zeros((0, 4))
-    kept: np.ndarray = table[table[:, 3] > 0]
-    return kept
+    answered: np.ndarray = table[table[:, 3] > 0]
+    return answered

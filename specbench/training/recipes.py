@@ -1,9 +1,13 @@
-"""Recipes of heads: how training rows are collected, and how a head is fitted to them. Needs no torch, for `train --help`.
+"""Recipes of heads: how rows are collected, how a head is fitted to them, and the time for both.
+
+Needs no torch, for `train --help`.
 
 The user's keys are `--set recipe.KEY=VALUE`. `meaning_of` returns what `specbench train --help` says of a key.
 """
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +26,7 @@ SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")  #
 AUTHORS_SHARE = 0.7  # of the rows that train, where they are split as SPRINTER's authors split them
 MOST_EPOCHS = 40  # of an EAGLE head, where the recipe sets none
 WIDE, NARROW = (4096, 3e-5), (192, 2e-3)  # (width, learning rate): EAGLE's paper, and the bundled target
+COLLECTING = 0.5  # share of the budget for the models' outputs
 
 
 def key(default: Any, meaning: str) -> Any:
@@ -166,28 +171,28 @@ def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
     """Return the keys of a kind's recipe, with their defaults and meanings."""
     parts = (FinetuneRecipe(),) if kind == TrainKind.finetune else RECIPES[HeadKind(kind)]
     return {
-        each.name: (getattr(part, each.name), meaning_of(each))
+        attribute.name: (getattr(part, attribute.name), meaning_of(attribute))
         for part in parts
-        for each in fields(part)
-        if each.name not in FIXED
+        for attribute in fields(part)
+        if attribute.name not in FIXED
     }
 
 
-def recipe_of(kind: HeadKind, pair: Pair, own: Table) -> Table:
+def recipe_of(kind: HeadKind, pair: Pair, changes: Table) -> Table:
     """Return the keys of a recipe that differ from the kind's defaults: the pair's, replaced by the user's or the suite's."""
-    return {**pair.defaults.train.get(kind.value, {}), **own}
+    return {**pair.defaults.train.get(kind.value, {}), **changes}
 
 
-def whole_recipe(kind: HeadKind, pair: Pair, own: Table) -> Table:
+def whole_recipe(kind: HeadKind, pair: Pair, changes: Table) -> Table:
     """Return all keys of a recipe: `recipe_of` over the kind's defaults."""
-    return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, own)}
+    return {**{key: value for key, (value, _) in keys_of(kind).items()}, **recipe_of(kind, pair, changes)}
 
 
 def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
     if kind == HeadKind.eagle:
         return recipe["most"], recipe["temperature"]
-    return tuple(recipe[each.name] for each in fields(RECIPES[kind][0]) if each.name not in FIXED)
+    return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 
 def training_share(recipe: Table) -> float:
@@ -195,9 +200,9 @@ def training_share(recipe: Table) -> float:
     return AUTHORS_SHARE if recipe.get("split") == "rows" else SPLITS.count("train") / len(SPLITS)
 
 
-def meaning_of(each: "Field[Any]") -> str:
+def meaning_of(attribute: "Field[Any]") -> str:
     """Return what a field of a recipe means."""
-    return str(each.metadata[MEANING])
+    return str(attribute.metadata[MEANING])
 
 
 def _rate_at(width: int) -> float:
@@ -205,3 +210,35 @@ def _rate_at(width: int) -> float:
     (wide, low), (narrow, high) = WIDE, NARROW
     share = math.log(min(max(width, narrow), wide) / narrow) / math.log(wide / narrow)
     return float(high * (low / high) ** share)
+
+
+# The time that the training of a head may take
+
+
+class Budget:
+    """A time limit in minutes, 0 for none, counted from construction.
+
+    Half of it is for collecting the models' outputs. `clock` returns seconds.
+    """
+
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = 60.0 * minutes if minutes else math.inf
+        self._clock, self._start = clock, clock()
+
+    @property
+    def is_limited(self) -> bool:
+        return self._seconds < math.inf
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that are left, at least 0."""
+        return max(self._seconds - self.spent, 0.0)
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the start."""
+        return self._clock() - self._start
+
+    def ends_collecting(self) -> bool:
+        """Return whether the share for collecting is used up."""
+        return self.spent >= COLLECTING * self._seconds

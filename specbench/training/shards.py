@@ -1,7 +1,8 @@
-"""Rows on disk, in shards, so that an interrupted collection resumes and rows need not fit into memory."""
+"""Rows on disk, in shards, so that an interrupted collection resumes and rows need not fit into memory; and their size."""
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specbench.config.construct import Table
+from specbench.errors import ConfigError
 from specbench.files import named, write
 from specbench.training.texts import Text
 
 SHARD = 20  # texts per file
-Rows = dict[str, Tensor]  # columns of one length; `text` holds each row's text
+Columns = dict[str, Tensor]  # columns of one length; `text` holds each row's text
+OTHER_BYTES = 17  # of a token: its id, its text's number, and whether it is in the answer
+FEATURE_BYTES = 2  # of each number of a feature
+GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Shards:
     paths: tuple[Path, ...]
     texts: int
 
-    def rows(self) -> Rows:
+    def rows(self) -> Columns:
         """Read all rows into memory."""
         return joined([load_file(path) for path in self.paths])
 
@@ -47,7 +52,7 @@ def missing(folder: Path, texts: Sequence[Text]) -> list[Text]:
 def collected(
     folder: Path,
     texts: Sequence[Text],
-    make: Callable[[Sequence[Text]], Iterable[Rows]],
+    make: Callable[[Sequence[Text]], Iterable[Columns]],
     settings: Table,
     advance: Callable[[], None],
     ends: Callable[[], bool] = lambda: False,
@@ -80,14 +85,14 @@ def collected(
 
 
 def _write(
-    path: Path, texts: Sequence[Text], make: Callable[[Sequence[Text]], Iterable[Rows]], advance: Callable[[], None]
+    path: Path, texts: Sequence[Text], make: Callable[[Sequence[Text]], Iterable[Columns]], advance: Callable[[], None]
 ) -> bool:
     """Write the rows of the texts of a shard. Returns whether there are any."""
     rows = []
     for text, made in zip(texts, make(texts), strict=True):
         rows.append(made | {"text": torch.full((len(next(iter(made.values()))),), text.number)})
         advance()
-    whole = joined([each for each in rows if len(each["text"])])
+    whole = joined([columns for columns in rows if len(columns["text"])])
     part = path.with_suffix(".part")
     with named(path):
         save_file({key: column.contiguous() for key, column in whole.items()}, part)
@@ -115,11 +120,54 @@ def _text_of(settings: Table) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Concatenate rows."""
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
-def chosen(rows: Rows, where: Tensor) -> Rows:
+def chosen(rows: Columns, where: Tensor) -> Columns:
     """Return the rows at indices or of a mask."""
     return {key: column[where] for key, column in rows.items()}
+
+
+# The size of the features of an EAGLE head, before they are collected
+
+
+def token_bytes(width: int) -> int:
+    """Return the bytes of a token's row, for a base model of this width."""
+    return FEATURE_BYTES * width + OTHER_BYTES
+
+
+def tokens_of(texts: Iterable[Text], most: int, generated: bool) -> int:
+    """Return the number of tokens of texts with their answers, of at most `most` tokens each.
+
+    For answers that are to be generated, it is the largest possible number.
+    """
+    lengths = (len(text.prompt) + (text.max_new_tokens if generated else len(text.rest)) for text in texts)
+    return sum(min(length, most) for length in lengths)
+
+
+def size_plan(count: int, size: int, generated: bool, is_limited: bool, folder: Path) -> str:
+    """Return a sentence on the bytes of the features of `count` texts, and on the free space.
+
+    Raises ConfigError if the disk is certainly too small: the size is exact, and no time limit ends the collection earlier.
+    """
+    free, most = free_bytes(folder), "at most " if generated else ""
+    text = f"features of {count} texts take {most}{gb(size)} in {folder}; {gb(free)} are free"
+    if size <= free:
+        return text
+    text += "; help: a smaller --limit or recipe.most, or --rows FOLDER on another disk"
+    if not generated and not is_limited:
+        raise ConfigError(text)
+    return f"! {text}"
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes of the disk of a folder, which need not exist."""
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free
+
+
+def gb(size: float) -> str:
+    """Return a number of bytes in GB."""
+    return f"{size / GB:,.1f} GB" if size >= GB / 10 else f"{size / GB:.4f} GB"

@@ -18,12 +18,10 @@ from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import Verifier
 from specbench.models.heads.classifiers import FEATURES
 from specbench.models.loaded_pair import LoadedPair, Models
-from specbench.training import roc
-from specbench.training.fitting import error_rate, fit, loss_of, outcome
-from specbench.training.outputs import sampler_of
+from specbench.training.fitting import error_rate, fit, loss_of, outcome, roc_curve, roc_rates, roc_summary
 from specbench.training.recipes import AUTHORS_SHARE, PrefixRollout, Split, SprinterRecipe
-from specbench.training.shards import Rows, chosen, joined
-from specbench.training.texts import Text, masks, steps_within
+from specbench.training.shards import Columns, chosen, joined
+from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
 THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
@@ -33,7 +31,7 @@ LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of t
 SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
 
 
-def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Rows:
+def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
@@ -67,19 +65,20 @@ def _rollout(
     tokens, drafted = [], []
     while len(tokens) < rollout.steps and not (tokens and tokens[-1] in eos):
         read = ids + tokens
-        q_logits, p_logits = (each.score(read, len(read) - 1) for each in (draft, target))  # (1, V)
+        q_logits, p_logits = (model.score(read, len(read) - 1) for model in (draft, target))  # (1, V)
         x = read_tokens(sampler.draw(q_logits)[0])
         drafted += x
-        q, p = (float(confidence(each)[0, x[0]]) for each in (q_logits, p_logits))
+        q, p = (float(confidence(logits)[0, x[0]]) for logits in (q_logits, p_logits))
         tokens += x if q <= ACCEPTABLE * p else read_tokens(sampler.draw(p_logits)[0])
     return tokens, drafted
 
 
 def _read(
     models: Models, tokens: list[int], drafted: list[int], rollout: PrefixRollout, sampler: Sampler, kind: int
-) -> Rows:
-    """Return rows at every prefix of `tokens` after the prompt, with one forward per model. The bare prompt counts as
-    an original prefix.
+) -> Columns:
+    """Return rows at every prefix of `tokens` after the prompt, with one forward per model.
+
+    The bare prompt counts as an original prefix.
     """
     ids = list(models.ids)
     read, start = ids + tokens[:-1], len(ids) - 1
@@ -98,21 +97,21 @@ def _read(
     return {key: column[0 if kind == 0 else 1 :].cpu() for key, column in rows.items()}
 
 
-def balanced(rows: Rows, seed: int) -> Rows:
+def balanced(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
-    places = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
-    least = min(len(each) for each in places if len(each))
-    kept = [each[torch.randperm(len(each), generator=generator)[:least]] for each in places]
-    return chosen(rows, torch.cat(kept).sort().values)
+    positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
+    least = min(len(indices) for indices in positions if len(indices))
+    picks = [indices[torch.randperm(len(indices), generator=generator)[:least]] for indices in positions]
+    return chosen(rows, torch.cat(picks).sort().values)
 
 
-def labels_of(rows: Rows, threshold: float) -> Tensor:
+def labels_of(rows: Columns, threshold: float) -> Tensor:
     """Return 1 for acceptable draft tokens: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
     return (rows["q"] <= threshold * rows["p"]).float()
 
 
-def _inputs(head: Verifier, rows: Rows) -> Tensor:
+def _inputs(head: Verifier, rows: Columns) -> Tensor:
     """Return `Verifier.inputs` from columns that hold q(x) and the entropy instead of the distributions."""
     parts = {
         "state": rows["state"],
@@ -138,7 +137,7 @@ class Fitting:
     is_sampled: bool = True
 
 
-def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
+def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and its report on the test texts: `evaluated` and how the fit ended."""
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -151,15 +150,15 @@ def train(rows: Rows, features: str, threshold: float, fitting: Fitting) -> tupl
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
     validate = error_rate if by_rows else loss_of
     losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe, validate)
-    found = evaluated(head, parts["test"], fitting.is_sampled)
-    curve = found.pop("curve")
-    report = {**found, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
+    results = evaluated(head, parts["test"], fitting.is_sampled)
+    curve = results.pop("curve")
+    report = {**results, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
     if by_rows:
         report |= {"split": LEAKING, "validation_error": report.pop("validation_loss")}
     return head, report | {"curve": curve}
 
 
-def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
+def evaluated(head: Verifier, test: Columns, is_sampled: bool) -> Table:
     """Return the rates of a verifier on rows that it was not trained on, and its ROC curve.
 
     `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
@@ -173,15 +172,15 @@ def evaluated(head: Verifier, test: Rows, is_sampled: bool) -> Table:
     with torch.no_grad():
         scores = head(_inputs(head, test)).sigmoid()
     labels = labels_of(test, head.settings["threshold"]).numpy()
-    report = roc.summary(scores.numpy(), labels, test["text"].numpy(), HALF)
+    report = roc_summary(scores.numpy(), labels, test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
     report["draft_tv"] = float(test["tv"].mean())
     if is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["ratio_eta_fp"] = roc.rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
+        report["ratio_eta_fp"] = roc_rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
         if head.parts == ["state"]:
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
-    return {**report, "curve": roc.curve(scores.numpy(), labels)}
+    return {**report, "curve": roc_curve(scores.numpy(), labels)}
 
 
 def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
@@ -193,7 +192,7 @@ def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
 
 
 def compare(
-    rows: Rows, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
+    rows: Columns, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
 ) -> dict[tuple[str, float], tuple[Verifier, Table]]:
     """Return a verifier and its report for each set of features at each tau_train."""
     out = {}

@@ -1,18 +1,21 @@
-"""Training texts: prompts and their continuations as token ids, split by text."""
+"""Training texts: prompts and their continuations as token ids, split by text, and the outputs of models for them."""
 
 import hashlib
 import itertools
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.task import Message, Sample, Task
+from specbench.decoding.loop import GenerationLimits
+from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
 from specbench.models.loaded_pair import LoadedPair
 from specbench.training.recipes import SPLITS, Split
@@ -55,14 +58,14 @@ class Texts:
     def held_out(self, seed: int) -> "list[Text]":
         """Return the texts that no head was trained or chosen on: those of the test split, one of each task in turn."""
         by_task: dict[str, list[Text]] = {}
-        for each in self.texts:
-            if split_of(each.number, seed) == "test":
-                by_task.setdefault(each.task, []).append(each)
+        for text in self.texts:
+            if split_of(text.number, seed) == "test":
+                by_task.setdefault(text.task, []).append(text)
         return [text for turn in itertools.zip_longest(*by_task.values()) for text in turn if text]
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """A task whose texts a head is trained on, and the source of its rows. `word` is how the user named the task."""
 
     name: str
@@ -76,28 +79,27 @@ class Source:
         return self.source not in ("hub", "synthetic")
 
 
-def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, seed: int) -> Texts:
-    """Return `count` texts (0: all) of these tasks in equal shares, in random order, without the first `skip` rows of
-    each.
+def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int, seed: int) -> Texts:
+    """Return `count` texts (0: all) of these tasks in equal shares, in random order.
 
-    Raises ConfigError if too few are left.
+    The first `skip` rows of each task are left out. Raises ConfigError if too few remain.
     """
     rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
     hashes: list[str] = []
-    found: list[tuple[list[int], list[int], Sample, Source]] = []
-    for each in tasks:
-        task = each.task
-        rows, pairs = task.texts(each.source)
+    items: list[tuple[list[int], list[int], Sample, TaskSource]] = []
+    for source in tasks:
+        task = source.task
+        rows, pairs = task.texts(source.source)
         hashes.append(rows.sha256)
         dialogues: Sequence[list[Message] | None] = task.dialogues(rows.rows) or [None] * len(pairs)
-        kept = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
-        rng.shuffle(kept)
-        for sample, after, dialogue in kept[: -(-count // len(tasks)) if count else None]:
+        samples = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
+        rng.shuffle(samples)
+        for sample, after, dialogue in samples[: -(-count // len(tasks)) if count else None]:
             if dialogue:
                 prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
                 room = len(rest) if window is None else window - len(prompt)
                 if room > 0:  # else the question is too long for the models
-                    found.append((prompt, rest[:room], sample, each))
+                    items.append((prompt, rest[:room], sample, source))
                 continue
             try:
                 prompt, _ = encode(pair.tokenizer, task, sample, [], window)
@@ -107,18 +109,18 @@ def gather(pair: LoadedPair, tasks: Sequence[Source], count: int, skip: int, see
                 continue
             rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
             end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            found.append((prompt, rest + end, sample, each))
-    if len(found) < 10:
+            items.append((prompt, rest + end, sample, source))
+    if len(items) < 10:
         raise ConfigError(
-            f"{len(found)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
+            f"{len(items)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
         )
-    rng.shuffle(found)
+    rng.shuffle(items)
     texts = [
         Text(i, prompt, rest, sample, of.name, of.task.max_new_tokens, of.task.stop)
-        for i, (prompt, rest, sample, of) in enumerate(found[: count or None])
+        for i, (prompt, rest, sample, of) in enumerate(items[: count or None])
     ]
-    sources = list(dict.fromkeys(each.source for each in tasks))
-    about: Table = {"tasks": [each.name for each in tasks], "source": ", ".join(sources), "skipped": skip}
+    sources = list(dict.fromkeys(task.source for task in tasks))
+    about: Table = {"tasks": [task.name for task in tasks], "source": ", ".join(sources), "skipped": skip}
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
 
 
@@ -129,17 +131,98 @@ def steps_within(pair: LoadedPair, text: Text, steps: int) -> int:
 
 
 def split_of(number: int, seed: int) -> Split:
-    """Return the split of a text. Of every five texts, three are for training and one each for validation and test, at
-    random but reproducibly.
+    """Return the split of a text.
+
+    Of every five texts, three are for training and one each for validation and test, at random but reproducibly.
     """
-    block, place = divmod(number, len(SPLITS))
+    block, position = divmod(number, len(SPLITS))
     splits = list(SPLITS)
     random.Random(f"split:{seed}:{block}").shuffle(splits)
-    return splits[place]
+    return splits[position]
 
 
 def masks(numbers: Tensor, seed: int) -> dict[Split, Tensor]:
     """Return masks (n,) of the rows in each split, from the text number of each row (n,)."""
-    distinct, place = torch.unique(numbers, return_inverse=True)
+    distinct, positions = torch.unique(numbers, return_inverse=True)
     splits = [split_of(number, seed) for number in distinct.tolist()]
-    return {split: torch.tensor([each == split for each in splits])[place] for split in set(SPLITS)}
+    return {split: torch.tensor([name == split for name in splits])[positions] for split in set(SPLITS)}
+
+
+# Outputs of the models
+
+
+def sampler_of(pair: LoadedPair, text: Text, seed: int, temperature: float) -> Sampler:
+    """Return a sampler whose draws depend on the seed and the text alone."""
+    number = hash((seed, text.number)) & (2**62 - 1)
+    return Sampler(temperature, generator=torch.Generator(pair.device).manual_seed(number))
+
+
+def limits_of(pair: LoadedPair, text: Text) -> GenerationLimits:
+    """Return what ends an output after the prompt of a text."""
+    return GenerationLimits(
+        eos=pair.eos,
+        max_new_tokens=text.max_new_tokens,
+        window=pair.window,
+        stop=text.stop,
+        detokenise=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+    )
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a model's outputs are generated: its role, the most tokens of a text, the temperature and the seed."""
+
+    role: str
+    most: int
+    temperature: float
+    seed: int
+
+    def answered(self, pair: LoadedPair, texts: Sequence[Text]) -> list[Text]:
+        """Return the texts with the model's outputs in place of the reference answers, up to the first stop token.
+
+        They are generated in one batch, with transformers. A prompt that leaves no room has an empty output.
+        """
+        window = pair.window_of(pair.models).length
+        longest = min(self.most, window or self.most)
+        rooms = {text.number: min(text.max_new_tokens, longest - len(text.prompt)) for text in texts}
+        batch = [text for text in texts if rooms[text.number] > 0]
+        width = max((len(text.prompt) for text in batch), default=0)
+        new = max((rooms[text.number] for text in batch), default=0)
+        fits = window is None or width + new <= window
+        rows: list[list[int]] = []
+        for part in [batch] if fits else [[text] for text in batch]:
+            rows += self._generated(pair, part, max(rooms[text.number] for text in part)) if part else []
+        outputs = {text.number: row[: rooms[text.number]] for text, row in zip(batch, rows, strict=True)}
+        return [replace(text, rest=_ended(outputs.get(text.number, []), limits_of(pair, text))) for text in texts]
+
+    def _generated(self, pair: LoadedPair, texts: Sequence[Text], new: int) -> list[list[int]]:
+        """Return `new` tokens after each prompt; those after an end-of-sequence token are padding."""
+        model: PreTrainedModel = pair.models[self.role]
+        width, device, pad = max(len(text.prompt) for text in texts), model.device, min(pair.eos, default=0)
+        ids = torch.tensor([[pad] * (width - len(text.prompt)) + text.prompt for text in texts])  # (b, n)
+        mask = torch.tensor([[0] * (width - len(text.prompt)) + [1] * len(text.prompt) for text in texts])  # (b, n)
+        extra = range(pair.vocabulary, model.get_output_embeddings().weight.shape[0])
+        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
+        config = GenerationConfig(
+            max_new_tokens=new,
+            eos_token_id=sorted(pair.eos) or None,
+            pad_token_id=pad,
+            suppress_tokens=list(extra) or None,
+            **(sampling if self.temperature > 0.0 else {"do_sample": False}),
+        )
+        config_before, model.generation_config = model.generation_config, config
+        try:
+            with torch.inference_mode(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(hash((self.seed, texts[0].number)) & (2**62 - 1))
+                out = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=config)
+        finally:
+            model.generation_config = config_before
+        return [row[width:] for row in out.tolist()]
+
+
+def _ended(tokens: list[int], limits: GenerationLimits) -> list[int]:
+    """Return tokens up to and including the first end-of-sequence token, or the token that completes a stop string."""
+    for count, token in enumerate(tokens, 1):
+        if token in limits.eos or limits.stopped(tokens[:count]):
+            return tokens[:count]
+    return tokens

@@ -13,22 +13,20 @@ from specbench.models.heads.classifiers import FEATURES as KNOWN_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import draft_length, eagle, shards, sprinter
-from specbench.training.budget import Budget
-from specbench.training.eagle_rows import rows_of
-from specbench.training.feature_size import size_plan, token_bytes, tokens_of
-from specbench.training.outputs import Writing
+from specbench.training.eagle import rows_of
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,
     SPECDEC_RECIPE,
+    Budget,
     DraftRollout,
     EagleRecipe,
     PrefixRollout,
     SprinterRecipe,
     keys_of,
 )
-from specbench.training.shards import Rows, Shards
-from specbench.training.texts import Text, Texts
+from specbench.training.shards import Columns, Shards, size_plan, token_bytes, tokens_of
+from specbench.training.texts import Text, Texts, Writing
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,10 +36,10 @@ T = TypeVar("T", bound="DataclassInstance")
 
 def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
     """Raise ConfigError, with the nearest name, for an unknown key of a recipe, a wrong value or unknown features."""
-    known = keys_of(kind)
+    keys = keys_of(kind)
     for key in recipe:
-        if key not in known:
-            raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, known)}")
+        if key not in keys:
+            raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, keys)}")
     for part in RECIPES[kind]:
         names = {field.name for field in fields(part)}
         construct(type(part), {key: value for key, value in recipe.items() if key in names}, "recipe")
@@ -50,9 +48,11 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a head is trained. `answers` is the text after each prompt that it is trained and evaluated on. `features` and
-    `tau` are SPRINTER's; `recipe` holds the user's keys.
+class TrainingSettings:
+    """How a head is trained.
+
+    `answers` is the text after each prompt that it is trained and evaluated on. `features` and `tau` are SPRINTER's. `recipe`
+    holds the user's keys.
 
     With `compare`, SPRINTER's verifier is also fitted with other features and values of tau, for its report.
     """
@@ -78,11 +78,11 @@ class Trained(NamedTuple):
 class Training:
     """The state that all kinds of training share: the loaded models, the texts and the folders."""
 
-    settings: Settings
+    settings: TrainingSettings
     loaded: LoadedPair
     texts: Texts
     folder: Path
-    kept: Path
+    rows_folder: Path
     about: Table
     budget: Budget
     observer: Observer
@@ -105,8 +105,8 @@ class Training:
             self.settings.seed,
         )
         rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
-        found, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
-        rows = sprinter.balanced(found, seed)
+        collected, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
+        rows = sprinter.balanced(collected, seed)
         embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
         shared = sprinter.Fitting(embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
@@ -114,9 +114,9 @@ class Training:
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
             heads = sprinter.compare(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
-        reports = [each for _, each in heads.values()]
-        sprinter.plot([each for each in reports if each["tau_train"] == tau], self.folder / "roc")
-        compared = [{key: value for key, value in each.items() if key != "curve"} for each in reports]
+        reports = [entry for _, entry in heads.values()]
+        sprinter.plot([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
+        compared = [{key: value for key, value in entry.items() if key != "curve"} for entry in reports]
         return Trained(head, {**report, "all": compared}, self._answered(texts, rollout.temperature))
 
     def _specdec(self) -> Trained:
@@ -157,37 +157,37 @@ class Training:
         settings = writing if is_written else recipe.most
         if not checkpoint:
             self._plan_size(recipe.most, is_written, settings)
-        found, texts = self._shards(
+        files, texts = self._shards(
             lambda text: rows_of(self.loaded, text, base, recipe.most),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
         )
-        head, report = eagle.train(training, found, checkpoint)
+        head, report = eagle.train(training, files, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
     def _plan_size(self, most: int, generated: bool, settings: object) -> None:
         """Report the size of the features that are not on disk yet. Raises ConfigError if there is no room for them."""
         base = self.settings.base
-        missing = shards.missing(shards.folder_of(self.kept, self._collection(settings)), self.texts.texts)
+        missing = shards.missing(shards.folder_of(self.rows_folder, self._collection(settings)), self.texts.texts)
         window = self.loaded.window_of(self.loaded.models).length or most
         size = tokens_of(missing, min(most, window), generated) * token_bytes(
             self.loaded.models[base].config.hidden_size
         )
         if missing:
-            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.kept))
+            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.rows_folder))
 
     def _collection(self, settings: object) -> Table:
         """Return what identifies collected rows."""
         return {**self.about, "settings": str(settings)}
 
-    def _rows(self, make: Callable[[Text], Rows], settings: object) -> tuple[Rows, Texts]:
+    def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
-        found, texts = self._shards(make, settings)
-        return found.rows(), texts
+        files, texts = self._shards(make, settings)
+        return files.rows(), texts
 
     def _shards(
-        self, make: Callable[[Text], Rows], settings: object, ends: Callable[[], bool] | None = None
+        self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None
     ) -> tuple[Shards, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
@@ -200,21 +200,21 @@ class Training:
         with self.observer.progress(f"collecting {outputs}", count) as advance:
             ends = ends or self.budget.ends_collecting
 
-            def made(texts: Sequence[Text]) -> Iterable[Rows]:
+            def made(texts: Sequence[Text]) -> Iterable[Columns]:
                 answered = settings.answered(self.loaded, texts) if isinstance(settings, Writing) else texts
                 return map(make, answered)
 
             about = self._collection(settings)
-            found = shards.collected(self.kept, self.texts.texts, made, about, advance, ends)
-        if not found.paths:
+            files = shards.collected(self.rows_folder, self.texts.texts, made, about, advance, ends)
+        if not files.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
-        if found.texts < count:
-            self.observer.message(f"training on {found.texts} of {count} texts; a larger --minutes uses more")
-        texts = self.texts.first(found.texts)
-        return found, Texts(texts.texts, {**texts.about, "available": count})
+        if files.texts < count:
+            self.observer.message(f"training on {files.texts} of {count} texts; a larger --minutes uses more")
+        texts = self.texts.first(files.texts)
+        return files, Texts(texts.texts, {**texts.about, "available": count})
 
     def _built(self, start: T, **more: object) -> T:
         """Return a recipe or a rollout from `start`, with the user's keys that it has."""
         defaults = {field.name: getattr(start, field.name) for field in fields(start)}
-        own = {key: value for key, value in self.settings.recipe.items() if key in defaults}
-        return construct(type(start), {**defaults, **more, **own}, "recipe")
+        changes = {key: value for key, value in self.settings.recipe.items() if key in defaults}
+        return construct(type(start), {**defaults, **more, **changes}, "recipe")

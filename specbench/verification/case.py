@@ -1,15 +1,95 @@
-"""What is verified, and the result of one check."""
+"""What is verified: a method on a pair, its outputs, a reference model's logits for them, and the result of one check."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from specbench.config.construct import Table
+from specbench.decoding.loop import GenerationLimits, OpenSessions, decode
 from specbench.decoding.method import Method
+from specbench.decoding.round import Round
+from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.methods.autoregressive import Autoregressive
-from specbench.verification.reference import Decoding, Openable, Output
+
+
+class Openable(Protocol):
+    """The part of a loaded pair that verification needs."""
+
+    @property
+    def eos(self) -> frozenset[int]: ...
+
+    def window_of(self, roles: Iterable[str], /) -> tuple[int | None, str]: ...
+
+    def open(self, prompt: list[int], /) -> OpenSessions: ...
+
+
+class Output(NamedTuple):
+    """The output for one prompt.
+
+    `ids` is what the decoder starts with, which differs from the prompt for an encoder-decoder.
+    """
+
+    prompt: list[int]
+    ids: list[int]
+    tokens: list[int]
+    rounds: list[Round]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The number of new tokens and the seed. EOS ids and context window are the pair's."""
+
+    new: int
+    seed: int = 0
+
+
+def generate_outputs(
+    method: Method, pair: Openable, prompts: list[list[int]], temperature: float, how: Decoding
+) -> Iterator[Output]:
+    """Yield one output per prompt, each with its own random generator."""
+    window, owner = pair.window_of(method.deciding)
+    for i, prompt in enumerate(prompts):
+        models = pair.open(prompt)
+        limits = GenerationLimits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
+        sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
+        out = decode(method, models, sampler, limits)
+        yield Output(prompt, models.ids, out.tokens, out.rounds)
+
+
+def _seed(seed: int, i: int) -> int:
+    """Return the seed of output i."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{i}".encode()).digest()[:8]) >> 1
+
+
+def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[int]]:
+    """Return each prompt `times` times, cut at a random position in its last three quarters.
+
+    Distributions are less concentrated at the end of a truncated text.
+    """
+    generator = torch.Generator().manual_seed(_seed(seed, -1))
+    shares = torch.rand(times, len(prompts), generator=generator).tolist()
+    return [
+        prompt[: max(1, round(len(prompt) * (1 + 3 * u) / 4))]
+        for row in shares
+        for u, prompt in zip(row, prompts, strict=True)
+    ]
+
+
+def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
+    """Return each model's logits (m, V) at every token of the output, computed in one pass by fresh sessions.
+
+    A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
+    uniform.
+    """
+    models = reference.open(output.prompt)
+    read, start = output.ids + output.tokens[:-1], len(output.ids) - 1
+    unread = torch.zeros(len(output.tokens), models.vocabulary, device=models.device)
+    return {role: models[role].score(read, start) if models[role].room(output.ids) else unread for role in roles}
 
 
 @dataclass(frozen=True)
@@ -25,9 +105,8 @@ class Case:
     dtype: torch.dtype  # the least precise dtype among the models
     prompts: list[list[int]]
     decoding: Decoding
-    temperature: float = (
-        2.0  # of the sampled checks; small models are confident, and one-hot distributions hide mistakes
-    )
+    # Of the sampled checks. Small models are confident, and one-hot distributions hide mistakes.
+    temperature: float = 2.0
     cuts: int = 6  # sampled outputs per prompt
     warmer: float = 1.25  # factor on the temperature of a control that runs the declared distribution itself
 
@@ -46,7 +125,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The result of one check. `passed` is None if the check could not be made; a control passes if it is rejected."""
 
     name: str
@@ -64,17 +143,17 @@ def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tupl
     bonus is tested there, and a chain's draft follows its model's distribution.
     """
     position = 0
-    for each in output.rounds:
-        if each.tested and each.proposers and each.proposers[0] in roles:
-            yield position, each.proposers[0], each.accepted > 0
-        position += len(each.tokens)
+    for entry in output.rounds:
+        if entry.tested and entry.proposers and entry.proposers[0] in roles:
+            yield position, entry.proposers[0], entry.accepted > 0
+        position += len(entry.tokens)
 
 
 def no_first_tests(method: Method) -> str:
     """Return why acceptance cannot be checked."""
-    found = method.verification()
+    drafting = method.verification()
     return (
         "nothing is drafted"
-        if found is None
-        else f"'{found[0]}' drafts, and no model of the pair computes its distribution"
+        if drafting is None
+        else f"'{drafting[0]}' drafts, and no model of the pair computes its distribution"
     )

@@ -1,4 +1,4 @@
-"""Models that are tables, and the exact output distribution of methods over them.
+"""Models that are tables, and the exact output distribution of methods over them, compared with the one that they declare.
 
 On vocabularies of two or three tokens every choice of a method can be followed
 (`sampling.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
@@ -7,6 +7,8 @@ Models are fixed random functions of the whole prefix, so that any misplaced row
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -18,6 +20,7 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.session import Concurrent, Session, TrainedHead, Usage
+from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
 from specbench.models.transformers_session import InstrumentedSession
@@ -27,6 +30,18 @@ STATE = 1  # separates their random numbers from those of logits; hashes of stri
 START = 0  # every sequence starts with this token
 Distribution = dict[tuple[int, ...], float]
 H = TypeVar("H", bound=TrainedHead)
+LENGTH = 3  # tokens of a joint distribution; enough for a pending token and what follows it
+LONGEST = 8  # tokens of a draft whose positions are all followed
+SEEDS = 2  # sets of table models that a method is tried on
+ROUNDING = 1e-9
+TOP_K = "T = 1, top-k 2"  # no filter on two tokens
+SETTINGS: dict[str, dict[str, float]] = {
+    "T = 1": {"temperature": 1.0},
+    "T = 0.7": {"temperature": 0.7},
+    TOP_K: {"temperature": 1.0, "top_k": 2},
+    "T = 0.7, top-p 0.75": {"temperature": 0.7, "top_p": 0.75},
+    "T = 0": {"temperature": 0.0},
+}
 
 
 class TableSession:
@@ -80,7 +95,7 @@ class TableSession:
         return self._rows[prefix]
 
 
-class Opened:
+class TableModels:
     """The sessions of one sequence by role, and its first ids: an implementation of `Sessions` for tests."""
 
     device = torch.device("cpu")
@@ -136,11 +151,11 @@ class _SequentialSession:
 
 def tables(
     roles: tuple[str, ...], vocabulary: int, seed: int = 0, spread: float = 1.5, heads: Mapping[str, str] | None = None
-) -> Opened:
+) -> TableModels:
     """Return table models by role, with untrained heads of the given kinds."""
     sessions = {role: TableSession(vocabulary, 10 * seed + i, spread) for i, role in enumerate(roles)}
     made = {name: untrained(kind, vocabulary, seed) for name, kind in (heads or {}).items()}
-    return Opened(sessions, vocabulary=vocabulary, heads=made)
+    return TableModels(sessions, vocabulary=vocabulary, heads=made)
 
 
 def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
@@ -160,13 +175,13 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
     return head.placed(torch.device("cpu"))
 
 
-def generate(method: Method, models: Opened, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
+def generate(method: Method, models: TableModels, sampler: Sampler, length: int) -> tuple[list[int], list[Round]]:
     """Return exactly `length` tokens, and the rounds that committed them."""
     rounds = list(checked_rounds(method, models, sampler, StopCriteria(frozenset(), len(models.ids) + length)))
-    return [token for each in rounds for token in each.tokens], rounds
+    return [token for entry in rounds for token in entry.tokens], rounds
 
 
-def joint_distribution(method: Method, models: Opened, length: int, **sampling: float) -> Distribution:
+def joint_distribution(method: Method, models: TableModels, length: int, **sampling: float) -> Distribution:
     """Return the exact joint distribution of a method's first `length` tokens."""
     return exact_distribution(lambda sampler: tuple(generate(method, models, sampler, length)[0]), **sampling)  # type: ignore[arg-type]  # top_k is an int
 
@@ -174,3 +189,98 @@ def joint_distribution(method: Method, models: Opened, length: int, **sampling: 
 def distance(one: Distribution, two: Distribution) -> float:
     """Return the total variation between two distributions of sequences."""
     return sum(abs(one.get(key, 0.0) - two.get(key, 0.0)) for key in one.keys() | two.keys()) / 2
+
+
+# Comparison with the declared distribution
+
+
+@dataclass(frozen=True)
+class ExactComparison:
+    """The largest distance of a method's distribution from the declared one over several models, at a sampling setting.
+
+    `why` describes the error if no distribution could be computed. `drafted` is the largest number of tokens that a draft
+    had: without drafts, nothing about a proposer was tested.
+    """
+
+    setting: str
+    distance: float
+    why: str = ""
+    drafted: int = 0
+
+    @property
+    def exact(self) -> bool:
+        return self.distance < ROUNDING
+
+
+def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
+    """Compare the method's distribution with the one that it must declare, at every setting.
+
+    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
+    depend on them. Draft lengths must be small: the number of branches grows exponentially with them.
+    """
+    declared = method.declared_distribution()
+    assert declared is not None
+    scorers, target = declared
+    plain = Autoregressive(scorers=scorers, target=target)
+    roles = method.roles()
+    worlds = [tables(roles, 3 if len(roles) < 3 else 2, seed, heads=heads) for seed in range(SEEDS)]
+    return [_compared(method, plain, worlds, name, LENGTH) for name in SETTINGS]
+
+
+def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
+    """Compare the distribution of the first round with the declared one, for drafts of up to LONGEST tokens.
+
+    Every position of a draft is covered, which `examine` does not do for drafts that are longer than its outputs. The tokens
+    that the round does not write are taken from the declared distribution. Empty for a method that does not draft.
+    """
+    declared = method.declared_distribution()
+    assert declared is not None
+    scorers, target = declared
+    if method.max_block == 1:
+        return []
+    plain, roles = Autoregressive(scorers=scorers, target=target), method.roles()
+    length = min(method.max_block - 1, LONGEST) + 1
+    worlds = [tables(roles, 2, heads=heads)]
+    return [_compared(method, plain, worlds, name, length, first=1) for name in SETTINGS if name != TOP_K]
+
+
+def _compared(
+    method: Method, plain: Method, worlds: Sequence[TableModels], name: str, length: int, first: int | None = None
+) -> ExactComparison:
+    """Compare the joint distribution of `length` tokens at a setting. With `first`, only so many rounds are the method's."""
+    largest, drafted, setting = 0.0, 0, SETTINGS[name]
+    try:
+        for world in worlds:
+            exact = joint_distribution(plain, world, length, **setting)
+            distribution, longest = _joint_distribution(method, world, setting, length, first)
+            largest, drafted = max(largest, distance(_completed(distribution, exact), exact)), max(drafted, longest)
+    except FloatingPointError as error:
+        return ExactComparison(name, 1.0, str(error))
+    return ExactComparison(name, largest, drafted=drafted)
+
+
+def _joint_distribution(
+    method: Method, models: TableModels, setting: Mapping[str, float], length: int, first: int | None
+) -> tuple[Distribution, int]:
+    """Return the joint distribution of the first tokens, and the number of tokens in the longest draft."""
+    longest = 0
+
+    def run(sampler: Sampler) -> tuple[int, ...]:
+        nonlocal longest
+        stop = StopCriteria(frozenset(), len(models.ids) + length)
+        rounds = list(islice(checked_rounds(method, models, sampler, stop), first))
+        longest = max([longest, *(entry.drafted for entry in rounds)])
+        return tuple(token for entry in rounds for token in entry.tokens)
+
+    return exact_distribution(run, **setting), longest  # type: ignore[arg-type]  # top_k is an int
+
+
+def _completed(prefixes: Distribution, exact: Distribution) -> Distribution:
+    """Return a distribution of prefixes, each continued as in `exact`."""
+    out: Distribution = {}
+    for prefix, weight in prefixes.items():
+        rest = {key: mass for key, mass in exact.items() if key[: len(prefix)] == prefix}
+        total = sum(rest.values()) or 1.0
+        for key, mass in (rest or {prefix: 1.0}).items():
+            out[key] = out.get(key, 0.0) + weight * mass / total
+    return out

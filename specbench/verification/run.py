@@ -20,8 +20,7 @@ from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
-from specbench.verification.case import Case
-from specbench.verification.reference import Decoding
+from specbench.verification.case import Case, Decoding
 from specbench.verification.verdict import Verdict, outputs, undeclared, verify
 
 PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
@@ -70,15 +69,17 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
     require_known([request.method], request.pair, request.tasks)  # a single method, not the word `all`
     choice = Choice.of(Request(methods=(request.method,), pair=request.pair, options=options, out=Path()))
-    found, pair = choice.preset, choice.pair
-    base, on = found.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
+    pair_preset, pair = choice.preset, choice.pair
+    base, on = pair_preset.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
     if pair.logits != "real":
-        raise ConfigError(f"pair {found.name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
+        raise ConfigError(
+            f"pair {pair_preset.name}: synthetic logits are not the models'; verify with pair.logits = 'real'"
+        )
     models = choice.resolved_models(pair, on)
     require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
     resolved, baseline = group[-1], group[0].method
-    needed = {role: each for role, each in models.items() if role in resolved.method.roles()}
+    needed = {role: model for role, model in models.items() if role in resolved.method.roles()}
     tasks: tuple[str, ...] = ()
     if resolved.method.declared_distribution() is None:
         verdict = undeclared(resolved.method, resolved.label)
@@ -91,14 +92,14 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
             loaded = loaded.only(tuple(needed), decided_by=decided_by)
             eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
             reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
-        prompts, tasks = _prompts(chosen, loaded, options), tuple(each.name for each in chosen)
-        dtypes: list[torch.dtype] = [getattr(torch, each.dtype) for each in needed.values()]
+        prompts, tasks = _prompts(chosen, loaded, options), tuple(task.name for task in chosen)
+        dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in needed.values()]
         case = Case(
             resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
             Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
         )  # fmt: skip
         loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.max_block)
-        with observer.progress(f"verify {resolved.label} on {found.name}", outputs(case)) as advance:
+        with observer.progress(f"verify {resolved.label} on {pair_preset.name}", outputs(case)) as advance:
             try:
                 verdict = verify(case, resolved.label, baseline, advance)
             except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
@@ -106,11 +107,11 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     return Verification(
         method=resolved.label,
         spec=resolved.spec,
-        pair=found.name,
+        pair=pair_preset.name,
         tasks=tasks,
         device=str(on.device),
-        dtype=", ".join(dict.fromkeys(each.dtype for each in needed.values())),
-        engine=", ".join(dict.fromkeys(each.engine for each in needed.values())),
+        dtype=", ".join(dict.fromkeys(model.dtype for model in needed.values())),
+        engine=", ".join(dict.fromkeys(model.engine for model in needed.values())),
         temperature=options.temperature or 0.0,
         seed=options.seed,
         verdict=verdict,
@@ -119,22 +120,22 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
 def _is_greedy(method: str) -> bool:
     """Return whether a method is defined at T = 0 only."""
-    found = Method.members.get(preset("method", method).table.get("name", ""))
-    return found is not None and found.greedy_only
+    cls = Method.members.get(preset("method", method).table.get("name", ""))
+    return cls is not None and cls.greedy_only
 
 
 def _prompts(chosen: Sequence[selection.Selected], loaded: LoadedPair, options: Options) -> list[list[int]]:
     """Return the first prompts of each task as token ids. Raises ConfigError if prompts do not fit."""
     rows = [
-        (each, each.data.samples[i]) for i in range(options.limit or 1) for each in chosen if i < len(each.data.samples)
+        (task, task.data.samples[i]) for i in range(options.limit or 1) for task in chosen if i < len(task.data.samples)
     ]
-    firsts = [(each, sample) for each, sample in rows if not sample.after][: options.limit]
+    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
     if not firsts:
-        raise ConfigError(f"{', '.join(each.name for each in chosen)}: no prompt")
+        raise ConfigError(f"{', '.join(task.name for task in chosen)}: no prompt")
     encoded = {
-        each.name: iter(
-            encode_firsts(loaded.tokenizer, each.task, [row for of, row in firsts if of is each], loaded.window)
+        task.name: iter(
+            encode_firsts(loaded.tokenizer, task.task, [row for of, row in firsts if of is task], loaded.window)
         )
-        for each in chosen
+        for task in chosen
     }
-    return [next(encoded[each.name]) for each, _ in firsts]
+    return [next(encoded[task.name]) for task, _ in firsts]

@@ -1,7 +1,8 @@
-"""The sampled checks of `specbench verify`, and the control that they must reject."""
+"""The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and the control that must fail."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +13,145 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
-from specbench.verification.acceptance import EXAMPLE, AcceptanceTest, tested_tokens
-from specbench.verification.case import Case, Check, first_tested_tokens, no_first_tests
-from specbench.verification.reference import Decoding, Output, cut_prompts, generate_outputs, reference_logits
+from specbench.verification.case import (
+    Case,
+    CheckResult,
+    Decoding,
+    Output,
+    cut_prompts,
+    first_tested_tokens,
+    generate_outputs,
+    no_first_tests,
+    reference_logits,
+)
 
+FACTORS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0)  # of the acceptance probability, under alternatives
+LATE = 3  # the position in a draft from which on an alternative may hold
+SURE = 1e-3  # a probability this close to 1 may be 1 but for rounding
+MOST = 1.645  # the normal quantile of 19 of 20 cases
+EXAMPLE = 1.05  # the deviation whose number of tokens is reported
 ALARM = 1e-3  # bound for the probability that any sampled check of a sound method fails
 CLIP = 4.0  # nats; bound of a log-ratio of two distributions
 FLOOR = 16.0  # nats; log-probabilities are clamped from below to its negative
 GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output
 LAMBDAS = tuple(sign * 2.0**-k for k in range(5) for sign in (1.0, -1.0))  # from weak to strong deviations
+
+
+class DraftedToken(NamedTuple):
+    """A tested token x of an output: where it stands in the output and in the tested tokens of its round, who drew it."""
+
+    position: int
+    draft_position: int
+    role: str
+    token: int
+    accepted: bool
+
+
+def tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[DraftedToken]:
+    """Yield every tested token that a model of `roles` drew. All tokens before it were committed."""
+    start = 0
+    for entry in output.rounds:
+        for i, role in enumerate(entry.proposers[: entry.tested]):
+            index = entry.untested + i
+            if role in roles:
+                accepted = i < entry.accepted
+                yield DraftedToken(
+                    start + index, i, role, entry.tokens[index] if accepted else entry.rejected[0], accepted
+                )
+        start += len(entry.tokens)
+
+
+class AcceptanceTest:
+    """A likelihood-ratio test of acceptance, given each tested token x: x is accepted with probability a = min(1, pi / q).
+
+    An alternative multiplies a by a factor, for all tokens or from position LATE of a draft on. Given the prefix and x, the
+    expected likelihood ratio of every alternative is at most 1 if the method is sound, so the mean of their products over the
+    tokens is a supermartingale, which reaches 1 / p with probability at most p (Ville 1939).
+    """
+
+    def __init__(self) -> None:
+        self._odds: list[float] = []  # a, of each tested token
+        self._log_wealth = dict.fromkeys(((factor, first) for factor in FACTORS for first in (0, LATE)), 0.0)
+        self._expected = self._happened = self._variance = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """The number of tested tokens."""
+        return len(self._odds)
+
+    @property
+    def varied(self) -> bool:
+        """Whether any outcome was uncertain, so that the test could have rejected."""
+        return self._variance > 0.0
+
+    def add(self, draft_position: int, odds: float, accepted: bool) -> None:
+        """Add a tested token with its probability of acceptance, and its position in the draft, from 0."""
+        self._odds.append(odds)
+        self._expected, self._happened = self._expected + odds, self._happened + accepted
+        self._variance += odds * (1.0 - odds)
+        for factor, first in self._log_wealth:
+            if draft_position >= first:
+                self._log_wealth[factor, first] += _log_ratio(odds, factor, accepted)
+
+    @property
+    def z(self) -> float:
+        """The number of accepted tokens minus the expected one, in standard deviations."""
+        return (self._happened - self._expected) / math.sqrt(self._variance) if self.varied else 0.0
+
+    @property
+    def p(self) -> float:
+        """An upper bound for the probability of so large a likelihood ratio if the method is sound."""
+        largest = max(self._log_wealth.values())
+        if not math.isfinite(largest):
+            return 1.0
+        mean = sum(math.exp(wealth - largest) for wealth in self._log_wealth.values()) / len(self._log_wealth)
+        return min(1.0, math.exp(min(-largest - math.log(mean), 0.0)))
+
+    def smallest_factor(self, alarm: float) -> float | None:
+        """Return the smallest of FACTORS above 1 that these tokens would show at p = alarm, in 19 of 20 cases.
+
+        None if they would show none of them.
+        """
+        need = self._need(alarm)
+        factors = sorted(factor for factor in FACTORS if factor > 1.0)
+        return next((factor for factor in factors if sum(_information(a, factor) for a in self._odds) >= need), None)
+
+    def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
+        """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
+        information = sum(_information(a, factor) for a in self._odds)
+        return math.ceil(self._need(alarm) * self.tokens / information) if information > 0.0 else None
+
+    def _need(self, alarm: float) -> float:
+        """Return the mean of the log-likelihood ratio at which the test reaches 1 / alarm in 19 of 20 cases.
+
+        The ratio's logarithm is nearly normal, with a variance of twice its mean.
+        """
+        least = math.log(len(self._log_wealth) / alarm)
+        return (MOST / math.sqrt(2.0) + math.sqrt(MOST**2 / 2.0 + least)) ** 2
+
+
+def _log_ratio(odds: float, factor: float, accepted: bool) -> float:
+    """Return the logarithm of the likelihood ratio of one outcome. The ratio's expectation is at most 1.
+
+    That also holds if `odds` is 1 but for rounding: larger ones do not count, and smaller ones are compared with 1 - SURE.
+    """
+    if odds <= 0.0 or (odds > 1.0 - SURE and factor > 1.0):
+        return 0.0
+    odds = min(odds, 1.0 - SURE)
+    other = min(odds * factor, 1.0)
+    if accepted:
+        return math.log(other / odds)
+    return math.log((1.0 - other) / (1.0 - odds)) if other < 1.0 else -math.inf
+
+
+def _information(odds: float, factor: float) -> float:
+    """Return the expected logarithm of the ratio, in nats, if the factor is real."""
+    other = min(odds * factor, 1.0)
+    accepted = other * _log_ratio(odds, factor, True)
+    return accepted + ((1.0 - other) * _log_ratio(odds, factor, False) if other < 1.0 else 0.0)
+
+
+# Tests of the output distribution
 
 
 class MartingaleTest:
@@ -63,7 +194,7 @@ class MartingaleTest:
     def p(self) -> float:
         """An upper bound for the probability of so large a martingale under the null hypothesis."""
         largest = max(self._log_wealth)
-        log_mean = largest + math.log(sum(math.exp(each - largest) for each in self._log_wealth) / len(LAMBDAS))
+        log_mean = largest + math.log(sum(math.exp(wealth - largest) for wealth in self._log_wealth) / len(LAMBDAS))
         return min(1.0, math.exp(min(-log_mean, 0.0)))
 
     def smallest_shift(self, alarm: float) -> float:
@@ -110,10 +241,10 @@ class SampledStatistics:
         for position, role, accepted in first_tested_tokens(output, roles):
             self._accepted.append(accepted)
             self._expected.append(float(torch.minimum(probs[role][position], pi[position]).sum()))
-        for each in tested_tokens(output, roles):
-            q, p = (float(rows[each.position, each.token]) for rows in (probs[each.role], pi))
+        for drafted in tested_tokens(output, roles):
+            q, p = (float(rows[drafted.position, drafted.token]) for rows in (probs[drafted.role], pi))
             if q > 0.0:  # else only rounding has drawn it
-                self.by_token.add(each.place, min(p / q, 1.0), each.accepted)
+                self.by_token.add(drafted.draft_position, min(p / q, 1.0), drafted.accepted)
 
     @property
     def acceptance(self) -> MartingaleTest:
@@ -147,12 +278,12 @@ def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
 def control_of(case: Case) -> tuple[str, Method, float]:
     """Return a control that does not follow the declared distribution: its name, method and temperature."""
     method, (scorers, target) = case.method, case.declared
-    found, proposer = method.verification(), getattr(method, "proposer", None)
+    drafting, proposer = method.verification(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
         proposer = proposer.proposer
-    drafter = proposer.role if proposer else found[0] if found else ""
-    own = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
-    if own and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
+    drafter = proposer.role if proposer else drafting[0] if drafting else ""
+    is_distinct = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
+    if is_distinct and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature
     warmer = case.temperature * case.warmer
     return f"the declared distribution at T = {warmer:g}", case.plain, warmer
@@ -163,7 +294,7 @@ def _has_room(models: OpenSessions, role: str) -> bool:
     return models[role].room(models.ids) > 1
 
 
-def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
+def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
     """Check at T > 0 that the output follows the declared distribution, that acceptance is as expected, and the control."""
     prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
@@ -183,16 +314,16 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[Check]:
     return [*checks, _control_check(name, at, {g: _check(g, control.tests[g], count) for g in GROUPS})]
 
 
-def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> Check:
+def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> CheckResult:
     """Return the check of acceptance.
 
     First tested tokens are compared with the rate that q and pi imply, and all tested tokens with their probabilities.
     """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:
-        return Check(name, no_first_tests(case.method), "", None)
+        return CheckResult(name, no_first_tests(case.method), "", None)
     if not (first.varied or every.varied):
-        return Check(name, "every outcome was certain", "", None)
+        return CheckResult(name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
     factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
     power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
@@ -206,10 +337,10 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
         "tested": every.tokens, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
-    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
 
 
-def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
+def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
     """Return the control's check, which passes if any of its checks, one per group of tokens, fails."""
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
@@ -218,15 +349,15 @@ def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
     if is_rejected and passed:
         details += f", but not by its {passed[0]} tokens"
     numbers = {group: check.numbers for group, check in checks.items()}
-    return Check(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
+    return CheckResult(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
 
 
-def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
+def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> CheckResult:
     """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
-    varied = {each: test for each, test in tests.items() if test.varied}
+    varied = {statistic: test for statistic, test in tests.items() if test.varied}
     if not varied:
-        return Check(name, "every distribution was one-hot", "", None)
-    worst = min(varied, key=lambda each: (varied[each].p, -abs(varied[each].z)))
+        return CheckResult(name, "every distribution was one-hot", "", None)
+    worst = min(varied, key=lambda statistic: (varied[statistic].p, -abs(varied[statistic].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
     shift = test.smallest_shift(ALARM / count)
@@ -234,6 +365,6 @@ def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> Check:
         f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f};"
         f" smallest detectable shift: {shift:.2g} standard deviations"
     )
-    statistics = {each: {"z": other.z, "p": other.p} for each, other in varied.items()}
+    statistics = {statistic: {"z": other.z, "p": other.p} for statistic, other in varied.items()}
     numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}
-    return Check(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})

@@ -1,16 +1,92 @@
-"""Combines checks into a verdict."""
+"""The verdict of `specbench verify`: its greedy checks, which are deterministic, and all checks combined."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
+from torch import Tensor
+
+from specbench.config.construct import Table
 from specbench.decoding.method import Method
-from specbench.verification.case import Case, Check
-from specbench.verification.greedy import greedy
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets.target import FARTHEST, allowed, gaps
+from specbench.verification.case import (
+    Case,
+    CheckResult,
+    Output,
+    cut_prompts,
+    first_tested_tokens,
+    generate_outputs,
+    no_first_tests,
+    reference_logits,
+)
 from specbench.verification.sampled import sampled
 
+CHANCE = 1e-6  # probabilities below this are rounding error
 
-class Outcome(StrEnum):
+
+def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
+    """Check outputs and acceptance at T = 0.
+
+    Every token must be the target's arg max except at near-ties, and drafts must be accepted accordingly.
+    """
+    (scorers, target), prompts = case.declared, [*case.prompts, *cut_prompts(case.prompts, 1, case.decoding.seed)]
+    equal, outcomes, gap, room = 0, [], [], []
+    plain = generate_outputs(case.plain, case.pair, prompts, 0.0, case.decoding)
+    for output, baseline in zip(
+        generate_outputs(case.method, case.pair, prompts, 0.0, case.decoding), plain, strict=True
+    ):
+        logits = reference_logits(case.reference, case.method.roles(), output)
+        declared = {role: logits[role] for role in scorers}
+        equal += output.tokens == baseline.tokens
+        gap.append(gaps(target, list(declared.values()), output.tokens))
+        room.append(allowed(declared, case.dtype))
+        outcomes += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
+        advance()
+    off, limit = torch.cat(gap), torch.cat(room)
+    ties, beyond = int(((off > 0) & (off <= limit)).sum()), int((off > limit).sum())
+    worst = float(off.max())
+    tokens = CheckResult(
+        "greedy tokens",
+        f"{equal} of {len(prompts)} outputs equal the autoregressive method's;"
+        f" of {len(off)} tokens {ties} near-ties, {beyond} wrong",
+        f"gap {worst:.1e} <= {float(limit.max()):.1e}" if not beyond else f"gap {worst:.2g} > {float(limit.max()):.1e}",
+        not beyond,
+        {
+            "outputs": len(prompts),
+            "equal": equal,
+            "tokens": len(off),
+            "near_ties": ties,
+            "wrong": beyond,
+            "largest_gap": min(worst, FARTHEST),
+        },
+    )
+    if not outcomes:
+        return [tokens, CheckResult("greedy acceptance", no_first_tests(case.method), "", None)]
+    wrong = outcomes.count("wrong")
+    share = f"{outcomes.count('tie')} near-ties, {wrong} of {len(outcomes)} rounds not as expected"
+    rounds: Table = {"rounds": len(outcomes), "near_ties": outcomes.count("tie"), "wrong": wrong}
+    return [tokens, CheckResult("greedy acceptance", share, "", not wrong, rounds)]
+
+
+def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
+    """Yield right, wrong or tie for each round: whether its first tested token was accepted as the two arg maxes imply."""
+    scorers, target = case.declared
+    for at, role, accepted in first_tested_tokens(output, case.method.roles()):
+        best = logits[role][at].double().topk(2)
+        rows = [logits[scorer][at : at + 1] for scorer in scorers]  # n x (1, V)
+        # A lenient target may be random at T = 0 too; then both outcomes are right.
+        odds = float(target(rows, Sampler(0.0))[0, best.indices[0]])
+        close = bool(best.values[0] - best.values[1] <= allowed({role: logits[role][at : at + 1]}, case.dtype)[0])
+        possible = odds > CHANCE if accepted else odds < 1.0 - CHANCE
+        yield "right" if possible else "tie" if close or 0 < gap[at] <= room[at] else "wrong"
+
+
+# The verdict
+
+
+class VerdictKind(StrEnum):
     """The possible results of a verification."""
 
     lossless = "lossless"  # follows its baseline's distribution
@@ -24,14 +100,15 @@ class Outcome(StrEnum):
 class Verdict:
     """The outcome, a one-line explanation, and the checks that led to it."""
 
-    outcome: Outcome
+    outcome: VerdictKind
     line: str
-    checks: list[Check]
+    checks: list[CheckResult]
 
 
 def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
-    """Check a method, which must declare a distribution, against it: greedy, and sampled if the case's temperature is
-    above 0.
+    """Check a method against the distribution that it must declare.
+
+    The checks are greedy, and also sampled if the case's temperature is above 0.
 
     The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `outputs` times in
     total.
@@ -40,19 +117,21 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     scorers, target = case.declared
     declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
     failed = [check.name for check in checks if check.passed is False and not check.is_control]
-    if any("tokens" in each for each in failed):
-        return Verdict(Outcome.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks)
+    if any("tokens" in title for title in failed):
+        return Verdict(
+            VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
+        )
     if failed:
         line = f"NOT as expected: {name} follows {declared}, but its drafts are not accepted as often as they should be"
-        return Verdict(Outcome.differs, line, checks)
+        return Verdict(VerdictKind.differs, line, checks)
     if any(check.passed is False for check in checks):
         line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
-        return Verdict(Outcome.inconclusive, line, checks)
+        return Verdict(VerdictKind.inconclusive, line, checks)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
     if baseline.declared_distribution() == case.method.declared_distribution():
-        return Verdict(Outcome.lossless, f"lossless: {name} follows {declared}, {how}", checks)
+        return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
     return Verdict(
-        Outcome.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+        VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
     )
 
 
@@ -69,5 +148,5 @@ def undeclared(method: Method, name: str) -> Verdict:
     elif method.greedy_only:
         why = ": it is a greedy heuristic of two models"
     return Verdict(
-        Outcome.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
+        VerdictKind.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
     )

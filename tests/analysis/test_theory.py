@@ -8,9 +8,14 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.analysis.theory.cascades import sequential_cascade
-from specbench.analysis.theory.ensembles import alternate_proposal, speculative_ensemble
-from specbench.analysis.theory.speculation import Scheme, expected_accepted, speculative
+from specbench.analysis.theory import (
+    Scheme,
+    alternate_proposal,
+    expected_accepted,
+    sequential_cascade,
+    speculative,
+    speculative_ensemble,
+)
 from specbench.config.presets import preset
 from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll
@@ -24,7 +29,7 @@ from specbench.methods import speculative_ensemble as ensemble_module
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import Opened, generate
+from specbench.verification.enumeration import TableModels, generate
 from tests.fixtures.formulas import (
     acceptance_of,
     better_proposer,
@@ -132,7 +137,7 @@ def cycles(method, a, tokens):
     """Counted forwards of the real method over so many tokens, as {(model, tokens fed): forwards}."""
     n, counted = len(a), Counter()
     for _ in range(RUNS):
-        models = Opened({role: Fixed(i, n) for i, role in enumerate("abc"[:n])}, [n])
+        models = TableModels({role: Fixed(i, n) for i, role in enumerate("abc"[:n])}, [n])
         committed = sum(
             len(s.tokens) for s in method.rounds(models, Sampler(), StopCriteria(frozenset(), tokens // RUNS + 1))
         )

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specbench.analysis.theory.sprinting import (
+from specbench.analysis.theory import (
     expected_drafts,
     expected_run,
     forward_flops,

@@ -16,7 +16,7 @@ from specbench.methods.speculative import Speculative
 from specbench.resolution.methods import Methods
 from specbench.resolution.plugins import load
 from specbench.resolution.selection import read_pair
-from specbench.verification.comparison import examine
+from specbench.verification.enumeration import examine
 from tests.fixtures import console
 
 TINY = read_pair("tiny", Options())[1]

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
-from specbench.analysis.theory.ensembles import alternate_proposal
+from specbench.analysis.theory import alternate_proposal
 from specbench.config.pair import PACKAGE
 from tests.fixtures.console import specbench
 from tests.fixtures.formulas import never_slower

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specbench.analysis.intervals import interval, interval_of_sums
-from specbench.analysis.points import Choice
+from specbench.analysis.points import CurveChoice
 from specbench.analysis.summary import summary_of
 from specbench.files import write_with_checksum
 from specbench.reporting.point_tables import points_of
@@ -50,7 +50,7 @@ def test_a_curve_has_one_point_per_value_and_two_summaries(folder):
     swept = {point.x for point in found if point.method == "cascade-chow" and not point.is_curve}
     assert swept == {0.0, 0.5, 1.0}
     (summary,) = [point for point in found if point.is_curve]
-    assert isinstance(summary.values["best"], Choice)
+    assert isinstance(summary.values["best"], CurveChoice)
     assert {path.suffix for path in (folder / "drawn").iterdir()} == {".png", ".svg"}
 
 

@@ -8,11 +8,10 @@ import pytest
 import tomli_w
 
 from specbench.analysis import speculation as d
-from specbench.analysis.chains import alone, under
 from specbench.analysis.points import reference_of
 from specbench.config.suite import read_suite
 from specbench.files import write_with_checksum
-from specbench.reporting.chain import Profile, pairs_table, prices_table, verdicts
+from specbench.reporting.chain import Profile, alone, pairs_table, prices_table, under, verdicts
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS
 from tests.fixtures.console import specbench

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.theory.polybasic import Plan
+from specbench.analysis.polybasic import ChainPlan
 from specbench.reporting.chain import Candidate, conclusion_of, method_toml
 from tests.fixtures import console
 
@@ -38,10 +38,10 @@ def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
     ],
 )  # fmt: skip
 def test_the_written_method_is_the_candidates(levels, proposer):
-    best = Candidate(levels, Plan(1.5, 4, (6,) if len(levels) == 3 else ()), Estimate(1.5, 1.4, 1.6))
+    best = Candidate(levels, ChainPlan(1.5, 4, (6,) if len(levels) == 3 else ()), Estimate(1.5, 1.4, 1.6))
     assert tomllib.loads(method_toml(best, "gsm8k", "tiny"))["proposer"] == proposer
 
 
 def test_a_chain_that_does_not_pay_is_not_recommended():
-    slow = Candidate(("target", "draft"), Plan(0.9, 1, ()), Estimate(0.9, 0.8, 1.0))
+    slow = Candidate(("target", "draft"), ChainPlan(0.9, 1, ()), Estimate(0.9, 0.8, 1.0))
     assert conclusion_of([slow]).endswith("No candidate is predicted to be faster than target alone.")

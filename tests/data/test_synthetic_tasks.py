@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+from scripts.tiny_family import COPYING
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.synthetic.copying import COPYING
 from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.gsm8k import LARGEST
 from specbench.data.synthetic.mmlu import TOWNS

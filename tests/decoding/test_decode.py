@@ -16,7 +16,7 @@ from specbench.methods.sequence_cascade import SequenceCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.token_cascade import TokenCascade
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 from tests.fixtures.worlds import open_models, random_model, table_world
 
 EOS = 99
@@ -39,7 +39,7 @@ class Blocks(Method, name="test-blocks"):
 
 def run(blocks: list[list[int]], **limits) -> Generation:
     limits = {"eos": frozenset({EOS}), "max_new_tokens": 100} | limits
-    return decode(Blocks(blocks), Opened({}), Sampler(), GenerationLimits(**limits))
+    return decode(Blocks(blocks), TableModels({}), Sampler(), GenerationLimits(**limits))
 
 
 def check_identities(out: Generation) -> None:

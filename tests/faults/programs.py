@@ -6,12 +6,12 @@ from pathlib import Path
 from string import Template
 
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox
+from specbench.sandbox import ProgramLimits, Sandbox
 from tests.faults.attack import Outcome
 from tests.fixtures.hostile import HOSTILE, NAME, UNIQUE, left
 
-LIMITS = Limits(seconds=20.0, memory=2**28, file=UNIQUE)
-BRIEF = Limits(seconds=0.5, memory=2**28, file=UNIQUE)
+LIMITS = ProgramLimits(seconds=20.0, memory=2**28, file=UNIQUE)
+BRIEF = ProgramLimits(seconds=0.5, memory=2**28, file=UNIQUE)
 
 
 def hostile(trials: int, seed: int, folder: Path) -> Outcome:

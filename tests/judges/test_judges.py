@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specbench.analysis.points import points
+from specbench.analysis.quality import judged_points, win_rates
 from specbench.analysis.summary import summarise
-from specbench.analysis.win_rate import judged_points, win_rates
 from specbench.config.suite import read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, MissingAsset

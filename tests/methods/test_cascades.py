@@ -28,7 +28,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Unsure
-from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
+from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world, until_eos
 
 ROUNDING = 1e-12
@@ -207,7 +207,7 @@ class Counting:
 
 def counting(seed, vocabulary=6):
     models = table_world(vocabulary, seed)
-    return Opened({role: Counting(models[role]) for role in "ab"}, vocabulary=vocabulary)
+    return TableModels({role: Counting(models[role]) for role in "ab"}, vocabulary=vocabulary)
 
 
 def test_a_deferred_bonus_costs_a_forward_only_where_it_is_rejected():

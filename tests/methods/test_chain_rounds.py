@@ -16,7 +16,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.proposers import Chain, DraftModel, PromptLookup, _NGramIndex
 from specbench.methods.speculative import Speculative
-from specbench.verification.enumeration import Opened, TableSession, generate, tables
+from specbench.verification.enumeration import TableModels, TableSession, generate, tables
 from tests.fixtures.worlds import open_models, random_model
 from tests.methods.test_chains import ProposersDistribution
 
@@ -59,7 +59,9 @@ def apart(method: Speculative, vocabulary: int, alike: bool = False) -> tuple[fl
     its distribution, however the chain cut its blocks.
     """
     common = Markov(vocabulary, SEED + 9, None) if alike else None
-    models = Opened({role: Markov(vocabulary, SEED + i, common) for i, role in enumerate("abc")}, vocabulary=vocabulary)
+    models = TableModels(
+        {role: Markov(vocabulary, SEED + i, common) for i, role in enumerate("abc")}, vocabulary=vocabulary
+    )
     p = models[method.scorers[0]].score(list(range(vocabulary)), 0).softmax(-1)
     looked_at = (torch.linalg.matrix_power(p, 100)[0] * TRANSITIONS).int().tolist()
     moves: list[list[int]] = [[] for _ in looked_at]
@@ -136,7 +138,7 @@ def test_inner_rounds_are_the_draft_that_it_tested(thresholds):
     assert checked > 20
 
 
-def forwards(models: Opened, role: str) -> int:
+def forwards(models: TableModels, role: str) -> int:
     usage = models[role].usage
     return usage.forwards + bool(usage.prefill_fed)
 

@@ -15,7 +15,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence
-from specbench.verification.enumeration import Distribution, Opened, distance, joint_distribution, tables
+from specbench.verification.enumeration import Distribution, TableModels, distance, joint_distribution, tables
 from tests.fixtures.worlds import until_eos
 
 ROUNDING = 1e-9
@@ -49,11 +49,11 @@ def four(kind: str, thresholds: tuple[int, int]) -> Speculative:
     return over(Chain(proposer=inner, model="c", threshold=thresholds[1]), "d")
 
 
-def world(roles: str, seed: int = 0, spread: float = 1.5, vocabulary: int = 2) -> Opened:
+def world(roles: str, seed: int = 0, spread: float = 1.5, vocabulary: int = 2) -> TableModels:
     return tables(tuple(roles), vocabulary, seed, spread, heads=HEADS)
 
 
-def plain(models: Opened, target: str, length: int = LENGTH, **sampling) -> Distribution:
+def plain(models: TableModels, target: str, length: int = LENGTH, **sampling) -> Distribution:
     return joint_distribution(Autoregressive(scorers=(target,), target=Last()), models, length, **sampling)
 
 

@@ -10,14 +10,21 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.analysis.theory.sprinting import expected_drafts, expected_run
+from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
-from specbench.verification.enumeration import WIDTH, Distribution, Opened, TableSession, distance, joint_distribution
+from specbench.verification.enumeration import (
+    WIDTH,
+    Distribution,
+    TableModels,
+    TableSession,
+    distance,
+    joint_distribution,
+)
 from tests.fixtures.formulas import run_odds, sprinter_distribution
 from tests.fixtures.worlds import until_eos
 
@@ -48,7 +55,7 @@ class Gate(Verifier):
 
     kind = "gate-stub"
 
-    def __init__(self, rate: Rate, models: Opened, sampler: Sampler) -> None:
+    def __init__(self, rate: Rate, models: TableModels, sampler: Sampler) -> None:
         super().__init__(WIDTH)
         self.rate, self.models, self.sampler = rate, models, sampler
 
@@ -75,8 +82,8 @@ def at_rates(tp: float, fp: float) -> Rate:
     return lambda q, p: tp if q <= p else fp
 
 
-def world(seed: int = 8, vocabulary: int = 3) -> Opened:
-    return Opened(
+def world(seed: int = 8, vocabulary: int = 3) -> TableModels:
+    return TableModels(
         {"draft": TableSession(vocabulary, seed), "target": TableSession(vocabulary, seed + 50)}, vocabulary=vocabulary
     )
 
@@ -85,7 +92,9 @@ def sprinter(**settings) -> Sprinter:
     return Sprinter(draft="draft", target="target", head="gate", **settings)
 
 
-def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPLING["T=1"], **settings) -> Distribution:
+def gated(
+    rate: Rate, models: TableModels, length: int, eos: int = -1, sampling=SAMPLING["T=1"], **settings
+) -> Distribution:
     """The exact distribution of the first `length` tokens, to the first EOS where there is one."""
 
     def run(sampler: Sampler) -> tuple[int, ...]:
@@ -95,7 +104,7 @@ def gated(rate: Rate, models: Opened, length: int, eos: int = -1, sampling=SAMPL
     return exact_distribution(run, **sampling)
 
 
-def plain(models: Opened, role: str, length: int, **sampling) -> Distribution:
+def plain(models: TableModels, role: str, length: int, **sampling) -> Distribution:
     return joint_distribution(Autoregressive(scorers=(role,), target=Last()), models, length, **sampling)
 
 
@@ -148,7 +157,7 @@ def test_the_first_token_has_the_distribution_of_the_vectors(rate, expected, fp)
 
     See erratum SP-2, docs/papers/sprinter.md, Errata.
     """
-    models = Opened({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
+    models = TableModels({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
     for settings in ({}, {"max_run": 1, "test_on_cap": False}):
         found = gated(rate, models, 1, **settings)
         assert [found[(x,)] for x in range(4)] == pytest.approx(expected)
@@ -189,7 +198,7 @@ def test_run_lengths_follow_theorem_2(n, tp, fp, mean):
     At T = 0 the verdicts are the only choices. The cap, far off, holds what is left.
     """
     cap = 40
-    models = Opened({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
+    models = TableModels({"draft": Fixed(Q), "target": Fixed(P)}, vocabulary=4)
 
     def run(sampler: Sampler) -> int:
         def rate(q: float, p: float) -> float:

@@ -16,7 +16,7 @@ from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus, Stop, Unsure
 from specbench.models.heads import AcceptanceHead, LengthHead
-from specbench.verification.enumeration import Opened, TableSession, generate
+from specbench.verification.enumeration import TableModels, TableSession, generate
 from tests.fixtures.worlds import spread_out, table_world
 
 NO_EOS = frozenset[int]()
@@ -38,7 +38,7 @@ class Says(TableSession):
 
 
 def opened(stop: Stop, session: TableSession, chance: Sampler | None = None, head=None) -> Rule:
-    return stop.open(Opened({"a": session}, heads={"h": head}), session, chance or sampler())
+    return stop.open(TableModels({"a": session}, heads={"h": head}), session, chance or sampler())
 
 
 def test_adaedl_stops_by_the_entropy_of_q():

@@ -13,7 +13,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus, Stop, Unsure
 from specbench.models.heads import LengthHead
-from specbench.verification.enumeration import Opened, distance, generate, joint_distribution, tables
+from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution, tables
 from tests.fixtures.worlds import spread_out, table_world
 
 ROUNDING = 1e-9
@@ -41,7 +41,7 @@ def stopped(stop: Stop | None, gamma: int = 3, kind: type[DraftModel] = DraftMod
     return Speculative(proposer=kind(model="a", gamma=gamma, stop=stop), scorers=("b",), target=Last())
 
 
-def plain(models: Opened, length: int, **sampling):
+def plain(models: TableModels, length: int, **sampling):
     return joint_distribution(Autoregressive(scorers=("b",), target=Last()), models, length, **sampling)
 
 

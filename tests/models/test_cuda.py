@@ -26,7 +26,7 @@ from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
-from specbench.verification.enumeration import Opened
+from specbench.verification.enumeration import TableModels
 from tests.fixtures.simulated_cuda import Graph, OnDevice, SimulatedCuda, Stream
 
 CUDA = torch.device("cuda")
@@ -164,7 +164,7 @@ def decoded(small: gpu.Small, engine: str, prompt: list[int], temperature: float
     sessions = {role: each.session(engine) for role, each in small.roles.items()}
     sampler = Sampler(temperature, generator=gpu.generator(CUDA, 0))
     try:
-        return decode(METHODS["sd"][0], Opened(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
+        return decode(METHODS["sd"][0], TableModels(sessions, prompt), sampler, GenerationLimits(frozenset(), 8)).tokens
     except FloatingPointError as error:
         return str(error)
 

@@ -34,7 +34,7 @@ from specbench.models.engine.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolve import engine_of
 from specbench.models.simulated import SyntheticDistribution
-from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
+from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -122,8 +122,8 @@ def test_both_paths_follow_the_target(method, at_once, monkeypatch):
         monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
     session = _Blind if at_once else LeanSession
 
-    def models() -> Opened:
-        return Opened(
+    def models() -> TableModels:
+        return TableModels(
             {r: session(network_of(random_model("llama", i)), 2) for i, r in enumerate(("draft", "target"))}, [1]
         )
 

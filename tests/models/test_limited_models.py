@@ -19,7 +19,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import CachedSession
 from specbench.models.limited_session import LimitedSession, Reach
-from specbench.verification.enumeration import Opened, TableSession, distance, joint_distribution
+from specbench.verification.enumeration import TableModels, TableSession, distance, joint_distribution
 from tests.fixtures.odd_pairs import PROMPTS, Odd, save
 from tests.models.test_odd_pairs import written
 
@@ -29,13 +29,13 @@ NARROW = {"entries": 2, "embedded": 2, "window": None}
 WIDE = {"entries": V, "embedded": V, "window": None}
 
 
-def world(deciding: tuple[str, ...] = ("c",), **reaches: dict) -> Opened:
+def world(deciding: tuple[str, ...] = ("c",), **reaches: dict) -> TableModels:
     """Return table models by role, each with its own number of tokens and window, in a pair of V tokens."""
     made = {}
     for i, (role, each) in enumerate(reaches.items()):
         table = TableSession(each["entries"], i)
         made[role] = LimitedSession(table, Reach(role, **each), V, None, role in deciding)
-    return Opened(made, vocabulary=V)
+    return TableModels(made, vocabulary=V)
 
 
 SD = Speculative(proposer=DraftModel(model="a", gamma=2), scorers=("c",), target=Last())

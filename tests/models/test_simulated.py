@@ -29,22 +29,22 @@ from specbench.models.simulated import (
     context_hash,
     random_model,
 )
-from specbench.verification.enumeration import Opened, TableSession, distance, generate, joint_distribution
+from specbench.verification.enumeration import TableModels, TableSession, distance, generate, joint_distribution
 
 CPU = torch.device("cpu")
 SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
 
 
-def world(spread: float, vocabulary: int = 500) -> Opened:
+def world(spread: float, vocabulary: int = 500) -> TableModels:
     return world_of(equal(spread), vocabulary)
 
 
-def world_of(spreads: dict[str, float], vocabulary: int = 500) -> Opened:
+def world_of(spreads: dict[str, float], vocabulary: int = 500) -> TableModels:
     sessions = {
         role: SyntheticSession(TableSession(vocabulary, i), SyntheticDistribution(vocabulary, i, spread), CPU)
         for i, (role, spread) in enumerate(spreads.items())
     }
-    return Opened(sessions, vocabulary=vocabulary)
+    return TableModels(sessions, vocabulary=vocabulary)
 
 
 def equal(spread: float) -> dict[str, float]:
@@ -161,7 +161,7 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
             return super().score(*arguments, **named)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    models = Opened({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)}, vocabulary=50)
+    models = TableModels({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)}, vocabulary=50)
     out = decode(
         Autoregressive(scorers=("target",), target=Last()), models, Sampler(), GenerationLimits(frozenset(), 12)
     )

@@ -8,7 +8,7 @@ import pytest
 
 from specbench.regression.compare import compare
 from specbench.regression.snapshot import open_
-from specbench.regression.verdict import Limits, Status
+from specbench.regression.verdict import GateLimits, Status
 from tests.fixtures.console import specbench
 
 PAIR = """
@@ -73,7 +73,7 @@ def test_other_outputs_of_a_lossless_method_with_another_draft_are_a_regression(
     base, new = ([replace(run, sessions=[]) for run in open_(runs / name)] for name in ("draft", "middle"))
     other = [replace(row, ids="other") if row.sample == "0" else row for row in new[0].generations["sd"]]
     new = [replace(new[0], generations={**new[0].generations, "sd": other})]
-    verdicts = {v.aspect: v for v in compare(base, new, Limits(counters_only=True)) if v.method == "sd"}
+    verdicts = {v.aspect: v for v in compare(base, new, GateLimits(counters_only=True)) if v.method == "sd"}
     assert (verdicts["decoding"].status, verdicts["decoding"].title) == (Status.regression, "decoding changed")
 
 
@@ -96,7 +96,7 @@ def test_the_speed_decides_whether_a_new_draft_is_better(runs, seconds, status, 
         ]
         for runs_, sd in ((base, {"sd": 0.6}), (new, {"sd": seconds}))
     )
-    verdicts = {v.aspect: v for v in compare(base, new, Limits()) if v.method == "sd"}
+    verdicts = {v.aspect: v for v in compare(base, new, GateLimits()) if v.method == "sd"}
     assert (verdicts["speed"].status, verdicts["speed"].title) == (status, title)
     assert {verdicts[each].status for each in ("decoding", "acceptance", "cost")} <= {
         Status.same, Status.improved, Status.skipped,

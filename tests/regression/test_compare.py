@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.regression.checks import log_ratios
+from specbench.regression.checks import log_ratios, mcnemar, welch
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled
 from specbench.regression.snapshot import Snapshot, load, open_
-from specbench.regression.verdict import Limits, Status, Verdict, exit_code
+from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
-LIMITS = Limits()
+LIMITS = GateLimits()
 
 
-def by_aspect(found: list[Verdict], method: str = "sd") -> dict[str, Verdict]:
+def by_aspect(found: list[GateVerdict], method: str = "sd") -> dict[str, GateVerdict]:
     return {each.aspect: each for each in found if each.method == method}
 
 
@@ -138,7 +138,7 @@ def test_on_another_machine_other_tokens_are_counted_and_undecided_and_a_lower_a
 def test_speeds_of_two_machines_fail_where_speed_is_required():
     elsewhere = quiet(environment={**ENVIRONMENT, "threads": 2})
     assert exit_code(compare([quiet()], [elsewhere], LIMITS)) == 0
-    assert exit_code(compare([quiet()], [elsewhere], Limits(require_speed=True))) == 6
+    assert exit_code(compare([quiet()], [elsewhere], GateLimits(require_speed=True))) == 6
 
 
 def test_quality_is_judged_by_prompt():
@@ -202,7 +202,7 @@ def test_too_few_rounds_are_inconclusive():
     brief = replace(brief, sessions=[{name: rounds[:2] for name, rounds in brief.sessions[0].items()}])
     found = compare([brief], [quiet()], LIMITS)
     assert by_aspect(found)["speed"].status is Status.inconclusive and exit_code(found) == 6
-    assert exit_code(compare([brief], [quiet()], Limits(counters_only=True))) == 0
+    assert exit_code(compare([brief], [quiet()], GateLimits(counters_only=True))) == 0
 
 
 def test_failed_generations_are_a_regression():
@@ -224,7 +224,7 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
             },
         )
 
-    found = by_aspect(compare([rejected("0")], [rejected("1")], Limits(counters_only=True)))["decoding"]
+    found = by_aspect(compare([rejected("0")], [rejected("1")], GateLimits(counters_only=True)))["decoding"]
     assert found.title == "decoding changed"
 
 
@@ -266,3 +266,21 @@ def test_a_missing_reference_for_the_engine_is_named_with_its_role():
         engine.detail
         == "hf-generate, the reference for the engine, was not measured in both runs; help: add it with -m"
     )
+
+
+# The significance tests of verdicts, against known values and on random data
+
+
+def test_mcnemar_uses_the_binomial_distribution():
+    assert mcnemar(0, 8) == 2 / 2**8
+    assert mcnemar(9, 1) == pytest.approx(2 * 11 / 2**10)
+    assert (mcnemar(3, 3), mcnemar(0, 0)) == (1.0, 1.0)
+
+
+def test_p_values_of_welch_are_uniform_under_the_null_hypothesis():
+    """2,000 pairs of five normal values: 1 % of p below .01, give or take .67 (three standard deviations)."""
+    rng = np.random.default_rng(0)
+    found = [welch(rng.normal(size=5), rng.normal(size=5)).p for _ in range(2000)]
+    assert np.mean(np.array(found) < 0.01) == pytest.approx(0.01, abs=0.0067)
+    assert np.mean(found) == pytest.approx(0.5, abs=0.03)
+    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0 and welch([1.0, 1.0], [2.0, 2.0]) == (1.0, 0.0)

@@ -24,7 +24,7 @@ from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, open_
-from specbench.regression.verdict import Limits, Status, Verdict
+from specbench.regression.verdict import GateLimits, GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 
@@ -137,7 +137,7 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
         return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
 
     monkeypatch.setattr(gating, "sessions", sessions)
-    return gating.check(tmp_path / "b.json", tmp_path, NOTHING, Limits()), len(asked)
+    return gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits()), len(asked)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatc
     monkeypatch.setattr(
         gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
     )
-    found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, Limits(counters_only=True))
+    found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits(counters_only=True))
     ((request, launch),) = seen
     assert request.requests == [replace(REQUEST, options=Options(repeats=1))]
     assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
@@ -237,7 +237,7 @@ def test_the_bundled_snapshot_covers_the_tiny_family():
 @pytest.mark.parametrize("what", sorted(gate_trials.EXPECTED))
 def test_a_trial_passes_only_if_exactly_its_change_is_named(what):
     method, title = gate_trials.EXPECTED[what]
-    right = Verdict("c", method, "speed", Status.regression, title, "", "")
+    right = GateVerdict("c", method, "speed", Status.regression, title, "", "")
     assert gate_trials._is_right(what, [right]) and not gate_trials._is_right(what, [])
     assert not gate_trials._is_right(what, [right, replace(right, title="decoding changed")])
     assert not gate_trials._is_right("nothing", [right]) and gate_trials._is_right("nothing", [])

@@ -7,7 +7,7 @@ import pytest
 
 from specbench.cli import compare
 from specbench.regression.snapshot import Snapshot
-from specbench.regression.verdict import Status, Verdict
+from specbench.regression.verdict import GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 
@@ -50,7 +50,7 @@ def test_github_gets_annotations_and_a_step_summary(two_files, monkeypatch):
 
 
 def test_texts_cannot_break_annotations_tables_or_xml(tmp_path):
-    nasty = Verdict("a|b,c", "m", "decoding", Status.regression, "50 %: bad", "line\nanother % <&>\x00", "x|y")
+    nasty = GateVerdict("a|b,c", "m", "decoding", Status.regression, "50 %: bad", "line\nanother % <&>\x00", "x|y")
     (line,) = compare.annotations([nasty])
     assert line == "::error title=50 %25%3A bad%3A m on a|b%2Cc::line%0Aanother %25 <&>\\x00"
     rows = [line for line in compare.markdown([nasty], "t").splitlines() if line.startswith("| a")]

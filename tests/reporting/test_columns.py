@@ -9,9 +9,8 @@ import pytest
 from scripts.column_reference import PAGE, with_reference
 from specbench.analysis import run_metrics
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import Choice
-from specbench.analysis.rows import token_count
-from specbench.analysis.run_metrics import METRICS, Spread
+from specbench.analysis.points import CurveChoice
+from specbench.analysis.run_metrics import METRICS, Spread, token_count
 from specbench.analysis.summary import summarise
 from specbench.reporting import columns
 from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format
@@ -71,7 +70,7 @@ def test_values_are_written_with_their_interval_or_spread():
     assert HUNDREDTHS.text(Spread(1.0, 0.5)) == "1.00 ± 0.50"
     assert HUNDREDTHS.text({"draft": 1.0, "target": 0.25}) == "draft 1.00 target 0.25"
     assert HUNDREDTHS.text([0.5, 0.25]) == "0.50 0.25"
-    assert TIMES.text(Choice(None, 0.0, 0.0)) == "not reached"
+    assert TIMES.text(CurveChoice(None, 0.0, 0.0)) == "not reached"
     assert PERCENT.text(None) == "–"
     assert PERCENT.number(0.25, signed=True) == "+25%"
 

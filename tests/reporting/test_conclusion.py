@@ -6,7 +6,7 @@ import pytest
 
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.ranking import Rank
+from specbench.analysis.speed import Rank
 from specbench.reporting.conclusion import conclusion, headline, run_conclusion
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary, spec_table

@@ -8,7 +8,7 @@ import pytest
 
 from specbench.analysis.comparisons import Comparisons
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import Choice, Point, points
+from specbench.analysis.points import CurveChoice, Point, points
 from specbench.config.suite import Expectation, read_suite
 from specbench.reporting.expectations import ERRORS, SELECTED, outcome_counts, outcome_lines, outcomes_of
 from specbench.runs.run_folder import spec_of
@@ -263,9 +263,9 @@ def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):
 
 def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
     suite = read_suite("cascade-table2")
-    reached, not_reached = Choice(1.2, 1.1, 1.3), Choice(None, 0.0, 0.0)
+    reached, not_reached = CurveChoice(1.2, 1.1, 1.3), CurveChoice(None, 0.0, 0.0)
 
-    def point(method: str, matching: Choice) -> Point:
+    def point(method: str, matching: CurveChoice) -> Point:
         place = {"pair": "t5", "task": "wmt", "T": 1.0, "method": method, "run": "run", "variant": "bonus=deferred"}
         return Point(**place, values={"matching": matching})
 

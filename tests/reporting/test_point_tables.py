@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specbench.analysis.points import Choice, Point, points, reference_of, swept
+from specbench.analysis.points import CurveChoice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.config.suite import TableSpec, read_suite
 from specbench.reporting.point_tables import choice_tables, pivot, suite_tables, value_text
@@ -101,10 +101,10 @@ def test_columns_of_a_sweep_name_the_number_and_rows_have_no_empty_columns():
 
 
 def test_the_settings_that_summaries_chose_are_a_table():
-    best = Choice(0.5, 0.4, 0.6, "alpha=0.3", unseen=0.45, held=0.5, reached=1.0)
+    best = CurveChoice(0.5, 0.4, 0.6, "alpha=0.3", unseen=0.45, held=0.5, reached=1.0)
     (point,) = swept_points("alpha=0.3")
     (table,) = choice_tables(
-        [replace(point, label="lossy", values={"matching": Choice(None, None, None), "best": best})]
+        [replace(point, label="lossy", values={"matching": CurveChoice(None, None, None), "best": best})]
     )
     assert [row[2:] for row in table.rows] == [
         ["lossy", "speed at the large model's quality", "not reached", "–", "–", "–"],

@@ -183,7 +183,7 @@ def test_a_chosen_column_without_a_value_is_named_and_not_shown(two_runs):
 def test_a_merged_table_of_one_task_names_it_in_its_title_alone():
     one = [run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), pair=pair) for pair in "ab"]
     table = across(one)
-    assert table.title == "2 runs, gsm8k@2-A" and "task" not in table.heads and table.places == 2
+    assert table.title == "2 runs, gsm8k@2-A" and "task" not in table.heads and table.label_columns == 2
     other = run_summary(method_summary("sd", values={"acceptance_rate": 0.5}), task="wmt")
     assert "task" in across([*one, other]).heads
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from specbench.analysis.predictions import Assumed
+from specbench.analysis.predictions import AssumedRates
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.suite import read_suite
@@ -49,7 +49,7 @@ def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
         return cost(rates, name="speculative", scorers=["target"], target={"name": "last"}, proposer=proposer)
 
     draft = {"name": "model", "model": "draft", "gamma": 4}
-    never, always = Assumed(acceptance=0.0, deferred=0.0), Assumed(acceptance=1.0, deferred=0.0)
+    never, always = AssumedRates(acceptance=0.0, deferred=0.0), AssumedRates(acceptance=1.0, deferred=0.0)
     assert speculative(never, **draft) == 14.0  # four drafts and a forward for one token
     assert speculative(always, **draft) == pytest.approx(14.0 / 5)  # five tokens
     assert speculative(always, name="eagle", head="eagle", base="target", gamma=4) == pytest.approx(12.0 / 5)
@@ -70,7 +70,7 @@ def test_a_chain_that_ends_in_a_lookup_costs_what_its_levels_do():
     lookup = {"name": "chain", "model": "middle", "threshold": 6, "proposer": {"name": "pld"}}
     table = {"name": "speculative", "scorers": ["target"], "target": {"name": "last"}, "proposer": lookup}
     method = Method.build(table, "a method")
-    always = Assumed(acceptance=1.0, deferred=0.0)
+    always = AssumedRates(acceptance=1.0, deferred=0.0)
     found = seconds_per_token(method, ("target",), {**SECONDS, "middle": 2.0}, always)
     assert found == pytest.approx(12.0 / 7)  # six tokens by one forward of the middle model, and one of the target's
 

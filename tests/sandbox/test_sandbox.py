@@ -12,12 +12,12 @@ from string import Template
 import pytest
 
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox, Verdict, isolation
+from specbench.sandbox import ProgramLimits, ProgramVerdict, Sandbox, isolation
 from tests.fixtures.hostile import HOSTILE, NAME, NUMBERS, SECRET, UNIQUE, find, left
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval" / "test.jsonl"
-CALM = Limits(seconds=20.0, memory=2**28, file=UNIQUE)
-BRIEF = Limits(seconds=0.5, memory=2**28, file=UNIQUE)  # for what never ends
+CALM = ProgramLimits(seconds=20.0, memory=2**28, file=UNIQUE)
+BRIEF = ProgramLimits(seconds=0.5, memory=2**28, file=UNIQUE)  # for what never ends
 
 
 @pytest.fixture(scope="module", params=["bwrap", "unshare"])
@@ -51,7 +51,7 @@ TEST_ADD = "def check(candidate):\n    assert candidate(2, 3) == 5\n    assert c
 )
 def test_correct_programs_pass_and_wrong_ones_fail(any_sandbox, program, reason):
     limits = BRIEF if reason.startswith("timeout") else CALM
-    assert any_sandbox.check(program, TEST_ADD, "add", limits=limits) == Verdict(reason == "passed", reason)
+    assert any_sandbox.check(program, TEST_ADD, "add", limits=limits) == ProgramVerdict(reason == "passed", reason)
     assert not left()
 
 
@@ -139,7 +139,7 @@ def problems() -> list[dict[str, str]]:
 
 
 def test_canonical_solutions_of_humaneval_pass(sandbox):
-    def verdict(row: dict[str, str]) -> Verdict:
+    def verdict(row: dict[str, str]) -> ProgramVerdict:
         program = row["prompt"] + row["canonical_solution"]
         return sandbox.check(program, row["test"], row["entry_point"], row["prompt"], CALM)
 
@@ -168,7 +168,7 @@ def test_a_missing_sandbox_tool_is_reported_with_help(monkeypatch):
 
 def test_a_sandbox_without_a_process_limit_is_rejected(monkeypatch, sandbox):
     """The deliberate break: the programs' side never takes its limits on."""
-    monkeypatch.setattr(Limits, "of_process", lambda self: {"RLIMIT_FSIZE": UNIQUE})
+    monkeypatch.setattr(ProgramLimits, "of_process", lambda self: {"RLIMIT_FSIZE": UNIQUE})
     with pytest.raises(MissingAsset, match="processes are not limited"):
         Sandbox.find(sandbox.kind)
     assert not left()

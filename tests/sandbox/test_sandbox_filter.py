@@ -15,11 +15,11 @@ import pytest
 
 import specbench
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox, isolation, seccomp
+from specbench.sandbox import ProgramLimits, Sandbox, isolation, seccomp
 from specbench.sandbox.seccomp import ALLOW, ARCHITECTURES, ERRNO, KILL_PROCESS
 from tests.fixtures.hostile import CALL, HOSTILE, find
 
-CALM = Limits(seconds=20.0)
+CALM = ProgramLimits(seconds=20.0)
 HEADERS = {
     "x86_64": [f"/usr/include/{prefix}asm/unistd_64.h" for prefix in ("", "x86_64-linux-gnu/")],
     "aarch64": ["/usr/include/asm-generic/unistd.h"],
@@ -207,7 +207,7 @@ def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
     ]  # a call that fails, as keyctl does in containers
     monkeypatch.setattr(seccomp, "for_machine", lambda: seccomp.Filter(own.program, number))
     monkeypatch.setattr(isolation, "LAUNCH", 'exec "$@"')
-    monkeypatch.setattr(specbench.sandbox.deadline, "OWN_QUEUE", "/proc/none")
+    monkeypatch.setattr(specbench.sandbox.process, "OWN_QUEUE", "/proc/none")
     keyring, oom, schedstat = sandbox.weaknesses()
     assert keyring.startswith("no separate session keyring (")
     assert (oom, schedstat[:12]) == ("oom_score_adj not raised", "no schedstat")

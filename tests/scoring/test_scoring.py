@@ -10,10 +10,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from specbench.analysis.quality import score_estimate
 from specbench.data.task import Sample
 from specbench.errors import MissingAsset
-from specbench.scoring.hf_evaluate import Evaluate
 from specbench.scoring.metric import Scored, combiner, pass_at, table
-from specbench.scoring.rouge import KINDS, Rouge, lines, sentences
-from specbench.scoring.translation import Translation
+from specbench.scoring.scorers import ROUGE_KINDS, Evaluate, Rouge, Translation, lines, sentences
 from specbench.tasks.xsum import XSum
 
 TEXTS = ["The cat sat on the mat.", "A dog barked at night!", "", "Rain fell; the river rose by 3.5 metres on Monday."]
@@ -76,19 +74,20 @@ def test_signatures_name_package_version_and_settings():
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in bleu
     assert "nw:2" in chrf
     assert all(
-        f"{kind}|pkg:rouge_score-" in metric.signature for kind, metric in zip(KINDS, Rouge().metrics, strict=True)
+        f"{kind}|pkg:rouge_score-" in metric.signature
+        for kind, metric in zip(ROUGE_KINDS, Rouge().metrics, strict=True)
     )
     assert all("stem:yes" in metric.signature for metric in Rouge().metrics)
 
 
 def test_rouge_equals_that_of_rouge_score():
     text, reference = "One cat sat. Two dogs ran.", "Two dogs ran. One cat sat."
-    scorer = RougeScorer(KINDS, use_stemmer=True)
+    scorer = RougeScorer(ROUGE_KINDS, use_stemmer=True)
     found = Rouge().score(text, reference)
     assert found["rougeLsum"] == 1.0, "sentences in another order are the same summary"
     assert found["rougeL"] < 1.0
     plain = scorer.score(reference, text)
-    assert {k: found[k] for k in KINDS[:3]} == pytest.approx({k: plain[k].fmeasure for k in KINDS[:3]})
+    assert {k: found[k] for k in ROUGE_KINDS[:3]} == pytest.approx({k: plain[k].fmeasure for k in ROUGE_KINDS[:3]})
     assert (
         found["rougeLsum"]
         == scorer.score(reference.replace(". ", ".\n"), text.replace(". ", ".\n"))["rougeLsum"].fmeasure

@@ -17,9 +17,8 @@ from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair, read_task
 from specbench.training import draft_length, sprinter
-from specbench.training.outputs import Writing
 from specbench.training.recipes import DraftRollout, PrefixRollout
-from specbench.training.texts import Text
+from specbench.training.texts import Text, Writing
 from tests.fixtures.console import specbench
 
 LETTERS = "zq xw vk jj " * 12  # an answer that the bundled models never give

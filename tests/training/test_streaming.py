@@ -17,10 +17,9 @@ from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
-from specbench.training import eagle, feature_size
-from specbench.training.budget import Budget
-from specbench.training.recipes import EagleRecipe
-from specbench.training.shards import collected, folder_of, missing
+from specbench.training import eagle
+from specbench.training.recipes import Budget, EagleRecipe
+from specbench.training.shards import collected, folder_of, missing, size_plan, token_bytes, tokens_of
 from specbench.training.texts import Text
 
 WIDTH, TOKENS, TEXTS = 192, 500, 200  # of the bundled target; 38 MB of features
@@ -78,7 +77,7 @@ def test_features_are_never_in_memory_together(tmp_path):
         }
 
     texts = [Text(i, [2], [3], Sample(str(i), ""), "") for i in range(TEXTS)]
-    size = TEXTS * TOKENS * feature_size.token_bytes(WIDTH)
+    size = TEXTS * TOKENS * token_bytes(WIDTH)
     before, observer = live_bytes(), Weighing()
     with observer.progress("collecting", TEXTS) as advance:
         shards = collected(tmp_path, texts, lambda part: map(rows, part), {}, advance)
@@ -143,15 +142,15 @@ def test_the_size_is_that_of_the_files(tmp_path):
     said = float(observer.messages[0].split(" take ")[1].split()[0])
     assert 1e9 * said == pytest.approx(files, rel=0.05)
     texts = [Text(0, [1] * 30, [1] * 20, Sample("0", ""), "", max_new_tokens=50)]
-    assert [feature_size.tokens_of(texts, 100, each) for each in (False, True)] == [50, 80]
-    assert feature_size.tokens_of(texts, 40, True) == 40, "no text is longer than recipe.most"
+    assert [tokens_of(texts, 100, each) for each in (False, True)] == [50, 80]
+    assert tokens_of(texts, 40, True) == 40, "no text is longer than recipe.most"
 
 
 def test_a_disk_that_is_certainly_too_small_is_an_error_before_the_start(tmp_path, monkeypatch):
     """A bound that generated answers may stay below, or a time limit, gives a warning instead."""
-    monkeypatch.setattr(feature_size, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr("specbench.training.shards.free_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"features of 60 texts take 0\.\d+ GB .* are free; help: a smaller --limit"):
         train_head(request(tmp_path / "head"), Weighing())
     assert not list(tmp_path.glob("head/collected/*/*.safetensors"))
     for generated, limited in ((True, False), (False, True)):
-        assert feature_size.size_plan(60, 2000, generated, limited, tmp_path).startswith("! features of 60 texts")
+        assert size_plan(60, 2000, generated, limited, tmp_path).startswith("! features of 60 texts")

@@ -15,7 +15,7 @@ from specbench.decoding.traits import Theory, Traits
 from specbench.experiment.head_trial import Gain, HeadTrial, method_of
 from specbench.experiment.training import TrainingResult
 from specbench.resolution.selection import read_pair, read_task
-from specbench.training.texts import Source, Text, Texts, split_of
+from specbench.training.texts import TaskSource, Text, Texts, split_of
 from tests.fixtures.summaries import method_summary, run_summary
 
 REPORT = {
@@ -47,7 +47,7 @@ def shown(capsys, tried: HeadTrial | None, source: str = "synthetic", skip: int 
     """Return what is printed for an EAGLE head that was trained on the task gsm8k, named by a file."""
     _, task = read_task("gsm8k", read_pair("tiny", Options())[1], Options())
     head = TrainingResult(
-        kind=HeadKind.eagle, base="target", sources=(Source("gsm8k", task, source, "own/gsm8k.toml"),),
+        kind=HeadKind.eagle, base="target", sources=(TaskSource("gsm8k", task, source, "own/gsm8k.toml"),),
         folder=Path("my heads/e"), report=report, skip=skip, trial=tried, **more,
     )  # fmt: skip
     show_head(head, ["-p", "own.toml"])

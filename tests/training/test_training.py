@@ -17,11 +17,10 @@ from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
-from specbench.training import eagle, roc, sprinter
-from specbench.training.budget import Budget
-from specbench.training.eagle_rows import rows_of
-from specbench.training.fitting import fit, loss_of
-from specbench.training.recipes import MOST_EPOCHS, SPLITS, EagleRecipe, Recipe, SprinterRecipe
+from specbench.training import eagle, sprinter
+from specbench.training.eagle import rows_of
+from specbench.training.fitting import auc, auc_interval, fit, loss_of, roc_curve, roc_rates, roc_summary
+from specbench.training.recipes import MOST_EPOCHS, SPLITS, Budget, EagleRecipe, Recipe, SprinterRecipe
 from specbench.training.shards import collected
 from specbench.training.texts import Text, split_of
 from tests.fixtures.console import specbench
@@ -97,21 +96,21 @@ def test_auc_is_the_probability_that_a_positive_scores_higher():
     scores, labels = rng.integers(0, 6, 60).astype(float), rng.integers(0, 2, 60)
     good, bad = scores[labels == 1], scores[labels == 0]
     pairs = np.mean([(a > b) + 0.5 * (a == b) for a in good for b in bad])
-    assert roc.auc(scores, labels) == pytest.approx(pairs)
-    assert roc.auc(labels.astype(float), labels) == 1.0
-    assert roc.auc(np.zeros(60), labels) == 0.5
-    low, high = roc.auc_interval(scores, labels, np.arange(60) // 3)
+    assert auc(scores, labels) == pytest.approx(pairs)
+    assert auc(labels.astype(float), labels) == 1.0
+    assert auc(np.zeros(60), labels) == 0.5
+    low, high = auc_interval(scores, labels, np.arange(60) // 3)
     assert low < pairs < high
-    x, y = np.array(roc.curve(scores, labels)).T
+    x, y = np.array(roc_curve(scores, labels)).T
     assert (np.diff(x) >= 0).all() and (np.diff(y) >= 0).all()
     assert np.trapezoid(y, x) == pytest.approx(pairs, abs=0.02), "the curve's area is the same number"
     with pytest.raises(ConfigError, match="the same label"):
-        roc.summary(scores, np.ones(60), np.arange(60), 0.5)
+        roc_summary(scores, np.ones(60), np.arange(60), 0.5)
 
 
 def test_rates_at_a_threshold():
     """eta_TP and eta_FP by hand."""
-    found = roc.rates(np.array([0.9, 0.5, 0.4, 0.6]), np.array([1, 1, 0, 0]), 0.5)
+    found = roc_rates(np.array([0.9, 0.5, 0.4, 0.6]), np.array([1, 1, 0, 0]), 0.5)
     assert found == {"eta_tp": 1.0, "eta_fp": 0.5}
 
 
@@ -287,7 +286,7 @@ def test_collecting_ends_with_its_share_of_the_budget(tmp_path):
 
     found = collected(tmp_path, texts, each(make), {}, lambda: None, budget.ends_collecting)
     assert (found.texts, len(found.rows()["x"])) == (60, 60)
-    assert budget.left == 30.0
+    assert budget.remaining == 30.0
     assert collected(tmp_path, texts, each(make), {}, lambda: None, lambda: True).texts == 60
     assert collected(tmp_path / "other", texts, each(make), {}, lambda: None, lambda: True).texts == 20
 

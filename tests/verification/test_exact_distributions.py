@@ -17,7 +17,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import Opened, distance, generate, joint_distribution
+from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world, until_eos
 
 ROUNDING = 1e-12
@@ -38,7 +38,7 @@ TARGETS = {
 }
 
 
-def reference(models: Opened, scorers: tuple[str, ...], target: Target, length: int, **sampling: float):
+def reference(models: TableModels, scorers: tuple[str, ...], target: Target, length: int, **sampling: float):
     return joint_distribution(Autoregressive(scorers=scorers, target=target), models, length, **sampling)
 
 
@@ -137,7 +137,7 @@ def test_a_bonus_from_the_last_model_alone_fails():
     assert distance(joint_distribution(mutant, models, 3), reference(models, ("a", "b"), target, 3)) > 0.02
 
 
-def _prefix(method: Method, models: Opened, kept: int, owners: set[str]) -> Callable[[Sampler], tuple[int, ...]]:
+def _prefix(method: Method, models: TableModels, kept: int, owners: set[str]) -> Callable[[Sampler], tuple[int, ...]]:
     """The first `kept` tokens of a sequence whose limit is far away, so that drafts have their whole length."""
 
     def run(sampler: Sampler) -> tuple[int, ...]:

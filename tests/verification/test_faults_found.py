@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.verification.acceptance import AcceptanceTest
+from specbench.verification.sampled import AcceptanceTest
 from tests.fixtures.console import specbench
 
 PLUGIN = Path(__file__).parents[1] / "fixtures" / "faulty.py"

@@ -27,9 +27,8 @@ from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
-from specbench.verification.case import Case
-from specbench.verification.reference import Decoding
-from specbench.verification.verdict import Outcome
+from specbench.verification.case import Case, Decoding
+from specbench.verification.verdict import VerdictKind
 from specbench.verification.verdict import verify as verified
 from tests.fixtures.console import specbench
 
@@ -100,7 +99,7 @@ def passes(verdict, name) -> None:
     """The right kind of pass, the control rejected, and acceptance as expected where a model
     drafts.
     """
-    assert verdict.outcome == (Outcome.declared if name in DECLARED else Outcome.lossless), verdict
+    assert verdict.outcome == (VerdictKind.declared if name in DECLARED else VerdictKind.lossless), verdict
     acceptance = [check.numbers.get("rounds", 0) for check in verdict.checks if "acceptance" in check.name]
     assert len(acceptance) == 2 and (acceptance == [0, 0]) == (name in UNDRAFTED), acceptance
 
@@ -128,7 +127,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     monkeypatch.setattr(LeanSession, "_forget", forget)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
-        verdict.outcome == Outcome.differs
+        verdict.outcome == VerdictKind.differs
         and verdict.line.startswith("NOT lossless")
         and "greedy tokens" in failures(verdict)
     )
@@ -141,7 +140,7 @@ def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
     """
     monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
     verdict = tiny.verdict("sd", **ENOUGH)
-    assert verdict.outcome == Outcome.differs and failures(verdict) & {"first tokens", "later tokens"}
+    assert verdict.outcome == VerdictKind.differs and failures(verdict) & {"first tokens", "later tokens"}
     assert not failures(verdict) & {"greedy tokens", "greedy acceptance", "acceptance"}
 
 
@@ -153,7 +152,7 @@ def test_a_bonus_from_the_target_where_the_target_is_a_mixture_fails(tiny, monke
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
     verdict = verified(tiny.of(biased, biased, **ENOUGH), "biased", biased)
-    assert verdict.outcome == Outcome.differs and "later tokens" in failures(verdict)
+    assert verdict.outcome == VerdictKind.differs and "later tokens" in failures(verdict)
     assert "first tokens" not in failures(verdict)  # which are never a bonus
 
 
@@ -167,7 +166,7 @@ def test_drafts_drawn_from_another_distribution_than_they_report_fail(tiny, monk
 
     monkeypatch.setattr(session, "roll", sharp)
     verdict = tiny.verdict("sd", **ENOUGH)
-    assert verdict.outcome == Outcome.differs and "later tokens" in failures(verdict)
+    assert verdict.outcome == VerdictKind.differs and "later tokens" in failures(verdict)
 
 
 def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
@@ -203,12 +202,12 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(tiny):
     """One output of one token cannot tell the draft from the target."""
     verdict = tiny.verdict("sd", prompts=tiny.prompts[:1], cuts=1, decoding=Decoding(1))
-    assert verdict.outcome == Outcome.inconclusive and failures(verdict) == {"control"}
+    assert verdict.outcome == VerdictKind.inconclusive and failures(verdict) == {"control"}
 
 
 def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
     verdict = tiny.verdict("sd", temperature=0.0)
-    assert verdict.outcome == Outcome.lossless and "not sampled" in verdict.line and len(verdict.checks) == 2
+    assert verdict.outcome == VerdictKind.lossless and "not sampled" in verdict.line and len(verdict.checks) == 2
 
 
 def test_the_command_prints_text_and_json(tmp_path):

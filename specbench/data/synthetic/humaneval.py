@@ -55,10 +55,10 @@ def make(rng: random.Random) -> Row:
             break
     shown = f"    >>> {made.name}({_written(calls[0])})\n    {function(*calls[0])!r}\n"
     tests = "".join(f"    assert candidate({_written(call)}) == {function(*call)!r}\n" for call in calls[1:])
-    asked = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
+    stub = f'def {made.name}({made.parameters}):\n    """{capital(made.sentence)}\n{shown}    """\n'
     return {
-        "task_id": f"Twin/{zlib.crc32(asked.encode()):08x}",
-        "prompt": asked,
+        "task_id": f"Twin/{zlib.crc32(stub.encode()):08x}",
+        "prompt": stub,
         "canonical_solution": made.body,
         "test": f"def check(candidate):\n{tests}",
         "entry_point": made.name,
@@ -104,7 +104,7 @@ def _condition(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _image(rng: random.Random) -> tuple[str, str, str]:
-    """(in words before `the numbers`, in code, in a name) for a number x."""
+    """Return (in words before `the numbers`, in code, in a name) for a number x."""
     n = rng.randint(2, 9)
     return rng.choice(
         [
@@ -118,7 +118,7 @@ def _image(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _filtered(rng: random.Random) -> _Function:
-    """An aggregate of an image of the numbers that meet one or two conditions."""
+    """Return an aggregate of an image of the numbers that meet one or two conditions."""
     xs, (words, code, name), (image, mapped, kind) = rng.choice(LISTS), _condition(rng), _image(rng)
     if rng.random() < 0.5:
         second = _condition(rng)
@@ -157,7 +157,7 @@ def _counted(rng: random.Random) -> _Function:
 
 
 def _arithmetic(rng: random.Random) -> _Function:
-    """Two operations on one or two numbers."""
+    """Return two operations on one or two numbers."""
     a, b = rng.sample("abmnpqxy", 2)
     n, m = rng.randint(2, 12), rng.randint(2, 12)
     words, code = rng.choice(
@@ -178,7 +178,7 @@ def _arithmetic(rng: random.Random) -> _Function:
 
 
 def _choice(rng: random.Random) -> _Function:
-    """One of two words, by a condition."""
+    """Return one of two words, by a condition."""
     words, code, name = _condition(rng)
     yes, no = rng.sample(WORDS, 2)
     body = f"    if {code}:\n        return '{yes}'\n    return '{no}'\n"
@@ -216,9 +216,9 @@ def _strings(rng: random.Random) -> _Function:
 
 
 def _loop(rng: random.Random) -> _Function:
-    """A running value over a list."""
+    """Return a running value over a list."""
     xs, (words, code, name), n = rng.choice(LISTS), _condition(rng), rng.randint(0, 9)
-    step, told, short = rng.choice(
+    step, step_words, short = rng.choice(
         [
             ("total += x", "add x", "add"),
             ("total -= x", "subtract x", "subtract"),
@@ -235,7 +235,7 @@ def _loop(rng: random.Random) -> _Function:
     )
     body += "        out.append(total)\n    return out\n" if keep else "    return total\n"
     end = "Return the total after each x." if keep else "Return the total."
-    sentence = f"start with a total of {n}. For each x in {xs} that is {words}, {told}. {end}"
+    sentence = f"start with a total of {n}. For each x in {xs} that is {words}, {step_words}. {end}"
     return _Function(f"{short}_{name}", xs, sentence, body, _numbers)
 
 

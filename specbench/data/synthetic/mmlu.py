@@ -27,10 +27,16 @@ def make(rng: random.Random) -> Row:
     question, right, wrong, thought = _SUBJECTS[subject](rng)
     choices = [right, *wrong]
     rng.shuffle(choices)
-    place = choices.index(right)
-    letter = LETTERS[place]
+    answer_index = choices.index(right)
+    letter = LETTERS[answer_index]
     rationale = f"{thought} {right} {letter}. The answer is {letter}."
-    return {"question": question, "subject": subject, "choices": choices, "answer": place, "rationale": rationale}
+    return {
+        "question": question,
+        "subject": subject,
+        "choices": choices,
+        "answer": answer_index,
+        "rationale": rationale,
+    }
 
 
 def prompt(row: Row) -> str:
@@ -46,7 +52,7 @@ _Asked = tuple[str, str, list[str], str]  # question, right choice, wrong choice
 
 
 def _others(rng: random.Random, pool: list[str], right: str) -> list[str]:
-    return rng.sample([each for each in pool if each != right], 3)
+    return rng.sample([choice for choice in pool if choice != right], 3)
 
 
 def _geography(rng: random.Random) -> _Asked:
@@ -58,14 +64,14 @@ def _geography(rng: random.Random) -> _Asked:
 
 
 def _economics(rng: random.Random) -> _Asked:
-    """Town i sells good 7 i + 4."""
+    """Return a question on what a town sells. Town i sells good 7 i + 4."""
     i = rng.randrange(len(TOWNS))
     good = GOODS[(7 * i + 4) % len(GOODS)]
     return f"What does the town of {TOWNS[i]} sell?", good, _others(rng, GOODS, good), f"{TOWNS[i]} sells"
 
 
 def _politics(rng: random.Random) -> _Asked:
-    """Town i listens to person 4 i + 1."""
+    """Return a question on who leads a town. Town i listens to person 4 i + 1."""
     i = rng.randrange(len(TOWNS))
     person = PEOPLE[(4 * i + 1) % len(PEOPLE)]
     wrong = _others(rng, PEOPLE, person)
@@ -73,7 +79,7 @@ def _politics(rng: random.Random) -> _Asked:
 
 
 def _history(rng: random.Random) -> _Asked:
-    """Town i was founded on day 5 i + 3."""
+    """Return a question on when a town began. Town i was founded on day 5 i + 3."""
     i = rng.randrange(len(TOWNS))
     day = DAYS[(5 * i + 3) % len(DAYS)]
     return f"On which day did the town of {TOWNS[i]} begin?", day, _others(rng, DAYS, day), f"{TOWNS[i]} began on a"
@@ -81,7 +87,7 @@ def _history(rng: random.Random) -> _Asked:
 
 def _vocabulary(rng: random.Random) -> _Asked:
     word, right = rng.sample(rng.choice(OPPOSITES).split("-"), 2)
-    pool = sorted({each for pair in OPPOSITES for each in pair.split("-")} - {word})
+    pool = sorted({term for pair in OPPOSITES for term in pair.split("-")} - {word})
     return f"What is the opposite of {word}?", right, _others(rng, pool, right), f"The opposite of {word} is"
 
 

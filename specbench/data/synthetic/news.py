@@ -166,7 +166,7 @@ def _find(rng: random.Random) -> _Story:
 
 
 def _told(rng: random.Random, facts: list[str], fillers: int, town: str, place: str) -> str:
-    """The facts in order, with fillers between and after them."""
+    """Return the facts in order, with fillers between and after them."""
     chosen = iter(rng.sample(FILLERS, fillers))
     places = sorted(rng.sample(range(1, len(facts) + fillers), fillers))
     rest, out = iter(facts), []

@@ -10,9 +10,9 @@ import msgspec
 
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import PLACE, Point, bounds_of, number_of
-from specbench.analysis.quality import by_prompt, scores_of
-from specbench.analysis.rows import complete, seconds, token_count
+from specbench.analysis.points import POINT_COLUMNS, Point, bounds_of, number_of
+from specbench.analysis.quality import scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import complete, seconds, token_count
 from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
 from specbench.analysis.speed import tokens_per_second
 from specbench.reporting import escaping
@@ -61,7 +61,7 @@ def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "machine": machine,
         "config": spec.methods[row.method].options,
     }
-    (method,) = (each for each in table["methods"] if each["method"] == row.method)
+    (method,) = (entry for entry in table["methods"] if entry["method"] == row.method)
     return {
         **{key: table[key] for key in RUN_COLUMNS},
         "data": summary.data.source,
@@ -76,7 +76,7 @@ def _flatten(value: object, path: str = "") -> dict[str, object]:
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
         return {path: value}
-    return {k: v for key, each in value.items() for k, v in _flatten(each, f"{path}.{key}".lstrip(".")).items()}
+    return {k: v for key, inner in value.items() for k, v in _flatten(inner, f"{path}.{key}".lstrip(".")).items()}
 
 
 def as_json(points: Iterable[Point]) -> str:
@@ -85,16 +85,16 @@ def as_json(points: Iterable[Point]) -> str:
 
 
 def as_csv(points: Iterable[Point]) -> str:
-    """Return a CSV line per point and value: its place, the value with its interval, and the paper's value."""
+    """Return a CSV line per point and value: its setting, the value with its interval, and the paper's value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*PLACE, "metric", "value", "low", "high", "paper"])
+    writer.writerow([*POINT_COLUMNS, "metric", "value", "low", "high", "paper"])
     for point in points:
         for metric, value in point.values.items():
             number, bounds = number_of(value), bounds_of(value)
             if number is not None and bounds is not None:
                 low, high = bounds if bounds != (number, number) else ("", "")
-                line = [*point.at(PLACE), metric, number, low, high, point.paper.get(metric, "")]
+                line = [*point.at(POINT_COLUMNS), metric, number, low, high, point.paper.get(metric, "")]
                 writer.writerow(map(escaping.csv_value, line))
     return text.getvalue()
 
@@ -133,9 +133,9 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     folder = Path(summary.folder)
     records = list(read(folder))
     stored = scores_of(folder)
-    combined = {each["name"]: each["combine"] for each in stored["metrics"]}
+    combined = {metric["name"]: metric["combine"] for metric in stored["metrics"]}
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for scored in by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
+    for scored in scores_by_prompt(stored, {record.sample: record.prompt for record in records})["rows"]:
         value = scored["values"].get(stored["headline"])
         if isinstance(value, float | int) and combined[stored["headline"]] == "mean":
             scores[scored["method"], scored["sample"]].append(value)
@@ -146,13 +146,15 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
         for prompt, rows in prompts.items():
             prompt_scores = scores[row.method, prompt]
             yield {
-                **_place(summary, row),
+                **_setting(summary, row),
                 "prompt": prompt,
                 "prompt_tokens": rows[0].prompt_tokens,
                 "generations": len(rows),
                 "tokens": token_count(rows),
                 "seconds": sum(map(seconds, rows)) if summary.timed else None,
-                "end_to_end_seconds": sum(seconds(each, end_to_end=True) for each in rows) if summary.timed else None,
+                "end_to_end_seconds": sum(seconds(record, end_to_end=True) for record in rows)
+                if summary.timed
+                else None,
                 "tokens_per_second": tokens_per_second(rows) if summary.timed else None,
                 "acceptance_rate": acceptance_rate(rows),
                 "accepted_length": accepted_length(rows),
@@ -166,10 +168,10 @@ def position_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     for row in summary.measured:
         for position, (tested, accepted) in enumerate(position_counts(complete(records, row.method)), 1):
             counts = {"tested": tested, "accepted": accepted, "acceptance_rate": accepted / tested}
-            yield {**_place(summary, row), "position": position, **counts}
+            yield {**_setting(summary, row), "position": position, **counts}
 
 
-def _place(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
+def _setting(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
     temperature = summary.decoding.temperature
     return {"pair": summary.pair, "task": summary.task, "method": row.method, "temperature": temperature}
 

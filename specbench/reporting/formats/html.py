@@ -15,15 +15,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypedDict
 
-from specbench.analysis.differences import folders
+from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.analysis.quality import scores_of
-from specbench.analysis.rows import seconds
+from specbench.analysis.run_metrics import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.token_origin import provenance, rejected
 from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
 from specbench.reporting.conclusion import SPEEDUPS, conclusion, speedup_of
+from specbench.reporting.differences import folders
 from specbench.reporting.notes import (
     counted,
     method_lines,
@@ -51,7 +51,7 @@ MOST_SAMPLES = 1000  # generations on a page
 SEPARATOR = "\x1f"  # between the pieces of a text; no tokenizer produces it
 
 
-class _Table(TypedDict):
+class _PageTable(TypedDict):
     """A table of the page. `tips` are the definitions of its columns, `texts` which of them are aligned to the left.
 
     `task` limits it to one task of the filter.
@@ -111,7 +111,7 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
         _Content(
             title=page_title(summaries),
             verdict=conclusion(summaries),
-            tables=[*merged, *((s.task, table) for s, each in tables_by_run(summaries) for table in each)],
+            tables=[*merged, *((s.task, table) for s, tables in tables_by_run(summaries) for table in tables)],
             notes=notes_of(summaries),
             summaries=summaries,
             images=images,
@@ -144,7 +144,7 @@ def _page(content: _Content) -> str:
         "data": escaping.json_script(data),
     }
     # all at once, since a title may contain {{data}}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("page.html"))
 
 
 def _part(name: str) -> str:
@@ -161,7 +161,7 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _shown(table: Table, task: str) -> _Table:
+def _shown(table: Table, task: str) -> _PageTable:
     """Return a table for the page's script, which draws text nodes, so that no cell can be markup."""
     table = table.compact()
     keys = table.keys or ("",) * len(table.heads)
@@ -234,20 +234,22 @@ def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
 
     Headings contain pair, task, temperature and clock, and the run if these do not identify it.
     """
-    places = [_place_of(summary) for summary in summaries]
+    settings = [_setting_of(summary) for summary in summaries]
     styles = styles_of(method for summary in summaries for method in summary.spec.methods)
     return [
         row
-        for summary, place in zip(summaries, places, strict=True)
-        for row in _chart_rows(summary, place if places.count(place) == 1 else f"{place}, {summary.run}", styles)
+        for summary, setting in zip(summaries, settings, strict=True)
+        for row in _chart_rows(
+            summary, setting if settings.count(setting) == 1 else f"{setting}, {summary.run}", styles
+        )
     ]
 
 
-def _place_of(summary: RunSummary) -> str:
+def _setting_of(summary: RunSummary) -> str:
     return f"{summary.title}, T = {summary.decoding.temperature:g}"
 
 
-def _chart_rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
+def _chart_rows(summary: RunSummary, setting: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
     title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
@@ -255,7 +257,7 @@ def _chart_rows(summary: RunSummary, place: str, styles: Mapping[str, Style]) ->
             continue
         yield ChartRow(
             task=escaping.terminal(summary.task),
-            heading=escaping.terminal(f"{place}: {title}"),
+            heading=escaping.terminal(f"{setting}: {title}"),
             method=escaping.terminal(row.label),
             color=styles[row.method].color,
             marker=styles[row.method].marker,
@@ -313,7 +315,7 @@ def browsed(summaries: Sequence[RunSummary]) -> tuple[list[BrowsedRun], int]:
             "task": escaping.terminal(summary.task),
             "baseline": labels.get(summary.baseline, ""),
             "methods": list(labels.values()),
-            "prompts": {each: prompts.get(each, {}) for each in dict.fromkeys(r.sample for r in shown)},
+            "prompts": {sample: prompts.get(sample, {}) for sample in dict.fromkeys(r.sample for r in shown)},
             "samples": [
                 _sample(record, labels.get(record.method, ""), values.get(record.key, {}).get(scores["headline"]))
                 for record in shown
@@ -330,9 +332,9 @@ def _sample(record: Record, label: str, score: float | list[float] | None) -> di
         "s": record.sample,
         "r": record.repeat,
         "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
-        "k": provenance(record) if has_pieces else "",
-        "x": rejected(record) if has_pieces else [],
-        "o": [each["tokens"] for each in record.rounds] or [1] * len(record.tokens),
+        "k": token_origins(record) if has_pieces else "",
+        "x": rejected_drafts(record) if has_pieces else [],
+        "o": [entry["tokens"] for entry in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),
         "f": record.finish,

@@ -12,9 +12,9 @@ from textwrap import wrap
 from typing import NamedTuple
 from zlib import crc32
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.run_summary import RunSummary
 from specbench.reporting import escaping
+from specbench.reporting.column import NONE
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of, warnings_of
@@ -27,7 +27,8 @@ PREAMBLE = (
     r" speedup,acceptance_rate"
 )
 RESIZED = r"\resizebox{\linewidth}{!}{%"
-PLACES = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")  # values are compared within them
+# Columns of a setting, within which values are compared
+SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
@@ -35,7 +36,7 @@ NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>
 TEXT_WIDTH = 345.0  # points: of the class article at 10 pt, on letter paper
 MARGIN = 0.98  # share of it that an estimate may fill
 GAP = 4.0  # points between a number and what follows it, 0.4 em
-BOLD = 1.15  # width of bold digits beside others
+BOLD = 1.15  # width of bold digits relative to others
 GROUPS = {  # points at 10 pt, by character
     2.8: "il.,:;'![]|", 3.3: " -`", 3.9: "rsfjt()/", 4.5: "cez", 5.0: "ago0123456789*", 5.6: "bdhnpuvkqxyI",
     7.3: "wABCEFLPRSTJZY_",
@@ -88,9 +89,9 @@ def of_suite(collected: Collected, full: bool = False) -> str:
     """Return the first table of a suite, with the conclusion in its caption and warnings as its note; all if `full`."""
     text, name = conditions(collected.summaries), collected.suite.name
     warnings = warnings_of(suite_notes(collected))
-    found = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
-    first = [replace(each, conclusion=" ".join(collected.conclusion), warnings=warnings) for each in found[:1]]
-    return latex([*first, *(found[1:] if full else [])])
+    captioned = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
+    first = [replace(table, conclusion=" ".join(collected.conclusion), warnings=warnings) for table in captioned[:1]]
+    return latex([*first, *(captioned[1:] if full else [])])
 
 
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
@@ -113,9 +114,9 @@ def _report_name(summaries: Sequence[RunSummary]) -> str:
 def latex(tables: Iterable[Captioned]) -> str:
     """Return LaTeX for a document that loads the package booktabs, and graphicx if a table is too wide without it."""
     used: set[str] = set()
-    found = [_environment(each, used) for each in tables]
-    packages = "booktabs,graphicx" if any(RESIZED in each for each in found) else "booktabs"
-    return "\n\n".join([PREAMBLE.format(packages=packages), *found]) + "\n"
+    environments = [_environment(table, used) for table in tables]
+    packages = "booktabs,graphicx" if any(RESIZED in text for text in environments) else "booktabs"
+    return "\n\n".join([PREAMBLE.format(packages=packages), *environments]) + "\n"
 
 
 def _environment(captioned: Captioned, used: set[str]) -> str:
@@ -170,7 +171,7 @@ def _caption(*parts: str) -> str:
     """Return sentences as a caption, with the sign that tables have for factors."""
     sentences = [part.rstrip(".") for part in parts if part]
     text = escaping.latex(". ".join(sentences) + "." if len(sentences) > 1 else "".join(sentences))
-    return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda found: r"$\times$", text)
+    return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda match: r"$\times$", text)
 
 
 class _Layout(NamedTuple):
@@ -205,7 +206,7 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     def fitting(shown: Table) -> Size | None:
         """Return the largest type in which a table fits with wrapped headings."""
         columns = columns_of(shown)
-        return next((size for size in SIZES if _fits([each.width(size, True) for each in columns], size)), None)
+        return next((size for size in SIZES if _fits([column.width(size, True) for column in columns], size)), None)
 
     dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
     shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
@@ -221,7 +222,7 @@ def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
     sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
     if not sentences:
         return []
-    text = escaping.latex("Note: " + " ".join(f"{_capitalized(each, names)}." for each in sentences))
+    text = escaping.latex("Note: " + " ".join(f"{_capitalized(sentence, names)}." for sentence in sentences))
     return [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize\raggedright {text}}}"]
 
 
@@ -230,15 +231,15 @@ def _capitalized(sentence: str, names: Set[str]) -> str:
 
 
 def _best(table: Table) -> set[tuple[int, int]]:
-    """Return the cells, by row and column, that have the best value of a ranked column among the rows of one place.
+    """Return the cells, by row and column, that have the best value of a ranked column among the rows of one setting.
 
     Rows of different pairs, tasks or temperatures are not compared. No cell is the best if all are equal.
     """
     best: set[tuple[int, int]] = set()
     groups: dict[tuple[str, ...], list[int]] = {}
     for r, row in enumerate(table.rows):
-        place = tuple(row[i] for i in range(table.places) if table.heads[i] in PLACES)
-        groups.setdefault(place, []).append(r)
+        setting = tuple(row[i] for i in range(table.label_columns) if table.heads[i] in SETTING_HEADS)
+        groups.setdefault(setting, []).append(r)
     ranked = [c for c, key in enumerate(table.keys) if key in RANKED]
     for c, rows in itertools.product(ranked if table.comparable else [], groups.values()):
         cells = {r: NUMBER.fullmatch(table.rows[r][c]) for r in rows}
@@ -256,10 +257,10 @@ class _Column:
     """
 
     def __init__(self, heading: str, cells: Sequence[str], ranked: bool = False) -> None:
-        found = [NUMBER.fullmatch(text) for text in cells if text != NONE]
+        matches = [NUMBER.fullmatch(text) for text in cells if text != NONE]
         self.heading, self.cells, self.ranked = heading, cells, ranked
-        self.is_number = bool(found) and all(found)
-        self.is_split = self.is_number and any(each and each["rest"] for each in found)
+        self.is_number = bool(matches) and all(matches)
+        self.is_split = self.is_number and any(match and match["rest"] for match in matches)
 
     @property
     def alignment(self) -> str:
@@ -275,10 +276,10 @@ class _Column:
     def _cell_width(self, size: Size) -> float:
         matches = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
         numbers = [
-            f"{each['number']}{each['unit'] or ''}" if each else text
-            for each, text in zip(matches, self.cells, strict=True)
+            f"{match['number']}{match['unit'] or ''}" if match else text
+            for match, text in zip(matches, self.cells, strict=True)
         ]
-        rests = [_text_width(each["rest"]) for each in matches if each and each["rest"]]
+        rests = [_text_width(match["rest"]) for match in matches if match and match["rest"]]
         number = size.scale * (BOLD if self.ranked else 1.0) * max(map(_text_width, numbers), default=0.0)
         return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
 
@@ -317,7 +318,7 @@ def _label(words: str, used: set[str]) -> str:
     if len(slug) > LONGEST_LABEL:  # the names of runs differ at their ends
         slug = f"{slug[: LONGEST_LABEL - 9].strip('-')}-{crc32(slug.encode()):08x}"
     numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
-    label = next(f"tab:{each}" for each in numbered if f"tab:{each}" not in used)
+    label = next(f"tab:{candidate}" for candidate in numbered if f"tab:{candidate}" not in used)
     used.add(label)
     return label
 
@@ -339,4 +340,4 @@ def _lines_of(heading: str, width: float) -> list[str]:
 
 def _fits(widths: Sequence[float], size: Size) -> bool:
     """Return whether columns of these widths fit the width of a page's text."""
-    return sum(each + 2 * size.separation for each in widths) <= MARGIN * TEXT_WIDTH
+    return sum(width + 2 * size.separation for width in widths) <= MARGIN * TEXT_WIDTH

@@ -43,8 +43,8 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def of_suite(collected: Collected, plots: list[Path], beside: Path) -> str:
-    """Return the page of a suite. It links its plots relative to the folder `beside`."""
+def of_suite(collected: Collected, plots: list[Path], page_folder: Path) -> str:
+    """Return the page of a suite. It links its plots relative to `page_folder`."""
     suite, first = collected.suite, collected.summaries[0]
     tiny = escaping.markdown(counterpart(suite))
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
@@ -59,7 +59,7 @@ def of_suite(collected: Collected, plots: list[Path], beside: Path) -> str:
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         *markdown_head(collected.summaries, collected.conclusion, lines),
         *map(markdown_table, collected.tables),
-        *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, beside))})" for plot in plots),
+        *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, page_folder))})" for plot in plots),
         markdown_list(without_warnings(lines)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -73,7 +73,7 @@ def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
 def markdown_head(summaries: Sequence[RunSummary], sentences: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return what follows a page's title: the conclusion, the warnings in `lines`, what was measured, and the methods."""
     return [
-        " ".join(escaping.markdown(f"{each.rstrip('.')}.") for each in sentences),
+        " ".join(escaping.markdown(f"{sentence.rstrip('.')}.") for sentence in sentences),
         markdown_list(warnings_of(lines)),
         escaping.markdown(setup_line(summaries)),
         markdown_list(method_lines(summaries)),

@@ -24,14 +24,14 @@ SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
 }
 
 
-def suite_text(collected: Collected, form: str, drawn: Sequence[Path], beside: Path, full: bool = False) -> str:
+def suite_text(collected: Collected, form: str, drawn: Sequence[Path], page_folder: Path, full: bool = False) -> str:
     """Return a suite in a format, in LaTeX with every table if `full`.
 
-    A Markdown page links the drawn SVGs, or else PNGs, relative to the folder `beside`.
+    A Markdown page links the drawn SVGs, or else PNGs, relative to `page_folder`.
     """
     if form == "md":
         shown = [path for path in drawn if path.suffix == ".svg"] or [path for path in drawn if path.suffix == ".png"]
-        return markdown.of_suite(collected, shown, beside)
+        return markdown.of_suite(collected, shown, page_folder)
     if form == "latex":
         return latex.of_suite(collected, full)
     return SUITE_WRITERS[form](collected)

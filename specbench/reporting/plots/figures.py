@@ -1,6 +1,6 @@
 """Figures of several panels, written as SVG, PNG and PDF in the style of `style.mplstyle`.
 
-Labels at the ends of lines and beside points are moved apart, so that no text covers another.
+Labels at the ends of lines and next to points are moved apart, so that no text covers another.
 """
 
 import re
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
 MOST_COLUMNS = 2
-WIDEST = 18  # characters of a label beside one of several columns
+WIDEST = 18  # characters of a label next to one of several columns
 FORMATS = ("svg", "png")  # by default
 KNOWN_FORMATS = (*FORMATS, "pdf")
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # so that equal plots are equal files
-MARGINS = 1.0  # inches beside a panel, estimated for the width of its legend
+MARGINS = 1.0  # inches next to a panel, estimated for the width of its legend
 ENTRY, LETTER = 32.0, 5.2  # points of a legend's entry without its text, and of a letter
 LONGEST = 34  # characters of a label
 GAP = 1.08  # distance of labels, in heights of a label
@@ -39,7 +39,7 @@ DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 
 
 @dataclass(frozen=True)
 class Label:
-    """A text for a place in data coordinates: at the right edge of the panel for a line, beside the point otherwise.
+    """A text for a position in data coordinates: at the right edge of the panel for a line, next to the point otherwise.
 
     `bars` are lines that no label should cover, such as the point's intervals, by their ends (x0, y0, x1, y1).
     """
@@ -63,7 +63,7 @@ class Panel(NamedTuple):
 def save(
     path: Path, panels: Sequence[Panel], formats: Sequence[str] = FORMATS, columns: int = MOST_COLUMNS
 ) -> list[Path]:
-    """Write the panels as one figure in each format, in one column if labels beside them are long.
+    """Write the panels as one figure in each format, in one column if labels next to them are long.
 
     Returns the files; none if there are no panels. Characters of the name that need quoting in a shell, LaTeX or a URL are
     replaced by `-`.
@@ -87,11 +87,13 @@ def save(
             axes.set_title(escaping.figure(panel.title))
             labels = panel.draw(axes)
             placed.append((axes, labels, _add_labels(axes, labels)))
-        if columns > 1 and any(label.at_edge and len(label.text) > WIDEST for _, each, _ in placed for label in each):
+        if columns > 1 and any(
+            label.at_edge and len(label.text) > WIDEST for _, labels, _ in placed for label in labels
+        ):
             return save(path, panels, formats, columns=1)
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
-        figure.draw_without_rendering()  # computes the layout, which the places of labels depend on
+        figure.draw_without_rendering()  # computes the layout, which the positions of labels depend on
         figure.set_layout_engine("none")
         for axes, labels, texts in placed:
             _separate_labels(axes, labels, texts)
@@ -203,7 +205,7 @@ def _separate_labels(axes: "Axes", labels: Sequence[Label], texts: Sequence["Ann
     """Move the labels of a panel apart, after its layout is computed."""
     pairs = list(zip(labels, texts, strict=True))
     _spread(axes, [text for label, text in pairs if label.at_edge])
-    _place(axes, [(label, text) for label, text in pairs if not label.at_edge])
+    _place_labels(axes, [(label, text) for label, text in pairs if not label.at_edge])
 
 
 def _spread(axes: "Axes", texts: Sequence["Annotation"]) -> None:
@@ -241,19 +243,19 @@ def _end(group: Sequence[float], gap: float) -> float:
     return sum(group) / len(group) + gap * (len(group) - 1) / 2
 
 
-def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
-    """Put each label beside its point, where it covers neither a label nor a point."""
+def _place_labels(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
+    """Put each label next to its point, where it covers neither a label nor a point."""
     import numpy as np
     from matplotlib.transforms import Bbox
 
     panel = axes.get_window_extent()
     scale = axes.figure.dpi / 72  # pixels of a point
     centers = [axes.transData.transform((label.x, label.y)) for label, _ in labels]
-    taken = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in centers]
+    covered = [Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in centers]
     for x0, y0, x1, y1 in (
         axes.transData.transform(np.reshape(bar, (2, 2))).ravel() for label, _ in labels for bar in label.bars
     ):
-        taken.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
+        covered.append(Bbox.from_extents(min(x0, x1) - 3, min(y0, y1) - 3, max(x0, x1) + 3, max(y0, y1) + 3))
     for (_, text), (x, y) in zip(labels, centers, strict=True):
         size = _extent(text)
         options: list[tuple[float, tuple[float, float], Bbox]] = []
@@ -261,9 +263,9 @@ def _place(axes: "Axes", labels: Sequence[tuple[Label, "Annotation"]]) -> None:
             for right, up in DIRECTIONS:
                 shift = (reach * right * (0.75 if up else 1.0), reach * up)
                 box = _box(size, x + shift[0] * scale, y + shift[1] * scale, right, up)
-                options.append((_cost(box, taken, panel) + 0.4 * reach, shift, box))
-        _, shift, box = min(options, key=lambda each: each[0])
-        taken.append(box)
+                options.append((_cost(box, covered, panel) + 0.4 * reach, shift, box))
+        _, shift, box = min(options, key=lambda option: option[0])
+        covered.append(box)
         text.set_position(shift)
         text.set_horizontalalignment("center" if not shift[0] else "left" if shift[0] > 0 else "right")
         text.set_verticalalignment("center" if not shift[1] else "bottom" if shift[1] > 0 else "top")
@@ -279,7 +281,7 @@ def _extent(text: "Annotation") -> "Bbox":
 
 
 def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":
-    """Return the box of a text of this size whose near edge is at a place."""
+    """Return the box of a text of this size whose near edge is at a position."""
     from matplotlib.transforms import Bbox
 
     left = x - size.width * (1 - right) / 2
@@ -287,11 +289,11 @@ def _box(size: "Bbox", x: float, y: float, right: int, up: int) -> "Bbox":
     return Bbox.from_bounds(left, low, size.width, size.height)
 
 
-def _cost(box: "Bbox", taken: Sequence["Bbox"], panel: "Bbox") -> float:
-    """Return how bad a place is: the area over other labels and points, and outside the panel."""
+def _cost(box: "Bbox", boxes: Sequence["Bbox"], panel: "Bbox") -> float:
+    """Return how bad a position is: the area over other labels and points, and outside the panel."""
     from matplotlib.transforms import Bbox
 
-    covered = sum(_area(common) for each in taken if (common := Bbox.intersection(box, each)))
+    covered = sum(_area(common) for other in boxes if (common := Bbox.intersection(box, other)))
     inside = Bbox.intersection(box, panel)
     return 3.0 * covered + 10.0 * (_area(box) - (_area(inside) if inside else 0.0))
 

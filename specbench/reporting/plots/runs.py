@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from specbench.analysis.differences import distinct_titles
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
@@ -18,6 +17,7 @@ from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.reporting.column import HUNDREDTHS, TENTHS
 from specbench.reporting.conclusion import speedup_of
+from specbench.reporting.differences import distinct_titles
 from specbench.reporting.plots.figures import (
     FORMATS,
     Label,
@@ -57,7 +57,7 @@ def of_runs(summaries: Sequence[RunSummary], into: Path, formats: Sequence[str] 
     for summary, title in zip(summaries, titles, strict=True):
         name = file_name(summary.run)
         names[name] += 1
-        number = f"-{names[name]}" if names[name] > 1 else ""  # folders in two places with one name
+        number = f"-{names[name]}" if names[name] > 1 else ""  # folders at two locations with one name
         for kind, panel in run_plots(summary, title).items():
             drawn += save(into / f"{name}{number}-{kind}", [panel], formats)
     return drawn
@@ -138,10 +138,10 @@ def _lengths(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, S
         total, shares = sum(row.length_counts.values()), dict.fromkeys(range(longest + 1), 0.0)
         for length, count in row.length_counts.items():
             shares[min(length, longest)] += 100 * count / total
-        places = [length + (i - (len(shown) - 1) / 2) * width for length in shares]
+        positions = [length + (i - (len(shown) - 1) / 2) * width for length in shares]
         mean = HUNDREDTHS.number(row.accepted_length or 0.0)
         axes.bar(
-            places,
+            positions,
             list(shares.values()),
             width,
             color=styles[row.method].color,
@@ -178,14 +178,14 @@ def _per_token(row: MethodSummary) -> float:
 def _times(axes: "Axes", rows: Sequence[MethodSummary], left_out: int) -> list[Label]:
     parts = list(dict.fromkeys(part for row in rows for part in row.round_milliseconds if part != "host"))
     parts += ["host"] if any("host" in row.round_milliseconds for row in rows) else []
-    left, colors = [0.0] * len(rows), part_colors(parts)
+    starts, colors = [0.0] * len(rows), part_colors(parts)
     for part in parts:
         spent = [row.round_milliseconds.get(part, 0.0) / (row.accepted_length or 1.0) for row in rows]
-        axes.barh(range(len(rows)), spent, left=left, height=0.62, color=colors[part], label=short(part))
-        left = [a + b for a, b in zip(left, spent, strict=True)]
-    for place, total in enumerate(left):
+        axes.barh(range(len(rows)), spent, left=starts, height=0.62, color=colors[part], label=short(part))
+        starts = [a + b for a, b in zip(starts, spent, strict=True)]
+    for position, total in enumerate(starts):
         axes.annotate(
-            TENTHS.number(total) if total >= 1.0 else HUNDREDTHS.number(total), (total, place), xytext=(4, 0),
+            TENTHS.number(total) if total >= 1.0 else HUNDREDTHS.number(total), (total, position), xytext=(4, 0),
             textcoords="offset points", va="center", fontsize=8.5, color=INK,
         )  # fmt: skip
     list_methods(axes, [short(row.label) for row in rows], above=0.5, below=0.5)
@@ -258,19 +258,19 @@ def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
 
 def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary]) -> list[Label]:
     styles, labels = styles_of(summary.spec.methods), []
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         style, lengths = styles[row.method], row.predicted_lengths
-        xs, ys = [each.gamma for each in lengths], [each.speedup.value for each in lengths]
+        xs, ys = [prediction.gamma for prediction in lengths], [prediction.speedup.value for prediction in lengths]
         axes.plot(xs, ys, style.dashes, color=style.color, marker=".", markersize=5, zorder=2)
-        bounds = [each.speedup for each in lengths]
-        low, high = ([getattr(each, side) for each in bounds] for side in ("low", "high"))
+        bounds = [prediction.speedup for prediction in lengths]
+        low, high = ([getattr(bound, side) for bound in bounds] for side in ("low", "high"))
         if None not in low + high:
             axes.fill_between(xs, low, high, color=style.color, alpha=0.15, linewidth=0)
         labels.append(Label(row.label, xs[-1], ys[-1], style.color))
         theory, measured = summary.traits(row).theory, speedup_of(summary, row)
         if theory and measured:
             axes.errorbar(
-                theory.gamma[0] + BESIDE * (place - (len(rows) - 1) / 2), measured.value, yerr=errors(measured),
+                theory.gamma[0] + BESIDE * (number - (len(rows) - 1) / 2), measured.value, yerr=errors(measured),
                 fmt=style.marker, color=style.color, markersize=7, elinewidth=1.4, zorder=3,
                 label=f"measured: {short(row.label)}",
             )  # fmt: skip
@@ -359,8 +359,8 @@ def _roc_panel(summary: RunSummary, title: str) -> Panel | None:
 
 def _roc_of(head: HeadSource) -> Roc | None:
     """Return the ROC of a verifier. None for other heads, and if its report is missing or damaged."""
-    place = folder(head.source, Path()) if head.kind == "sprinter" else None
-    report = place / "report.json" if place else None
+    location = folder(head.source, Path()) if head.kind == "sprinter" else None
+    report = location / "report.json" if location else None
     try:
         return read_json(report, Roc) if report and report.exists() else None
     except ConfigError:

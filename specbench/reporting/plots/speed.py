@@ -33,8 +33,8 @@ class SpeedRow:
     @property
     def theory(self) -> tuple[float, float] | None:
         """The range of theory; one number twice if only one is known."""
-        known = [value for value in (self.predicted, self.corrected) if value is not None]
-        return (min(known), max(known)) if known else None
+        values = [value for value in (self.predicted, self.corrected) if value is not None]
+        return (min(values), max(values)) if values else None
 
 
 def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
@@ -76,18 +76,18 @@ def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> 
         axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
         if any(row.theory for row in rows):
             axes.fill_between([], [], color=NEUTRAL, alpha=0.3, label=THEORY)
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             style = styles.get(row.method) or style_of(row.method)
             if row.theory:
-                _band(axes, place, row.theory, style.color)
+                _band(axes, position, row.theory, style.color)
             low, high = row.speedup.low, row.speedup.high
             if low is not None and high is not None:
                 axes.plot(
-                    [low, high], [place, place], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3
+                    [low, high], [position, position], color=style.color, linewidth=2.2, solid_capstyle="butt", zorder=3
                 )
-            axes.plot([row.speedup.value], [place], style.marker, color=style.color, markersize=7, zorder=4)
+            axes.plot([row.speedup.value], [position], style.marker, color=style.color, markersize=7, zorder=4)
             axes.annotate(
-                TIMES.text(row.speedup.value), (row.speedup.value, place), xytext=(0, 5), textcoords="offset points",
+                TIMES.text(row.speedup.value), (row.speedup.value, position), xytext=(0, 5), textcoords="offset points",
                 ha="center", va="bottom", fontsize=8.5, fontweight="bold", color=INK, zorder=5,
             )  # fmt: skip
         list_methods(axes, [short(row.label) for row in rows], above=0.75, below=0.6)
@@ -100,6 +100,6 @@ def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> 
     return draw
 
 
-def _band(axes: "Axes", place: int, theory: tuple[float, float], color: str) -> None:
+def _band(axes: "Axes", position: int, theory: tuple[float, float], color: str) -> None:
     """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
-    axes.fill_between(theory, place - BAND, place + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)
+    axes.fill_between(theory, position - BAND, position + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)

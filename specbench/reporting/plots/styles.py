@@ -21,7 +21,7 @@ DARK = {
     MUTED: "#9198a1",
     RULE: "#3d444d",
 }  # the page's dark colors, as in page.css
-TEXT_SHADE = 0.72  # of a label beside the color of its line
+TEXT_SHADE = 0.72  # of a label relative to the color of its line
 LINE_STEP = 0.16  # share of white from one shade to the next
 
 
@@ -62,8 +62,8 @@ def text_color(color: str) -> str:
 
 def dark(svg: str) -> str:
     """Return an SVG of a figure in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
-    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda found: found[1] + _on_dark(found[2]), svg)
-    return re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda match: match[1] + _on_dark(match[2]), svg)
+    return re.sub("|".join(DARK), lambda match: DARK[match[0]], svg)
 
 
 def _on_dark(color: str) -> str:
@@ -100,11 +100,11 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
     numbers = setting_numbers(list(methods))
     for method, number in numbers.items():
         style = style_of(method)
-        used = {each.color for each in styles.values()} - {NEUTRAL}
+        used = {other.color for other in styles.values()} - {NEUTRAL}
         free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
         color = free[0] if style.color in used else style.color
-        taken = {(each.color, each.marker) for each in styles.values()}
-        marker = next((each for each in (style.marker, *MARKERS) if (color, each) not in taken), style.marker)
+        pairs = {(other.color, other.marker) for other in styles.values()}
+        marker = next((mark for mark in (style.marker, *MARKERS) if (color, mark) not in pairs), style.marker)
         styles[method] = Style(color, marker, DASHES[number % len(DASHES)])
     return styles
 

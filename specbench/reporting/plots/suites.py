@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench.analysis.acceptance import lengths_of_prompts
-from specbench.analysis.chains import NONE
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
-from specbench.analysis.rows import complete
+from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory.sprinting import expected_drafts, expected_run
+from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.config.suite import PROMPT, PlotSpec
-from specbench.reporting.column import HUNDREDTHS, THOUSANDTHS
+from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS
 from specbench.reporting.columns import column_of
 from specbench.reporting.plots.figures import (
     FORMATS,
@@ -50,7 +49,7 @@ MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
 SHIFT = 0.35  # between the points of two temperatures on one prompt
 FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 Family = tuple[str, list[Point], Style]  # a line's label, points and style
-Lengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
+PromptLengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
 
 
 def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -81,14 +80,14 @@ def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[s
 
 
 def _columns_of(spec: PlotSpec, panels: Sequence[Panel]) -> int:
-    """Return the columns of a figure: one for a few panels with labels beside points, which need room."""
+    """Return the columns of a figure: one for a few panels with labels next to points, which need room."""
     return 1 if not (spec.is_swept or spec.diagonal) and len(panels) <= MOST_WIDE else MOST_COLUMNS
 
 
 def _line_panels(spec: PlotSpec, points: Sequence[Point]) -> list[Panel]:
-    """Return a panel of lines for each place of the spec's panels; none for a place without a value."""
+    """Return a panel of lines for each setting of the spec's panels; none for a setting without a value."""
     panels = []
-    for title, members in _places(spec, points):
+    for title, members in _panel_points(spec, points):
         drawable = [p for p in members if _x(spec, p) is not None and _y(spec, p) is not None]
         if any(p.method not in spec.flat and not (spec.is_swept and p.baseline) for p in drawable):
             height = 3.2 if spec.is_swept or spec.diagonal else 4.2
@@ -101,8 +100,8 @@ def _speed_panels(points: Sequence[Point]) -> list[Panel]:
     measured = [p for p in points if not p.group and isinstance(p.values.get("speedup"), Estimate)]
     over = {p.at(SPEEDS.panels): p.method for p in points if p.baseline}
     return [
-        speed_panel(title, _speed_rows(each), _speed_axis("speedup", over.get(each[0].at(SPEEDS.panels))))
-        for title, each in _places(SPEEDS, measured)
+        speed_panel(title, _speed_rows(members), _speed_axis("speedup", over.get(members[0].at(SPEEDS.panels))))
+        for title, members in _panel_points(SPEEDS, measured)
     ]
 
 
@@ -117,17 +116,17 @@ def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
     return most_important(rows)
 
 
-def _places(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
+def _panel_points(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     """Return the points of each panel with its title, without summaries of curves and groups of prompts."""
-    kept = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
-    order = list(dict.fromkeys(p.at(spec.panels) for p in kept))
-    kept.sort(key=lambda point: order.index(point.at(spec.panels)))
-    panels = [(place, list(each)) for place, each in groupby(kept, lambda point: point.at(spec.panels))]
-    return [(_title(spec, place, each), each) for place, each in panels]
+    shown = [p for p in points if not p.is_curve and not p.group and p.matches(spec.only)]
+    order = list(dict.fromkeys(p.at(spec.panels) for p in shown))
+    shown.sort(key=lambda point: order.index(point.at(spec.panels)))
+    panels = [(setting, list(members)) for setting, members in groupby(shown, lambda point: point.at(spec.panels))]
+    return [(_title(spec, setting, members), members) for setting, members in panels]
 
 
-def _title(spec: PlotSpec, place: Sequence[str | float | None], points: Sequence[Point]) -> str:
-    words = [dimension_text(key, word) for key, word in zip(spec.panels, place, strict=True)]
+def _title(spec: PlotSpec, setting: Sequence[str | float | None], points: Sequence[Point]) -> str:
+    words = [dimension_text(key, word) for key, word in zip(spec.panels, setting, strict=True)]
     simulated = dict.fromkeys(word for point in points for word in point.simulated.split())
     return ", ".join(words) + "".join(f" ({word})" for word in simulated)
 
@@ -222,9 +221,9 @@ def _best_at_each_x(spec: PlotSpec, points: Sequence[Point]) -> list[Point]:
 
 def _envelope(axes: "Axes", spec: PlotSpec, families: Sequence[Family]) -> None:
     """Draw the best of all lines below them."""
-    best = _best_at_each_x(spec, [point for _, each, _ in families for point in each])
-    places = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
-    xs, ys = zip(*places, strict=True)
+    best = _best_at_each_x(spec, [point for _, members, _ in families for point in members])
+    positions = sorted((_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in best)
+    xs, ys = zip(*positions, strict=True)
     axes.plot(
         xs, ys, color=NEUTRAL, linewidth=6.0, alpha=0.25, solid_capstyle="round", zorder=1, label="the best of these"
     )
@@ -238,7 +237,7 @@ def _scatter(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
         x, y, bounds = _x(spec, point) or 0.0, _y(spec, point) or 0.0, point.bounds(spec.y)
         axes.plot([x], [y], marker=style.marker, color=style.color, linestyle="", alpha=0.8, zorder=3)
         if bounds:
-            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.6)
+            axes.plot([x, x], [scale * bound for bound in bounds], color=style.color, linewidth=1.0, alpha=0.6)
     axes.plot([], [], marker=style.marker, color=style.color, linestyle="", label=label)
     return []
 
@@ -253,34 +252,34 @@ def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     for x, point in zip(xs, points, strict=True):
         bounds = point.bounds(spec.y)
         if bounds:
-            axes.plot([x, x], [scale * each for each in bounds], color=style.color, linewidth=1.0, alpha=0.8)
+            axes.plot([x, x], [scale * bound for bound in bounds], color=style.color, linewidth=1.0, alpha=0.8)
     return [Label(label, xs[-1], ys[-1], style.color)] if label else []
 
 
 def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     """Draw the points of a method with their intervals, and a step line over those that no other of its points dominates."""
     label, points, style = family
-    places = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
+    positions = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
     lower = column_of(spec.x).lower_is_better or spec.x in LOWER_IS_BETTER
-    front = pareto(places, lower_x=lower)
-    axes.plot(*zip(*places, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
-    for point, (x, y) in zip(points, places, strict=True):
+    front = pareto(positions, lower_x=lower)
+    axes.plot(*zip(*positions, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
+    for point, (x, y) in zip(points, positions, strict=True):
         _bars(axes, spec, point, (x, y), style.color)
     xs, ys = zip(*front, strict=True)
     axes.plot(xs, ys, style.marker, color=style.color, linestyle="", zorder=3)
     axes.step(xs, ys, style.dashes, where="post" if lower else "pre", color=style.color, linewidth=1.2, zorder=2)
-    marks = tuple((x, y, x, y) for x, y in places)
+    marks = tuple((x, y, x, y) for x, y in positions)
     return [Label(label, xs[-1], ys[-1], style.color, at_edge=False, bars=marks)] if label else []
 
 
-def _bars(axes: "Axes", spec: PlotSpec, point: Point, place: tuple[float, float], color: str) -> None:
+def _bars(axes: "Axes", spec: PlotSpec, point: Point, position: tuple[float, float], color: str) -> None:
     """Draw the intervals of both values of a point."""
-    x, y = place
+    x, y = position
     scale = column_of(spec.y).format.scale
     if across := point.bounds(spec.x):
         axes.plot(across, [y, y], color=color, linewidth=0.8, alpha=0.35, zorder=1)
     if upright := point.bounds(spec.y):
-        axes.plot([x, x], [scale * each for each in upright], color=color, linewidth=0.8, alpha=0.35, zorder=1)
+        axes.plot([x, x], [scale * bound for bound in upright], color=color, linewidth=0.8, alpha=0.35, zorder=1)
 
 
 def _theory(axes: "Axes", spec: PlotSpec, family: Family) -> None:
@@ -319,23 +318,25 @@ def _y(spec: PlotSpec, point: Point) -> float | None:
 
 def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
     """Return a panel for each method that drafts, on each pair and task, with a line for each temperature."""
-    panels: dict[tuple[str, str, str], Lengths] = {}
+    panels: dict[tuple[str, str, str], PromptLengths] = {}
     for summary in summaries:
         records = list(read(Path(summary.folder)))
         for row in summary.measured:
             if row.acceptance_by_position:
                 lengths = list(lengths_of_prompts(complete(records, row.method)).values())
-                place = (summary.pair, summary.spec.task.name, row.label)
-                panels.setdefault(place, {})[f"T = {summary.decoding.temperature:g}"] = lengths
-    return [Panel(", ".join(place), partial(_lengths_by_prompt, lengths=each)) for place, each in panels.items()]
+                setting = (summary.pair, summary.spec.task.name, row.label)
+                panels.setdefault(setting, {})[f"T = {summary.decoding.temperature:g}"] = lengths
+    return [
+        Panel(", ".join(setting), partial(_lengths_by_prompt, lengths=lengths)) for setting, lengths in panels.items()
+    ]
 
 
-def _lengths_by_prompt(axes: "Axes", lengths: Lengths) -> list[Label]:
+def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
     for i, (label, values) in enumerate(lengths.items()):
         color, mean, deviation = COLORS[i % len(COLORS)], float(np.mean(values)), float(np.std(values))
         text = f"{label}: {HUNDREDTHS.number(mean)} ± {HUNDREDTHS.number(deviation)}"
-        places = [number + SHIFT * i for number in range(1, len(values) + 1)]
-        axes.plot(places, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
+        positions = [number + SHIFT * i for number in range(1, len(values) + 1)]
+        axes.plot(positions, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
         axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.12, linewidth=0)
     axes.set(xlabel="prompt", ylabel="accepted length")
     most = max(max(values) for values in lengths.values())
@@ -347,20 +348,24 @@ def _lengths_by_prompt(axes: "Axes", lengths: Lengths) -> list[Label]:
 
 def _roc_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
     """Return a panel of ROC curves for each pair and task, with a line for each tau."""
-    places = groupby(sorted(reports, key=lambda each: (each.pair, each.task)), lambda each: (each.pair, each.task))
-    return [Panel(", ".join(place), partial(_roc_curves, reports=list(each)), 3.8) for place, each in places]
+    settings = groupby(
+        sorted(reports, key=lambda report: (report.pair, report.task)), lambda report: (report.pair, report.task)
+    )
+    return [
+        Panel(", ".join(setting), partial(_roc_curves, reports=list(members)), 3.8) for setting, members in settings
+    ]
 
 
 def _run_length_panels(reports: Sequence[VerifierReport]) -> list[Panel]:
-    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured beside predicted ones."""
+    """Return expected run lengths and stopping times over eta_TP (Theorems 2 and 3), and measured and predicted ones."""
     if not reports:
         return []
-    n = round(float(np.mean([each.acceptable_run for each in reports])))
+    n = round(float(np.mean([report.acceptable_run for report in reports])))
     panels = [
         Panel(f"Theorem 2: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=False), 3.4),
         Panel(f"Theorem 3: first {n} tokens acceptable", partial(_expected_run_lengths, n=n, is_time=True), 3.4),
     ]
-    if any(each.run_length is not None for each in reports):
+    if any(report.run_length is not None for report in reports):
         panels.append(Panel("Measured at T = 1 beside Theorem 2", partial(_measured_run_lengths, reports=reports), 3.4))
     return panels
 
@@ -390,12 +395,14 @@ def _expected_run_lengths(axes: "Axes", n: int, is_time: bool) -> list[Label]:
 
 
 def _measured_run_lengths(axes: "Axes", reports: Sequence[VerifierReport]) -> list[Label]:
-    places = dict.fromkeys((each.pair, each.task) for each in reports)
-    for i, place in enumerate(places):
-        measured = [each for each in reports if (each.pair, each.task) == place and each.run_length is not None]
-        xs, ys = [each.predicted_run for each in measured], [each.run_length or 0.0 for each in measured]
+    settings = dict.fromkeys((report.pair, report.task) for report in reports)
+    for i, setting in enumerate(settings):
+        measured = [
+            report for report in reports if (report.pair, report.task) == setting and report.run_length is not None
+        ]
+        xs, ys = [report.predicted_run for report in measured], [report.run_length or 0.0 for report in measured]
         marker, color = MARKERS[i % len(MARKERS)], COLORS[i % len(COLORS)]
-        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(place))
+        axes.plot(xs, ys, marker=marker, color=color, linestyle="", label=", ".join(setting))
     axes.axline((0.0, 0.0), slope=1.0, color=MUTED, linewidth=1.0)
     axes.set(xlabel="verifier accepts/run by Theorem 2", ylabel="verifier accepts/run, measured")
     legend_above(axes)

@@ -1,4 +1,4 @@
-"""The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens colored by provenance."""
+"""The HTML report, as data and in a browser: one file, nothing fetched, tables that sort, tokens colored by origin."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from importlib import resources
 
 import pytest
 
-from specbench.analysis.token_origin import provenance, rejected
+from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.reporting.plots import styles
 from specbench.runs.record import Record
 from tests.fixtures.console import specbench
@@ -33,13 +33,13 @@ def rounds(*rows):
     return [dict(zip(keys, each, strict=False)) for each in rows]
 
 
-def test_provenance_of_tokens_follows_from_the_rounds():
+def test_origins_of_tokens_follows_from_the_rounds():
     record = Record(method="m", sample="0", repeat=0, seed=0, order=0, tokens=list(range(9)))
     record.rounds = rounds((3, 2, 2, 2), (2, 5, 2, 1, 0, "lost words"), (3, 3, 1, 0, 2, "x"), (1, 0, 0, 0))
-    assert provenance(record) == "aabarddrm"
-    assert rejected(record) == [(4, "lost words"), (7, "x")]
+    assert token_origins(record) == "aabarddrm"
+    assert rejected_drafts(record) == [(4, "lost words"), (7, "x")]
     record.rounds = []
-    assert provenance(record) == "m" * 9
+    assert token_origins(record) == "m" * 9
 
 
 def test_samples_have_a_piece_per_token_and_rejected_drafts(page):

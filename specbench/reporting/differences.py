@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from specbench.analysis.chains import NONE
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.machine.hardware import Environment
+from specbench.reporting.column import NONE
 from specbench.runs.run_spec import HeadSource, ModelSource, Synthetic
 
 HEADINGS = {"temperature": "T"}
@@ -17,7 +17,7 @@ OF_METHOD = "method "  # start of the scope of properties that are compared with
 RUN = "run"
 
 
-class Line(NamedTuple):
+class MergedRow(NamedTuple):
     """A row of merged runs: a run and one of its methods."""
 
     summary: RunSummary
@@ -35,12 +35,12 @@ class Property(NamedTuple):
     scope: str = ""
 
 
-def lines_of(summaries: Sequence[RunSummary]) -> list[Line]:
+def lines_of(summaries: Sequence[RunSummary]) -> list[MergedRow]:
     """Return every method of every run."""
-    return [Line(summary, method) for summary in summaries for method in summary.methods]
+    return [MergedRow(summary, method) for summary in summaries for method in summary.methods]
 
 
-def differences(lines: Sequence[Line]) -> dict[str, list[str]]:
+def differences(lines: Sequence[MergedRow]) -> dict[str, list[str]]:
     """Return a column, by heading, for each property in which rows differ. `run` is used if two rows are otherwise equal."""
     return _columns([_properties(*line) for line in lines], lines)
 
@@ -54,7 +54,7 @@ def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
         id(summary): [summary.pair, summary.task, *summary.spec.changes] for summary in summaries
     }
     for i, (summary, row) in enumerate(lines):
-        of_method = {each.heading for each in properties[i] if each.scope.startswith(OF_METHOD)}
+        of_method = {prop.heading for prop in properties[i] if prop.scope.startswith(OF_METHOD)}
         words[id(summary)] += [
             f"{row.method} {heading} = {texts[i]}" if heading in of_method else f"{heading} = {texts[i]}"
             for heading, texts in columns.items()
@@ -75,16 +75,16 @@ def folders(summaries: Sequence[RunSummary]) -> list[str]:
     return [s.folder if len(paths[s.run]) > 1 else s.run for s in summaries]
 
 
-def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[Line]) -> dict[str, list[str]]:
+def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[MergedRow]) -> dict[str, list[str]]:
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     for of_line in properties:
-        for each in of_line:
-            seen[each.heading, each.scope].add(each.text)
+        for prop in of_line:
+            seen[prop.heading, prop.scope].add(prop.text)
     differ = {heading for (heading, _), texts in seen.items() if len(texts) > 1}
-    headings = dict.fromkeys(each.heading for of_line in properties for each in of_line if each.heading in differ)
+    headings = dict.fromkeys(prop.heading for of_line in properties for prop in of_line if prop.heading in differ)
     # of several properties with one heading, the first is shown:
-    texts = [{each.heading: each.text for each in reversed(of_line)} for of_line in properties]
-    columns = {heading: [each.get(heading, NONE) for each in texts] for heading in headings}
+    texts = [{prop.heading: prop.text for prop in reversed(of_line)} for of_line in properties]
+    columns = {heading: [by_heading.get(heading, NONE) for by_heading in texts] for heading in headings}
     rows = [
         (line.summary.task, line.method.label, *(column[i] for column in columns.values()))
         for i, line in enumerate(lines)
@@ -114,8 +114,8 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
         ),
         Property("baseline", summary.baseline),
         *_method(summary, row),
-        *(each for role, model in summary.models.items() for each in _weights(role, model, pair)),
-        *(each for name, head in summary.heads.items() for each in _weights(f"head {name}", head, pair)),
+        *(prop for role, model in summary.models.items() for prop in _weights(role, model, pair)),
+        *(prop for name, head in summary.heads.items() for prop in _weights(f"head {name}", head, pair)),
         Property("engine", summary.spec.engine),
         Property("device", summary.spec.device),
         Property("placement", summary.placement or NONE),
@@ -141,10 +141,10 @@ def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
             yield Property(path, _text(value), scope)
 
 
-def _weights(name: str, found: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
+def _weights(name: str, origin: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
     """Yield the source of a model or head, and its hash, compared among those from one source."""
-    yield Property(name, found.source, scope)
-    yield Property(f"{name}'s hash", (found.checksum or NONE)[:HASH_DIGITS], f"{scope}, {found.source}")
+    yield Property(name, origin.source, scope)
+    yield Property(f"{name}'s hash", (origin.checksum or NONE)[:HASH_DIGITS], f"{scope}, {origin.source}")
 
 
 def _machine(environment: Environment) -> Iterator[Property]:

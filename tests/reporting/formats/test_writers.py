@@ -1,5 +1,6 @@
-"""Markdown pages of runs and suites: what stands where."""
+"""Runs as Markdown and as CSV."""
 
+import csv
 import re
 
 import pytest
@@ -39,3 +40,9 @@ def test_markdown_with_chosen_columns_has_the_conditions_below():
     text = runs_text([summary_of_all_metrics()], "md", ["speedup"])
     assert "| method | speedup over ar, decoding |" in text
     assert "T = 1" in text
+
+
+def test_csv_reads_back(two_runs):
+    folder, runs = two_runs
+    text = specbench("report", *runs, "-f", "csv", cwd=folder).stdout
+    assert [row["method"] for row in csv.DictReader(text.splitlines())] == ["ar", "sd", "pld"] * 2

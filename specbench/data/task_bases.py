@@ -1,4 +1,4 @@
-"""Worked examples before a prompt: the task's own, or rows of the user's file."""
+"""Base classes of tasks: prompts with worked examples, and scores by ROUGE."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import ClassVar
 
 from specbench.data.rows import Row, Rows
-from specbench.data.task import Task
+from specbench.data.task import Sample, Task, without
 from specbench.errors import ConfigError
-from specbench.scoring.metric import Metric
+from specbench.sandbox import Sandbox
+from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.scoring.scorers import ROUGE_KINDS, Evaluate, Rouge, lines
 
 CHECKSUM = 8  # hex digits of a file's checksum in a signature
 
@@ -55,7 +57,7 @@ class FewShot(Task):
         examples = [self.example(row) for row in self._rows.rows] if self.exemplars else self.bundled_examples()
         if len(examples) < self.shots:
             raise ConfigError(f"{self.exemplars} has {len(examples)} rows; shots = {self.shots} needs as many")
-        return "".join(f"{each}\n\n" for each in examples[: self.shots])
+        return "".join(f"{example}\n\n" for example in examples[: self.shots])
 
     @property
     def form(self) -> str:
@@ -66,8 +68,37 @@ class FewShot(Task):
         """Return metrics with the user's worked examples in their signatures."""
         if not self.exemplars:
             return tuple(metrics)
-        return tuple(replace(each, signature=f"{each.signature}|{self.form}") for each in metrics)
+        return tuple(replace(metric, signature=f"{metric.signature}|{self.form}") for metric in metrics)
 
     @cached_property
     def _rows(self) -> Rows:
         return self.rows(self.exemplars)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RougeScored(Task):
+    """A task scored by ROUGE.
+
+    Args:
+        cut: strings; a text is truncated at the first of them before it is scored.
+        evaluate: a ROUGE script for Hugging Face evaluate, which replaces rouge-score. Both score the same lines.
+    """
+
+    cut: tuple[str, ...] = ()
+    evaluate: str = ""
+
+    @cached_property
+    def rouge(self) -> Rouge | Evaluate:
+        return Evaluate(self.evaluate, ROUGE_KINDS, use_stemmer=True) if self.evaluate else Rouge()
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.rouge.metrics
+
+    @property
+    def headline(self) -> str:
+        return "rouge2"
+
+    def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
+        text = without(self.cut, text).strip()
+        return {**self.rouge.score(lines(text), lines(sample.reference)), NO_ANSWER: float(not text)}

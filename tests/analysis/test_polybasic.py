@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specbench.analysis.theory.polybasic import (
+from specbench.analysis.polybasic import (
     best_chain,
     block_lengths,
     ceil_forwards,
@@ -23,7 +23,7 @@ from specbench.analysis.theory.polybasic import (
     keeps_middle,
     seconds_of,
 )
-from specbench.analysis.theory.speculation import Scheme, expectation, round_lengths, speculative
+from specbench.analysis.theory import Scheme, expectation, round_lengths, speculative
 from tests.fixtures.formulas import capped_geometric, committed, condition_2, printed_forwards, true_forwards, variation
 
 SECONDS = (25.0, 7.0, 4.0)  # Table 1, milliseconds: target, middle, drafter

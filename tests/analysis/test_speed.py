@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.ranking import Rank, fewest_prompts, holm, ranks
+from specbench.analysis.speed import Rank, fewest_prompts, holm, ranks
 from tests.fixtures.records import record
 
 PROMPTS = 40

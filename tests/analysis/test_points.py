@@ -2,8 +2,7 @@
 
 import pytest
 
-from specbench.analysis.points import Point, reference_of
-from specbench.analysis.stated import SUMMARIES, Stated, stated_of
+from specbench.analysis.points import SUMMARIES, Point, StatedValue, reference_of, stated_values
 from specbench.config.suite import suites
 from specbench.reporting.point_tables import stated_table
 
@@ -16,9 +15,9 @@ def point(pair: str, speedup: float | None, **place) -> Point:
     return Point(**{"pair": pair, **keys, **place})
 
 
-def stated(**changes) -> Stated:
+def stated(**changes) -> StatedValue:
     keys = {"where": "Section 1", "says": "lowest", "method": "we-se", "metric": "papers_speedup", "summary": "min"}
-    return Stated(**{**keys, **dict.fromkeys(("pair", "task", "T", "groups_of"), ""), "value": 1.34, **changes})
+    return StatedValue(**{**keys, **dict.fromkeys(("pair", "task", "T", "groups_of"), ""), "value": 1.34, **changes})
 
 
 def test_a_summary_is_over_the_best_settings_of_its_pairs_and_tasks():
@@ -56,10 +55,10 @@ def test_the_table_has_only_what_was_measured_and_labels_simulated_models():
 
 
 def test_the_numbers_in_the_text_are_of_the_suites_tables():
-    assert [name for name in suites() if stated_of(name)] == sorted(PAPERS)
+    assert [name for name in suites() if stated_values(name)] == sorted(PAPERS)
     for name in PAPERS:
         cells = reference_of(name)
-        for each in stated_of(name):
+        for each in stated_values(name):
             assert each.summary in SUMMARIES and each.groups_of in ("", "spec-bench")
             assert each.metric in IN_TEXT_ONLY or any(
                 (cell.method, cell.metric) == (each.method, each.metric) for cell in cells
@@ -70,5 +69,5 @@ def test_the_printed_cells_agree_with_the_text():
     """Section 4.2 of SE: means of Table 2, and its lowest and highest values, rounded to two digits."""
     cells = [cell for cell in reference_of("se-table2") if cell.method == "we-se"]
     points = [point(cell.pair, cell.value, task=cell.task) for cell in cells]
-    for each in stated_of("se-table2"):
+    for each in stated_values("se-table2"):
         assert each.measured(each.covered(points)) == pytest.approx(each.value, abs=0.006)

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from math import ceil
 from typing import NamedTuple
 
-from specbench.analysis.theory.speculation import Cost, Lengths, expectation, round_lengths
+from specbench.analysis.theory import Cost, Lengths, expectation, round_lengths
 
 Ends = dict[
     tuple[int, int], float
@@ -28,7 +28,7 @@ class ChainRound(NamedTuple):
     forwards: list[dict[int, float]]
 
 
-class Plan(NamedTuple):
+class ChainPlan(NamedTuple):
     """The speedup of a chain over plain decoding by its target, with its draft length and thresholds."""
 
     speedup: float
@@ -39,8 +39,8 @@ class Plan(NamedTuple):
 class Middle(NamedTuple):
     """The best chain of models 0, 1 and 2, the best chain of two of them, and which two."""
 
-    three: Plan
-    two: Plan
+    three: ChainPlan
+    two: ChainPlan
     models: tuple[int, int]
 
     @property
@@ -55,7 +55,7 @@ class Middle(NamedTuple):
 
 
 def visits(rounds: Lengths, threshold: int) -> list[float]:
-    """Probabilities that a block has exactly s tokens after one of its rounds, s = 0 .. threshold - 1."""
+    """Return the probabilities that a block has exactly s tokens after one of its rounds, s = 0 .. threshold - 1."""
     probability = [1.0] + [0.0] * (threshold - 1)
     for s in range(1, threshold):
         probability[s] = sum(probability[s - length] * p for length, p in rounds.items() if length <= s)
@@ -63,7 +63,7 @@ def visits(rounds: Lengths, threshold: int) -> list[float]:
 
 
 def inner_rounds(rounds: Lengths, threshold: int) -> float:
-    """Expected rounds until at least `threshold` tokens are pending.
+    """Return the expected number of rounds until at least `threshold` tokens are pending.
 
     `rounds` is the distribution of tokens per round, from `round_lengths` or measured.
 
@@ -115,31 +115,31 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
 
 def _tested(a: float, ends: Ends) -> Ends:
     """Return the distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
-    found: Ends = defaultdict(float)
+    tests: Ends = defaultdict(float)
     for (length, unread), odds in ends.items():
         for accepted in range(length + 1):
             p = a**accepted * (1.0 - a if accepted < length else 1.0)
-            found[accepted + 1, max(1, accepted + 1 - length + unread)] += odds * p
-    return found
+            tests[accepted + 1, max(1, accepted + 1 - length + unread)] += odds * p
+    return tests
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
-    """Expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
+    """Return the expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
     ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # it has not read its own last token
-    found: dict[int, float] = defaultdict(float)
+    counts: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
         tested, least = _tested(levels.acceptance[level], ends), levels.least[level]
         last: Ends = defaultdict(float)
         for s, odds in enumerate(visits(levels.rounds[level], least)):
             for (length, unread), p in tested.items():
                 if s + length < least:
-                    found[unread] += levels.many[level + 1] * odds * p
+                    counts[unread] += levels.many[level + 1] * odds * p
                 else:
                     last[s + length, unread] += odds * p
         ends = last
     for (_, unread), odds in ends.items():
-        found[unread] += odds
-    return found
+        counts[unread] += odds
+    return counts
 
 
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
@@ -167,9 +167,10 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
 def chain(
     acceptance: Sequence[float], drafted: int, thresholds: Sequence[int], cost: Cost, baseline: float | None = None
 ) -> float:
-    """Long-run speedup of a chain over a baseline that costs `baseline` per token, by default decoding by the target alone.
+    """Return the long-run speedup of a chain over a baseline that costs `baseline` per token.
 
-    With two models it equals `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
+    By default, the baseline is decoding by the target alone. With two models the speedup equals
+    `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
     """
     tokens, forwards = chain_round(acceptance, drafted, thresholds)
     spent = sum(times * cost(i, k) for i, fed in enumerate(forwards) for k, times in fed.items())
@@ -178,13 +179,13 @@ def chain(
 
 def best_chain(
     acceptance: Sequence[float], cost: Cost, drafted: Iterable[int] = DRAFTED, thresholds: Iterable[int] = THRESHOLDS
-) -> Plan:
+) -> ChainPlan:
     """Return the fastest chain at these acceptance rates, over all given draft lengths and thresholds.
 
     `cost` should include the measured cost of blocks. Pass fewer candidates for chains of many models.
     """
     lengths, grid = list(drafted), list(product(thresholds, repeat=len(acceptance) - 1))
-    return max(Plan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)
+    return max(ChainPlan(chain(acceptance, k, waits, cost), k, waits) for k in lengths for waits in grid)
 
 
 def keeps_middle(
@@ -201,11 +202,11 @@ def keeps_middle(
     `direct`. `drafted` and `thresholds` are the candidates for three models; two models may draft up to 16 tokens.
     """
 
-    def of_two(models: tuple[int, int], a: float) -> Plan:
+    def of_two(models: tuple[int, int], a: float) -> ChainPlan:
         return best_chain([a], lambda i, k: cost(models[i], k))
 
     two = {(0, 2): of_two((0, 2), direct), (1, 2): of_two((1, 2), outer)}
-    models = max(two, key=lambda each: two[each].speedup)
+    models = max(two, key=lambda pair: two[pair].speedup)
     return Middle(best_chain([inner, outer], cost, drafted, thresholds), two[models], models)
 
 
@@ -227,7 +228,7 @@ class Condition(NamedTuple):
 
 
 def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -> list[float]:
-    """phi_1 .. phi_n with the ceiling as a factor: phi_i = phi_{i-1} ceil(L_{i-1} / L_i). An approximation.
+    """Return phi_1 .. phi_n with the ceiling as a factor: phi_i = phi_{i-1} ceil(L_{i-1} / L_i). An approximation.
 
     Rounds run until a threshold is pending, not until L_1 tokens are accepted. The result is too small if the target rejects
     many tokens, and too large if it accepts nearly all.
@@ -239,7 +240,7 @@ def ceil_forwards(lengths: Sequence[float], kappa: float, tokens: float = 1.0) -
 
 
 def seconds_of(forwards: Sequence[float], seconds: Sequence[float]) -> float:
-    """T = sum of phi_i T_i, in the unit of `seconds`, if a block costs as much as one token.
+    """Return T = sum of phi_i T_i, in the unit of `seconds`, if a block costs as much as one token.
 
     See docs/papers/polybasic.md, Forwards per token.
     """
@@ -247,7 +248,7 @@ def seconds_of(forwards: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def condition_1(two: float, lengths: Sequence[float], seconds: Sequence[float]) -> Condition:
-    """Condition 1 of Theorem 3.2, as printed: T_2' / T_1 < 2 L_2' (1 / L_1 - 1 / L_1').
+    """Return condition 1 of Theorem 3.2, as printed: T_2' / T_1 < 2 L_2' (1 / L_1 - 1 / L_1').
 
     `two` is L_1 of target and drafter alone; `lengths` are L_1', L_2' and `seconds` T_1, T_2' of three models. It is derived
     from the printed phi_2 at a ceiling of 2.
@@ -256,7 +257,7 @@ def condition_1(two: float, lengths: Sequence[float], seconds: Sequence[float]) 
 
 
 def condition_2_printed(two: float, lengths: Sequence[float], middle: float, drafter: float, kappa: float) -> Condition:
-    """Condition 2 as printed, T_2' / T_2 < kappa (L_1 / (2 L_2') - 1), which never holds if 2 L_2' > L_1."""
+    """Return condition 2 as printed, T_2' / T_2 < kappa (L_1 / (2 L_2') - 1), which never holds if 2 L_2' > L_1."""
     return Condition(middle / drafter, kappa * (two / (2 * lengths[1]) - 1))
 
 
