@@ -121,7 +121,7 @@ def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, mon
     assert runs[0]["why"] == "RuntimeError: out of something"
     assert "RuntimeError" in (tmp_path / "results" / runs[0]["folder"] / "error.log").read_text()
     assert "5 of 5 prompts have more than 1 tokens; the longest has" in runs[1]["why"]
-    assert "1 generations failed, the first: TooLong" in done.stderr
+    assert "1 generations failed, the first: PromptTooLong" in done.stderr
 
 
 def test_a_suite_with_other_options_has_its_own_index(measured):

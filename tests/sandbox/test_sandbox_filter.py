@@ -217,12 +217,12 @@ def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
 AS_USER = """
 import sys
 from specbench.errors import MissingAsset
-from specbench.sandbox import Limits, Sandbox
+from specbench.sandbox import ProgramLimits, Sandbox
 try:
     sandbox = Sandbox.find(sys.argv[1])
 except MissingAsset as missing:
     sys.exit(f"skip: {missing}")
-print(sandbox.weaknesses(), sandbox.check(*eval(sys.argv[2]), "f", limits=Limits(seconds=20)).reason)
+print(sandbox.weaknesses(), sandbox.check(*eval(sys.argv[2]), "f", limits=ProgramLimits(seconds=20)).reason)
 """
 
 

@@ -25,8 +25,8 @@ TRUSTING = [
 CHECKS = """
 import itertools, signal
 from concurrent.futures import ThreadPoolExecutor
-from specbench.sandbox import Limits, Sandbox
-limits = Limits(seconds=$seconds, file=$unique)
+from specbench.sandbox import ProgramLimits, Sandbox
+limits = ProgramLimits(seconds=$seconds, file=$unique)
 def check(program):
     $sandbox.check(program, "def check(f): f()", "f", limits=limits)
 programs = $programs
