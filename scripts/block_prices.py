@@ -19,11 +19,12 @@ from transformers import AutoConfig, PreTrainedConfig
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import copy_bandwidth
-from specbench.models.engine import LeanSession, network_of
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import LeanFeeder, network_of
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.simulated import random_model
 from specbench.models.sizes import size_of
-from specbench.models.transformers_session import EagerSession
+from specbench.models.transformers_session import EagerFeeder
 
 OUT = Path("results/block-prices.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -117,8 +118,8 @@ def prices(
         model = random_model(config, dtype, torch.device("cpu")).eval().requires_grad_(False)
         opened = network_of(model) if engine == "lean" else model
         use_huge_pages_for(model)
-        kind: Any = LeanSession if engine == "lean" else EagerSession
-        sessions[engine] = kind(opened, config.vocab_size, source)
+        kind: Any = LeanFeeder if engine == "lean" else EagerFeeder
+        sessions[engine] = CachedSession(kind(opened, config.vocab_size, source))
         sessions[engine].score(first, len(first) - 1)
     times: dict[str, list[list[float]]] = {engine: [] for engine in sessions}
     end, at = time.perf_counter() + seconds, 0

@@ -94,10 +94,10 @@ def inject(what: str) -> None:
     """Inject one of the changes of EXPECTED into this process."""
     from specbench.methods import speculative
     from specbench.models import cached_session as session
-    from specbench.models.engine.session import LeanSession
+    from specbench.models.engine import LeanFeeder
 
     places: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-        "engine": (LeanSession, "_forward", slowed),
+        "engine": (LeanFeeder, "feed", slowed),
         "overhead": (speculative, "speculate", slowed),
         "acceptance": (session, "roll", corrupted),
     }

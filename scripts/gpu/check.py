@@ -34,6 +34,7 @@ from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint
+from specbench.models.cached_session import CachedSession
 from specbench.models.resolve import device_of
 
 GREEDY = Sampler(temperature=0.0)
@@ -120,8 +121,8 @@ def checks(
     each = worlds["llama"].roles["b"]
     assert each.graphs is not None
     for name, broken in (
-        ("lean", StaleLean(each.network, VOCABULARY)),
-        ("graph", StaleGraph(each.graphs, VOCABULARY)),
+        ("lean", CachedSession(StaleLean(each.network, VOCABULARY))),
+        ("graph", CachedSession(StaleGraph(each.graphs, VOCABULARY))),
     ):
         run = partial(logits_agree, worlds["llama"], broken, steps)
         yield ("control", f"a stale position, {name}", partial(caught, run))

@@ -22,8 +22,9 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
 from specbench.files import write
 from specbench.models import simulated
-from specbench.models.engine import Graphs, GraphSession, LeanSession, Network, network_of, small_config
-from specbench.models.transformers_session import EagerSession
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network, network_of, small_config
+from specbench.models.transformers_session import EagerFeeder
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import TableModels
 
@@ -52,12 +53,12 @@ class Engines:
     def session(self, engine: str, source: list[int] | None = None) -> Session:
         """Return a new session. `source` is the input of an encoder."""
         if engine == "eager":
-            return EagerSession(self.model, self.vocabulary, source)
+            return CachedSession(EagerFeeder(self.model, self.vocabulary, source))
         if engine == "lean":
-            return LeanSession(self.network, self.vocabulary, source)
+            return CachedSession(LeanFeeder(self.network, self.vocabulary, source))
         graphs = self.fused if engine == "compiled" else self.graphs
         assert graphs is not None
-        return GraphSession(graphs, self.vocabulary)
+        return CachedSession(GraphFeeder(graphs, self.vocabulary))
 
     def names(self) -> tuple[str, ...]:
         return (*(ENGINES if self.graphs else ENGINES[:2]), *(("compiled",) if self.fused else ()))

@@ -25,7 +25,8 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.engine import GraphSession, LeanSession
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, LeanFeeder
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.verification.enumeration import TableModels
 
@@ -95,16 +96,10 @@ class _Silent(Listed):
         return torch.empty(0)
 
 
-class AtOnce(LeanSession):
-    """A lean session that drafts on any device as on a GPU: each token is fed to the next forward before it is read."""
+class AtOnce(CachedSession):
+    """A session that drafts on any device as on a GPU: each token is fed to the next forward before it is read."""
 
-    roll = LeanSession.roll_at_once
-
-
-class GraphAtOnce(GraphSession):
-    """A graph session that drafts on any device as on a GPU."""
-
-    roll = LeanSession.roll_at_once
+    roll = CachedSession.roll_at_once
 
 
 class World:
@@ -123,10 +118,10 @@ class World:
 
 def _session(engine: str, each: Engines) -> Session:
     if engine == "lean":
-        return AtOnce(each.network, FEW)
+        return AtOnce(LeanFeeder(each.network, FEW))
     if engine == "graph":
         assert each.graphs is not None
-        return GraphAtOnce(each.graphs, FEW)
+        return AtOnce(GraphFeeder(each.graphs, FEW))
     return each.session(engine)
 
 

@@ -23,9 +23,10 @@ from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
 from specbench.models import simulated
-from specbench.models.engine import Graphs, GraphSession, LeanSession, network_of
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, network_of
 from specbench.models.quantization import quantize
-from specbench.models.transformers_session import EagerSession
+from specbench.models.transformers_session import EagerFeeder
 from specbench.verification.enumeration import TableModels
 
 HEADS = {  # heads, key-value heads, width
@@ -95,11 +96,13 @@ def bfloat16_is_close(
     worst, eager, size = 0.0, 0.0, 1.0
     for n in blocks:
         truth, plain, ours = (
-            _after(session, prompt, n)
-            for session in (
-                EagerSession(whole, VOCABULARY), EagerSession(half, VOCABULARY), GraphSession(graphs, VOCABULARY),
+            _after(CachedSession(feeder), prompt, n)
+            for feeder in (
+                EagerFeeder(whole, VOCABULARY),
+                EagerFeeder(half, VOCABULARY),
+                GraphFeeder(graphs, VOCABULARY),
             )
-        )  # fmt: skip
+        )
         size = max(size, float(truth.abs().max()))
         worst, eager = max(worst, _error(ours, truth)), max(eager, _error(plain, truth))
     limit = max(TIMES_EAGER * eager, LEAST * size)
@@ -119,8 +122,8 @@ def int4_agrees(device: torch.device) -> Verdict:
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
     errors = []
     for n in BLOCKS:
-        lean = _after(LeanSession(network, VOCABULARY), prompt, n)
-        ours = _after(GraphSession(graphs, VOCABULARY), prompt, n)
+        lean = _after(CachedSession(LeanFeeder(network, VOCABULARY)), prompt, n)
+        ours = _after(CachedSession(GraphFeeder(graphs, VOCABULARY)), prompt, n)
         errors.append(_error(ours, lean) / max(1.0, float(lean.abs().max())))
     return f"error {max(errors):.0e}", f"error <= {INT4_ERROR:.0e}", max(errors) <= INT4_ERROR
 
@@ -131,8 +134,8 @@ def streams_agree(device: torch.device) -> Verdict:
     for graphs in both:
         graphs.prepare(SPANS[0], 1)
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
-    alone = [_after(GraphSession(graphs, VOCABULARY), prompt, 1) for graphs in both]
-    sessions = [GraphSession(graphs, VOCABULARY) for graphs in both]
+    alone = [_after(CachedSession(GraphFeeder(graphs, VOCABULARY)), prompt, 1) for graphs in both]
+    sessions = [CachedSession(GraphFeeder(graphs, VOCABULARY)) for graphs in both]
     for session in sessions:
         session.score(prompt, len(prompt) - 1)
     worst = 0.0

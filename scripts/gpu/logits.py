@@ -6,8 +6,10 @@ import random
 from scripts.gpu.common import SOURCE, VOCABULARY, Small
 from scripts.gpu.exactness import Verdict
 from specbench.decoding.session import Session
-from specbench.models.engine import GraphSession, LeanSession
-from specbench.models.transformers_session import EagerSession
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, LeanFeeder
+from specbench.models.feeding import Feed, Output
+from specbench.models.transformers_session import EagerFeeder
 
 LIMIT = 2e-4  # float32 rounding of logits of size 10
 GROWTH = 248  # tokens added at once, to pass the first span of a graph
@@ -32,7 +34,9 @@ def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
         start = rng.randrange(max(0, len(ids) - 8), len(ids))
         found = session.score(ids, start)
         assert found.shape == (len(ids) - start, VOCABULARY) and found.device.type == device.type
-        truth = EagerSession(small.reference, VOCABULARY, SOURCE if small.seq2seq else None).score(ids, start)
+        truth = CachedSession(EagerFeeder(small.reference, VOCABULARY, SOURCE if small.seq2seq else None)).score(
+            ids, start
+        )
         error = float((found - truth).abs().nan_to_num(nan=math.inf).max())
         worst[kind], before = max(worst[kind], error), ids
     session.finish()
@@ -58,15 +62,26 @@ def logits_agree(small: Small, session: Session, steps: int) -> Verdict:
     )
 
 
-class StaleLean(LeanSession):
-    """A session with a deliberate mistake: after a rejection one stale position stays in the cache."""
+class StaleLean(LeanFeeder):
+    """A feeder with a deliberate mistake: after a rejection one stale position stays in the cache."""
 
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
+    end = shift = 0
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        return super().feed(_shifted(self, feed), rows)
 
 
-class StaleGraph(GraphSession):
-    """A graph session with the same mistake."""
+class StaleGraph(GraphFeeder):
+    """Graphs with the same mistake."""
 
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
+    end = shift = 0
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        return super().feed(_shifted(self, feed), rows)
+
+
+def _shifted(feeder: StaleLean | StaleGraph, feed: Feed) -> Feed:
+    """Return the feed after one position too many, from the first rejection on."""
+    feeder.shift = 1 if feed.start < feeder.end else feeder.shift
+    feeder.end = feed.start + len(feed.tokens)
+    return feed._replace(start=feed.start + feeder.shift)

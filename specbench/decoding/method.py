@@ -10,7 +10,7 @@ import torch
 from specbench.config.construct import Named
 from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.session import Concurrent, InstrumentedModel, Session, TrainedHead
+from specbench.decoding.session import Concurrent, Counted, InstrumentedModel, Session, TrainedHead
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory, Traits
 
@@ -62,7 +62,7 @@ class Sessions(Protocol):
     def head(self, name: str, kind: type[H], /) -> H:
         """Return a trained head of the pair."""
 
-    def track(self, name: str, session: Session, /) -> None:
+    def track(self, name: str, session: Counted, /) -> None:
         """Record the usage of another session under its own name."""
 
     def instrumented(self, role: str, /) -> InstrumentedModel:

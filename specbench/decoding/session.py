@@ -49,7 +49,18 @@ class Usage:
         self.prefill_overlapped_seconds += self.prefill_seconds - before.prefill_seconds
 
 
-class Session(Protocol):
+class Counted(Protocol):
+    """Work whose cost is counted."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the forwards have cost so far."""
+
+    def finish(self) -> None:
+        """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
+
+
+class Session(Counted, Protocol):
     """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and usage.
 
     Logits are over the V tokens of the pair; a token that the model lacks has -inf. Setting `keeps_hidden` before the
@@ -57,10 +68,6 @@ class Session(Protocol):
     """
 
     keeps_hidden: bool
-
-    @property
-    def usage(self) -> Usage:
-        """What the forwards have cost so far."""
 
     def score(self, ids: list[int], start: int) -> Tensor:
         """Return logits (len(ids) - start, V); row j is for the token after ids[: start + j + 1]."""
@@ -91,9 +98,6 @@ class Session(Protocol):
 
         The states may be another module's predictions.
         """
-
-    def finish(self) -> None:
-        """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
 
 
 class Concurrent(Protocol):

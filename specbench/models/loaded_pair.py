@@ -9,15 +9,17 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.decoding.method import Method
-from specbench.decoding.session import Concurrent, Session, TrainedHead
+from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
-from specbench.models.engine import Graphs, GraphSession, LeanSession, Network
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network
+from specbench.models.feeding import Feeder
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
-from specbench.models.transformers_session import EagerSession, InstrumentedSession
+from specbench.models.transformers_session import EagerFeeder, InstrumentedSession
 
 H = TypeVar("H", bound=TrainedHead)
 # Tokenizers that split this text alike are taken to be the same.
@@ -200,13 +202,14 @@ class LoadedPair:
         """Return a fresh session of one model; `source` is what an encoder reads."""
         model, network, reach = self.models[role], self.networks.get(role), self.reaches[role]
         size = min(reach.entries, self.vocabulary)
-        session: Session
+        feeder: Feeder
         if network is None:
-            session = EagerSession(model, size, source, self.devices.get(role, self.device))
+            feeder = EagerFeeder(model, size, source, self.devices.get(role, self.device))
         elif role in self.graphs:
-            session = GraphSession(self.graphs[role], size)
+            feeder = GraphFeeder(self.graphs[role], size)
         else:
-            session = LeanSession(network, size, source)
+            feeder = LeanFeeder(network, size, source)
+        session: Session = CachedSession(feeder)
         if size < self.vocabulary or self._is_limited(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
         if role in self.devices:
@@ -253,7 +256,7 @@ class Models:
             raise ValueError(f"head '{name}' is a {head.kind} head, not a {kind.kind} one")
         return head
 
-    def track(self, name: str, session: Session) -> None:
+    def track(self, name: str, session: Counted) -> None:
         self.sessions[name] = session
 
     def __getitem__(self, role: str) -> Session:

@@ -1,4 +1,4 @@
-"""Sessions over transformers' own modules: run eagerly, or by a library with every forward counted and timed."""
+"""Transformers' own modules: run eagerly, or by a library with every forward counted and timed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from specbench.decoding.session import Usage
-from specbench.models.cached_session import CachedSession
+from specbench.models.feeding import Feed, Feeder, Output
 
 
-class EagerSession(CachedSession):
-    """A session over any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
+class EagerFeeder(Feeder):
+    """The forwards of any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
 
     `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
-    the encoder's ids, and `ids` is the decoder's prefix; the encoder runs once, with the first forward. `device` is where a
-    model that is split over several devices reads its input. Raises
-    ValueError, naming the layer type, for an architecture whose cache cannot be truncated (sliding windows, recurrent
-    states).
+    the encoder's ids, and the decoder is fed; the encoder runs once, with the first forward. `device` is where a model that
+    is split over several devices reads its input. Raises ValueError, naming the layer type, for an architecture whose cache
+    cannot be truncated (recurrent states).
     """
 
     def __init__(
@@ -31,64 +30,70 @@ class EagerSession(CachedSession):
         source: list[int] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        super().__init__(model.config.name_or_path, device or model.device)
+        self.name, self.device = model.config.name_or_path, device or model.device
         self._model, self._vocabulary = model, vocabulary
         self._source = source
         self._encoded: Any = None
-        self._cache = new_cache(model)
+        self._cache, self._length = new_cache(model), 0
 
     def logits_of(self, states: Tensor) -> Tensor:
         head: Any = self._model.get_output_embeddings()
+        config: Any = self._model.config
         logits: Tensor = head(states.to(head.weight.dtype))[:, : self._vocabulary]
+        logits = (
+            logits * (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        )
+        if cap := getattr(config, "final_logit_softcapping", None):
+            logits = cap * torch.tanh(logits / cap)
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _forget(self, length: int) -> None:
-        self._cache.crop(length - len(self._ids))
-
-    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        fed = tokens.unsqueeze(0)  # (1, n)
-        flags = {"use_cache": True, "output_hidden_states": self.keeps_hidden}
+    def feed(self, feed: Feed, rows: int) -> Output:
+        if feed.start < self._length:
+            self._cache.crop(feed.start - self._length)
+        self._length = feed.start + len(feed.tokens)
+        ids = feed.tokens.unsqueeze(0)  # (1, n)
+        flags = {"use_cache": True, "output_hidden_states": self.keeps_states}
+        count = 0
         with torch.inference_mode():
             if self._source is None:
-                out = self._model(input_ids=fed, past_key_values=self._cache, logits_to_keep=keep, **flags)
+                out = self._model(input_ids=ids, past_key_values=self._cache, logits_to_keep=rows, **flags)
             else:
                 if self._encoded is None:
-                    self._encoded = encoded(self._model, self._source, self.usage, self._device)
+                    count, self._encoded = len(self._source), encoded(self._model, self._source, self.device)
                 out = self._model(
-                    decoder_input_ids=fed, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
+                    decoder_input_ids=ids, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
                 )
-            logits: Tensor = out.logits[0, -keep:, : self._vocabulary]
+            logits: Tensor = out.logits[0, -rows:, : self._vocabulary]
             states = None
-            if self.keeps_hidden:
+            if self.keeps_states:
                 states = (out.hidden_states if self._source is None else out.decoder_hidden_states)[-1][0]
                 if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
                     states = states * self._model.config.d_model**-0.5
-            return logits if logits.dtype == torch.float64 else logits.float(), states
+            return Output(logits if logits.dtype == torch.float64 else logits.float(), states, count)
 
 
-def encoded(model: PreTrainedModel, source: list[int], usage: Usage, device: torch.device | None = None) -> Any:
-    """Return the encoder's output for `source`, as transformers returns it.
-
-    Its time counts towards the forward that needs it.
-    """
-    usage.encodes += 1
-    usage.prefill_fed += len(source)
+def encoded(model: PreTrainedModel, source: list[int], device: torch.device | None = None) -> Any:
+    """Return the encoder's output for `source`, as transformers returns it."""
     return model.get_encoder()(input_ids=torch.tensor([source], device=device or model.device))
 
 
 def window_of(model: PreTrainedModel) -> int | None:
     """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions."""
-    return None if model.config.is_encoder_decoder else model.config.max_position_embeddings
+    return None if model.config.is_encoder_decoder else getattr(model.config, "max_position_embeddings", None)
 
 
 def new_cache(model: PreTrainedModel) -> Cache:
-    """Return an empty cache that can be truncated to any length. Raises ValueError, naming the layer type, if none can."""
-    cache = DynamicCache(config=model.config)
-    for layer in cache.layers:
-        if type(layer) is not DynamicLayer:
+    """Return an empty cache that can be truncated to any length. Raises ValueError, naming the layer type, if none can.
+
+    It holds every position, also of layers with a sliding window, which transformers' mask hides.
+    """
+    if model._is_stateful:
+        raise ValueError(f"{model.config.name_or_path}: recurrent states cannot go back to an earlier token")
+    for layer in DynamicCache(config=model.config).layers:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             kind = type(layer).__name__
             raise ValueError(f"{model.config.name_or_path}: a cache of {kind} cannot be truncated after a rejection")
-    return EncoderDecoderCache(cache, DynamicCache()) if model.config.is_encoder_decoder else cache
+    return EncoderDecoderCache(DynamicCache(), DynamicCache()) if model.config.is_encoder_decoder else DynamicCache()
 
 
 def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
-from specbench.decoding.session import Concurrent, Session, TrainedHead, Usage
+from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
@@ -107,18 +107,20 @@ class TableModels:
         vocabulary: int = 2,
         heads: Mapping[str, Head] | None = None,
     ) -> None:
-        self.sessions, self.vocabulary, self.heads = dict(sessions), vocabulary, heads or {}
+        self.sessions: dict[str, Any] = dict(sessions)
+        self.vocabulary, self.heads = vocabulary, heads or {}
         self.ids = [START] if ids is None else ids
 
     def __getitem__(self, role: str) -> Session:
-        return self.sessions[role]
+        session: Session = self.sessions[role]
+        return session
 
     def head(self, name: str, kind: type[H]) -> H:
         head = self.heads[name]
         assert isinstance(head, kind)
         return head
 
-    def track(self, name: str, session: Session) -> None:
+    def track(self, name: str, session: Counted) -> None:
         self.sessions[name] = session
 
     def instrumented(self, role: str) -> InstrumentedSession:

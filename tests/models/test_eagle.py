@@ -12,16 +12,19 @@ from safetensors.torch import load_file
 
 from specbench.decoding.sampling import Sampler
 from specbench.errors import MissingAsset
-from specbench.models.engine import LeanSession, network_of
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import LeanFeeder, network_of
+from specbench.models.feeding import TimedFeeder
 from specbench.models.heads import EagleHead, EagleSession, Provenance
-from tests.fixtures.worlds import FAMILIES, open_session, random_model
+from specbench.models.heads.eagle import EagleFeeder
+from tests.fixtures.worlds import FAMILIES, open_session, random_model, stale
 
 NO_EOS = frozenset[int]()
 TIGHT = 1e-9  # float64
 NORMED = 1e-5  # where transformers' own norms, which compute in float32, are on one side
 
 
-def base_and_head(family: str = "llama", seed: int = 1) -> tuple[LeanSession, EagleHead]:
+def base_and_head(family: str = "llama", seed: int = 1) -> tuple[CachedSession, EagleHead]:
     """A lean model in float64, and a random head of its width whose weights are as spread out as its own."""
     model = random_model(family, seed).double()
     head = EagleHead.of(model.config).double()
@@ -29,12 +32,12 @@ def base_and_head(family: str = "llama", seed: int = 1) -> tuple[LeanSession, Ea
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.normal_(0.0, 0.25)
-    return LeanSession(network_of(model), 40), head.goes_with(model.get_input_embeddings().weight)
+    return CachedSession(LeanFeeder(network_of(model), 40)), head.goes_with(model.get_input_embeddings().weight)
 
 
-def again(session: LeanSession) -> LeanSession:
+def again(session: CachedSession) -> CachedSession:
     """A fresh session over the same weights, which keeps its states from the beginning."""
-    fresh = LeanSession(session._network, 40)
+    fresh = CachedSession(LeanFeeder(session.feeder.network, 40))
     fresh.keeps_hidden = True
     return fresh
 
@@ -88,15 +91,16 @@ def test_a_feature_cache_after_any_history_equals_a_new_one(family, catch_up):
 
 
 class _OneTooFew(EagleSession):
-    def _cut(self, known: int) -> None:
-        super()._cut(min(known + 1, self._cache.length))
+    def __init__(self, head, base, catch_up=True):
+        super().__init__(head, base, catch_up)
+        self.feeder = stale(EagleFeeder)(head, base)
+        self.timed = TimedFeeder(self.feeder)
 
 
 class _KeepsGuesses(EagleSession):
     def draft(self, ids, k, sampler, eos):
         out = super().draft(ids, k, sampler, eos)
         self._ids = ids + out.tokens[:-1]  # as if what it fed itself had been features
-        self._cache.length = len(self._ids) - 1
         return out
 
 

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from specbench.models import products
-from specbench.models.engine import LeanSession, network_of
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import LeanFeeder, network_of
+from specbench.models.feeding import Feed
 from specbench.models.heads import EagleHead
 from specbench.models.products import Packed, can_pack, is_packed, product_of
-from specbench.models.transformers_session import EagerSession
+from specbench.models.transformers_session import EagerFeeder
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
@@ -34,8 +36,8 @@ def test_logits_equal_those_of_transformers_after_random_cuts(family, stored):
     """Blocks of one to six tokens, each after a prefix of what was read before."""
     model = random_model(family, 4)
     source = [3, 9, 4] if model.config.is_encoder_decoder else None
-    eager = EagerSession(copy.deepcopy(model), 40, source)
-    lean = LeanSession(network_of(model), 40, source)
+    eager = CachedSession(EagerFeeder(copy.deepcopy(model), 40, source))
+    lean = CachedSession(LeanFeeder(network_of(model), 40, source))
     draw = random.Random(family)
     ids = [5, 11, 3]
     for _ in range(12):
@@ -105,7 +107,7 @@ def test_a_head_is_saved_after_drafting(stored, tmp_path):
     before = copy.deepcopy(head.state_dict())
     tokens, features = torch.tensor([4, 5, 6]), torch.randn(3, 32)
     cache = head.layers.new_cache()
-    cache.begin(3)
+    cache.begin(Feed(tokens, 0))
     with torch.inference_mode():
         drafted = head.advance(tokens, features, cache)
     head.save(tmp_path)

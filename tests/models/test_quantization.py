@@ -19,7 +19,8 @@ from specbench.data.synthetic import gsm8k
 from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
-from specbench.models.engine import Graphs, GraphSession, LeanSession
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.products import FULL_BLOCK
@@ -154,7 +155,7 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
     graphs = Graphs(network, place)
     graphs.prepare(64, max_block=3)
-    lean, graph = LeanSession(network, 1024), GraphSession(graphs, 1024)
+    lean, graph = CachedSession(LeanFeeder(network, 1024)), CachedSession(GraphFeeder(graphs, 1024))
     ids = list(range(5, 30))
     for each in (ids, [*ids, 7], [*ids, 7, 2, 9], [*ids[:20], 4]):
         one, two = (session.score(each, len(each) - 1).softmax(-1) for session in (lean, graph))

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import DynamicCache, LlamaForCausalLM
 
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Sampler
@@ -13,11 +13,11 @@ from specbench.decoding.targets import Last, Mixture
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.cached_session import KEPT_ROWS
-from specbench.models.engine import LeanSession, network_of
-from specbench.models.transformers_session import EagerSession
+from specbench.models.cached_session import KEPT_ROWS, CachedSession
+from specbench.models.engine import LeanFeeder, network_of
+from specbench.models.transformers_session import EagerFeeder
 from specbench.verification.enumeration import generate
-from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
+from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model, stale
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads
 
@@ -69,26 +69,14 @@ def test_cached_equals_uncached_after_any_history(family, engine, kept, monkeypa
     assert walk(reference, open_session(model, engine, source_of(model))) < 2e-4
 
 
-class ForgetsOneTooFew(EagerSession):
-    """The deliberate break: after a rejection one stale position stays in the cache."""
-
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
-
-
-class LeanForgetsOneTooFew(LeanSession):
-    def _forget(self, known: int) -> None:
-        super()._forget(min(known + 1, len(self._ids)))
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
 def test_a_stale_position_in_the_cache_is_detected(family):
     model = random_model(family, 1)
-    for session in (
-        ForgetsOneTooFew(model, 40, source_of(model)),
-        LeanForgetsOneTooFew(network_of(model), 40, source_of(model)),
+    for feeder in (
+        stale(EagerFeeder)(model, 40, source_of(model)),
+        stale(LeanFeeder)(network_of(model), 40, source_of(model)),
     ):
-        assert walk(model, session) > 0.1
+        assert walk(model, CachedSession(feeder)) > 0.1
 
 
 def test_cached_tokens_are_not_fed_again():
@@ -182,15 +170,6 @@ def test_nan_logits_are_an_error():
         model.lm_head.weight[3].fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="NaN or infinite"):
         open_session(model).score([1, 2], 1)
-
-
-def test_a_cache_that_cannot_be_truncated_is_rejected_by_name():
-    config = MistralConfig(
-        vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
-        intermediate_size=32, sliding_window=8,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="DynamicSlidingWindowLayer"):
-        EagerSession(MistralForCausalLM(config), 40)
 
 
 def test_transformers_crops_by_a_negative_count():

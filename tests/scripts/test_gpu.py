@@ -17,6 +17,7 @@ from scripts.gpu.common import ENGINES, VOCABULARY, Small, folder_of
 from scripts.gpu.exactness import World, accepting_all_matches, distribution_matches
 from scripts.gpu.figures import Figure
 from specbench.errors import ExitCode
+from specbench.models.cached_session import CachedSession
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -68,10 +69,9 @@ def test_every_check_passes_on_a_cpu(tmp_path, capsys, monkeypatch):
 def test_a_stale_position_fails_the_check(broken):
     small = Small("gpt2", CPU)
     each = small.roles["b"]
-    mended = broken.__mro__[1](each.graphs if "Graph" in broken.__name__ else each.network, VOCABULARY)
-    assert gpu_logits.logits_agree(small, mended, 24)[2]
-    session = broken(each.graphs if "Graph" in broken.__name__ else each.network, VOCABULARY)
-    assert not gpu_logits.logits_agree(small, session, 24)[2]
+    weights = each.graphs if "Graph" in broken.__name__ else each.network
+    assert gpu_logits.logits_agree(small, CachedSession(broken.__mro__[1](weights, VOCABULARY)), 24)[2]
+    assert not gpu_logits.logits_agree(small, CachedSession(broken(weights, VOCABULARY)), 24)[2]
 
 
 def test_accepting_every_draft_token_fails_the_distribution_check():

@@ -21,8 +21,9 @@ from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.verify import Verified, verify
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
+from specbench.models import loaded_pair
 from specbench.models import loader as models
-from specbench.models.engine import LeanSession
+from specbench.models.engine import LeanFeeder
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
@@ -31,6 +32,7 @@ from specbench.verification.case import Case, Decoding
 from specbench.verification.verdict import VerdictKind
 from specbench.verification.verdict import verify as verified
 from tests.fixtures.console import specbench
+from tests.fixtures.worlds import stale
 
 LOSSLESS = "ar we cd dtr sd we-sd cd-sd dtr-sd se cd-se dtr-se adaedl confidence pld".split()
 DECLARED = (
@@ -121,10 +123,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     An entry is a stale token's, or lost.
     """
 
-    def forget(self, known):
-        self._cache.length = max(known + kept, 0)
-
-    monkeypatch.setattr(LeanSession, "_forget", forget)
+    monkeypatch.setattr(loaded_pair, "LeanFeeder", stale(LeanFeeder, kept))
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
         verdict.outcome == VerdictKind.differs
@@ -188,13 +187,18 @@ def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
 
 def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, monkeypatch):
     """Output stays right, acceptance does not: where two tokens are new to the drafter, it reads the second alone."""
-    drafter, forward = tiny.loaded.networks["draft"], LeanSession._forward
 
-    def forgetful(self, tokens, keep):
-        missed = self._network is drafter and self._cache is not None and len(tokens) == 2
-        return forward(self, tokens[1:] if missed else tokens, keep)
+    class Forgetful(LeanFeeder):
+        missed = 0
 
-    monkeypatch.setattr(LeanSession, "_forward", forgetful)
+        def feed(self, feed, rows):
+            feed = feed._replace(start=feed.start - self.missed)
+            if self.network is tiny.loaded.networks["draft"] and feed.start and len(feed.tokens) == 2:
+                self.missed += 1
+                feed = feed._replace(tokens=feed.tokens[1:])
+            return super().feed(feed, rows)
+
+    monkeypatch.setattr(loaded_pair, "LeanFeeder", Forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 

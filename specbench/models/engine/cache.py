@@ -1,7 +1,10 @@
-"""Key-value caches of a lean model, preallocated, and attention over them. Truncating one only moves a position.
+"""Key-value caches of a lean model, preallocated, and attention over them. Dropping positions costs nothing.
 
 The cache of a CUDA graph stores its positions on the device.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,32 +12,47 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from specbench.models.engine.fusing import compiled_attention
+from specbench.models.feeding import Feed
 
 STEP = 256  # positions; capacities are this times a power of two
 BLOCK = 128  # positions that FlexAttention reads or skips as a unit
 MIN_DIM = 16  # smallest head dimension that FlexAttention supports
 
 
+class Bias(NamedTuple):
+    """How a layer's attention weights positions: the factor of its scores, and what is added to them.
+
+    A layer with a `window` attends to a position itself and the `window` - 1 before it. `by_distance` (heads, m) are learned
+    biases of the distances 0 .. m - 1.
+    """
+
+    scale: float
+    window: int | None = None
+    by_distance: Tensor | None = None
+
+
 class Cache:
     """Keys and values of every layer, (layers, capacity, keys then values, head dim).
 
-    A forward is `begin`, then one `attend` per layer, then `end`. The first `length` positions are valid; later ones
-    are left over from earlier rounds and never read. The cache grows by copying and never moves otherwise.
+    A forward is `begin`, then one `attend` per layer. The positions before a feed's start are valid; later ones are left over
+    from earlier forwards and never read. The cache grows by copying and never moves otherwise.
     """
 
     def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.length = self.capacity = self._total = 0
+        self.capacity = self._start = self._total = 0
         self._heads = heads
         self._storage = torch.empty(layers, 0, 2 * heads, dim, dtype=dtype, device=device)
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
+        self._parents: tuple[int, ...] | None = None
+        self.source: list[tuple[Tensor, Tensor]] = []  # an encoder's keys and values by layer, (1, heads, m, d) each
 
-    def begin(self, n: int) -> None:
-        """Make room for n more positions, which `attend` writes and reads and `end` makes valid."""
-        self._total = self.length + n
+    def begin(self, feed: Feed) -> None:
+        """Make room for the tokens of a feed, whose keys and values `attend` writes."""
+        self._start, self._total, self._parents = feed.start, feed.start + len(feed.tokens), feed.parents
         if self._total > self.capacity:
-            self._grow(self._total)
+            self.reserve(self._total)
         self._masks = {}
-        self._write = self._storage[:, self.length : self._total].unbind(0)  # per layer: (n, 2 heads, d)
+        self._write = self._storage[:, self._start : self._total].unbind(0)  # per layer: (n, 2 heads, d)
         read = self._storage[:, None, : self._total].transpose(2, 3)  # (layers, 1, 2 heads, cached, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
@@ -43,51 +61,85 @@ class Cache:
         """The tensor that holds all layers."""
         return self._storage
 
-    def end(self) -> None:
-        """Make the positions of this forward valid."""
-        self.length = self._total
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Move these places of the last feed to the positions from `start` on."""
+        at = torch.tensor(path, device=self._storage.device) + self._start
+        self._storage[:, start : start + len(path)] = self._storage[:, at]
 
-    def rows(self, table: Tensor) -> Tensor:
-        """Return a table's rows for the positions that are being fed: (positions, ...) -> (n, ...)."""
-        return table[self.length : self._total]
-
-    def distances(self) -> Tensor:
-        """Return the distance from each fed position back to each cached one, (n, cached); negative for later positions."""
-        device = self._storage.device
-        fed = torch.arange(self.length, self._total, device=device)
-        return fed[:, None] - torch.arange(self._total, device=device)
-
-    def mask(self, window: int | None = None) -> Tensor | None:
-        """Return an additive mask (n, cached), -inf for later positions and those `window` or more before.
-
-        None if nothing is masked. Computed once per forward.
-        """
-        if window not in self._masks:
-            n, seen = self._total - self.length, window is None or window >= self._total
-            self._masks[window] = (
-                None if n == 1 and seen else attention_mask(self.distances(), window, self._storage.dtype)
-            )
-        return self._masks[window]
-
-    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        """Store kv (n, keys then values, d), and attend with q (n, heads, d) to all cached positions: (n, heads * d)."""
-        self._write[layer].copy_(kv)
-        return attention(q, self._keys[layer], self._values[layer], mask, scale)
-
-    def _grow(self, least: int) -> None:
-        """Grow to the next power of two times STEP that holds `least` positions."""
+    def reserve(self, positions: int) -> None:
+        """Grow to the next power of two times STEP that holds this many positions."""
         self.capacity = max(self.capacity, STEP)
-        while self.capacity < least:
+        while self.capacity < positions:
             self.capacity *= 2
         layers, _, heads, dim = self._storage.shape
         larger = self._storage.new_empty(layers, self.capacity, heads, dim)
-        larger[:, : self.length] = self._storage[:, : self.length]
+        larger[:, : self._start] = self._storage[:, : self._start]
         self._storage = larger
 
+    def rows(self, table: Tensor) -> Tensor:
+        """Return a table's rows for the positions that are being fed: (positions, ...) -> (n, ...)."""
+        if self._parents is None:
+            return table[self._start : self._total]
+        return table[self._start + torch.tensor(depths(self._parents), device=table.device)]
 
-def attention_mask(distances: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Return -inf where a distance is negative, or at least `window`; else 0."""
-    hidden = distances < 0 if window is None else (distances < 0) | (distances >= window)
+    def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
+        """Store kv (n, keys then values, d), and attend with q (n, heads, d) to the cached positions: (n, heads * d)."""
+        self._write[layer].copy_(kv)
+        first, mask = self._visible(bias)
+        keys, values = self._keys[layer], self._values[layer]
+        if first:
+            keys, values = keys[:, :, first:], values[:, :, first:]
+        return attention(q, keys, values, mask, bias.scale)
+
+    def attend_source(self, layer: int, q: Tensor) -> Tensor:
+        """Attend with q (n, heads, d), unscaled, to the encoder's output: (n, heads * d)."""
+        return attention(q, *self.source[layer], None, 1.0)
+
+    def _visible(self, bias: Bias) -> tuple[int, Tensor | None]:
+        """Return the first position that any fed token attends to, and the mask from there on, once per forward."""
+        key = bias.window, id(bias.by_distance)
+        if key not in self._masks:
+            first = 0 if bias.window is None else max(0, self._start + 1 - bias.window)
+            alone = self._total - self._start == 1 and bias.by_distance is None
+            self._masks[key] = first, None if alone else added(self._distances()[:, first:], bias, self._storage.dtype)
+        return self._masks[key]
+
+    def _distances(self) -> Tensor:
+        """Return the distance from each fed position back to each cached one, (n, cached); negative for one that it does not
+        follow.
+        """
+        device = self._storage.device
+        if self._parents is None:
+            fed = torch.arange(self._start, self._total, device=device)
+            return fed[:, None] - torch.arange(self._total, device=device)
+        depth = depths(self._parents)
+        cached = self._start + torch.tensor(depth)[:, None] - torch.arange(self._start)
+        within = torch.full((len(depth), len(depth)), -1)
+        for place in range(len(depth)):
+            above = place
+            while above >= 0:
+                within[place, above] = depth[place] - depth[above]
+                above = self._parents[above]
+        return torch.cat([cached, within], -1).to(device)
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Return how many tokens of a feed precede each one. Parents come before their children."""
+    out: list[int] = []
+    for parent in parents:
+        out.append(0 if parent < 0 else out[parent] + 1)
+    return out
+
+
+def added(distances: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
+    """Return what is added to the scores of positions at these distances (n, cached): (n, cached), or (heads, n, cached).
+
+    -inf hides a position: a later one, or one beyond the window.
+    """
+    hidden = distances < 0 if bias.window is None else (distances < 0) | (distances >= bias.window)
+    if bias.by_distance is not None:
+        learned: Tensor = bias.by_distance[:, distances.clamp_min(0)]
+        return learned.masked_fill(hidden, -torch.inf)
     return torch.zeros(distances.shape, dtype=dtype, device=distances.device).masked_fill_(hidden, -torch.inf)
 
 
@@ -121,32 +173,28 @@ class GraphCache(Cache):
 
     def __init__(self, storage: Tensor, n: int, span: int) -> None:
         both = storage.shape[2]
-        self.length, self.capacity, self._heads = 0, span, both // 2
+        self.capacity, self._heads = span, both // 2
         self._storage, self._span = storage, torch.arange(span, device=storage.device)  # (span,)
         self.positions = torch.arange(n, device=storage.device)  # (n,), overwritten before every replay
         read = storage[:, None, :span].transpose(2, 3)  # (layers, 1, 2 heads, span, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
-    def begin(self, n: int = 0) -> None:
+    def begin(self, feed: Feed | None = None) -> None:
         self._masks = {}
-
-    def end(self) -> None:
-        pass
 
     def rows(self, table: Tensor) -> Tensor:
         return table.index_select(0, self.positions)
 
-    def distances(self) -> Tensor:
-        return self.positions[:, None] - self._span
-
-    def mask(self, window: int | None = None) -> Tensor | None:
-        if window not in self._masks:
-            self._masks[window] = attention_mask(self.distances(), window, self._storage.dtype)
-        return self._masks[window]
-
-    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
         self._storage[layer].index_copy_(0, self.positions, kv)
-        return attention(q, self._keys[layer], self._values[layer], mask, scale)
+        _, mask = self._visible(bias)
+        return attention(q, self._keys[layer], self._values[layer], mask, bias.scale)
+
+    def _visible(self, bias: Bias) -> tuple[int, Tensor | None]:
+        key = bias.window, id(bias.by_distance)
+        if key not in self._masks:
+            self._masks[key] = 0, added(self.positions[:, None] - self._span, bias, self._storage.dtype)
+        return self._masks[key]
 
 
 class FlexGraphCache(GraphCache):
@@ -162,11 +210,9 @@ class FlexGraphCache(GraphCache):
         self._blocks = torch.arange(blocks, dtype=torch.int32, device=storage.device).view(1, 1, 1, blocks)
         self._seen: BlockMask | None = None
 
-    def begin(self, n: int = 0) -> None:
+    def begin(self, feed: Feed | None = None) -> None:
+        super().begin()
         self._seen = None
-
-    def mask(self, window: int | None = None) -> None:
-        assert window is None
 
     @staticmethod
     def fits(n: int, query_heads: int, storage: Tensor) -> bool:
@@ -176,18 +222,20 @@ class FlexGraphCache(GraphCache):
         """
         return storage.shape[-1] >= MIN_DIM and n * query_heads // (storage.shape[2] // 2) <= BLOCK
 
-    def attend(self, layer: int, q: Tensor, kv: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
+        if bias.window is not None or bias.by_distance is not None:
+            return super().attend(layer, q, kv, bias)
         if self._seen is None:  # once per forward
-            self._seen = self._visible()
+            self._seen = self._occupied()
         self._storage[layer].index_copy_(0, self.positions, kv)
         n, heads, d = q.shape
         # (1, heads, n, d)
         out = compiled_attention()(
-            q.transpose(0, 1).unsqueeze(0), self._keys[layer], self._values[layer], self._seen, scale
+            q.transpose(0, 1).unsqueeze(0), self._keys[layer], self._values[layer], self._seen, bias.scale
         )
         return out[0].transpose(0, 1).reshape(n, heads * d)
 
-    def _visible(self) -> BlockMask:
+    def _occupied(self) -> BlockMask:
         """Return the mask of the n tokens: all positions up to each token's own."""
         positions = self.positions
 

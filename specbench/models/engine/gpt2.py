@@ -7,13 +7,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache
+from specbench.models.engine.cache import Bias, Cache
 from specbench.models.engine.network import Network
 from specbench.models.products import product_of
 
 
 class GPT2(Network):
-    """Radford et al. 2019. transformers stores its matrices as (in, out)."""
+    """GPT-2 (Radford et al. 2019). Transformers stores its matrices as (in, out)."""
 
     kinds = ("GPT2LMHeadModel",)
     examples: ClassVar[dict[str, Table]] = {"gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4}}
@@ -24,6 +24,7 @@ class GPT2(Network):
         inner = model.transformer
         self.heads, self.eps = self.config.n_head, self.config.layer_norm_epsilon
         self.dim = self.config.n_embd // self.heads
+        self.bias = Bias(self.dim**-0.5)
         self.layers = [
             (
                 (block.ln_1.weight, block.ln_1.bias),
@@ -50,12 +51,12 @@ class GPT2(Network):
         return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        n, mask, scale = len(tokens), cache.mask(), self.dim**-0.5
+        n = len(tokens)
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
-            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], self.bias)
             x = out.added(x, seen)
             wide = F.gelu(up(F.layer_norm(x, size, *norm_mlp, self.eps)), approximate="tanh")
             x = down.added(x, wide)

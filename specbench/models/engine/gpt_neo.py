@@ -7,13 +7,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache
+from specbench.models.engine.cache import Bias, Cache
 from specbench.models.engine.network import Network
 from specbench.models.products import product_of
 
 
 class GPTNeo(Network):
-    """Black et al. 2021. A local layer attends to a position itself and the `window_size` - 1 positions before it."""
+    """GPT-Neo (Black et al. 2021). Local layers see the last `window_size` positions."""
 
     kinds = ("GPTNeoForCausalLM",)
     examples: ClassVar[dict[str, Table]] = {
@@ -30,7 +30,7 @@ class GPTNeo(Network):
         self.dim = self.config.hidden_size // self.heads
         self.layers = [
             (
-                self.config.window_size if block.attn.attention_type == "local" else None,
+                Bias(1.0, self.config.window_size if block.attn.attention_type == "local" else None),
                 (block.ln_1.weight, block.ln_1.bias),
                 product_of([block.attn.attention.q_proj, block.attn.attention.k_proj, block.attn.attention.v_proj]),
                 product_of([block.attn.attention.out_proj]),
@@ -55,9 +55,9 @@ class GPTNeo(Network):
         n = len(tokens)
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
-        for i, (window, norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+        for i, (bias, norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
-            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], cache.mask(window), 1.0)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias)
             x = out.added(x, seen)
             wide = F.gelu(up(F.layer_norm(x, size, *norm_mlp, self.eps)), approximate="tanh")
             x = down.added(x, wide)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.sampling import Sampler
-from specbench.models.cached_session import DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache
 from specbench.models.engine.network import Network
+from specbench.models.feeding import DraftInputs, DraftOutputs, DraftSettings
 
 WARM_UPS = 2  # runs before a capture, which CUDA requires
 Out = TypeVar("Out")
@@ -177,17 +177,16 @@ class Graphs:
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
         self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
-    def open(self, session: object) -> None:
-        """Give the cache to a session. Clears it if the previous session never finished."""
+    def open(self, user: object) -> None:
+        """Give the cache to a feeder. Clears it if the previous feeder never finished."""
         if not self._is_clean:
             with torch.inference_mode():
                 self.cache.storage.zero_()
-        self._owner, self._is_clean = weakref.ref(session), False
-        self.cache.length = 0
+        self._owner, self._is_clean = weakref.ref(user), False
 
-    def is_open_for(self, session: object) -> bool:
-        """Return whether the session owns the cache."""
-        return self._owner() is session
+    def is_open_for(self, user: object) -> bool:
+        """Return whether the feeder owns the cache."""
+        return self._owner() is user
 
     def mark_finite(self) -> None:
         """Mark the cache as finite."""
@@ -206,7 +205,7 @@ class Graphs:
             if length > self.cache.capacity or self._storage is not self.cache.storage:
                 self._graphs, self._drafts, self._owner, before = {}, {}, lambda: None, 0
                 self.cache = self.network.new_cache(None)
-                self.cache.begin(length)
+                self.cache.reserve(length)
                 self._storage = self.cache.storage
                 self._storage.zero_()
             for span in reversed(self._spans()):

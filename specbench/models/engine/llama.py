@@ -1,63 +1,21 @@
-"""Llama and architectures like it: Vicuna, Qwen2 (biases), Mistral; grouped-query attention, tied or untied heads."""
+"""Llama, and architectures whose layers are Llama's: Vicuna, Qwen2 (biases), Mistral (windows), SmolLM3 and Granite."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache
+from specbench.models.engine.cache import Bias, Cache
 from specbench.models.engine.fusing import PLAIN, compiled, compiling
-from specbench.models.engine.network import Network, RMSNorm
-from specbench.models.products import product_of
+from specbench.models.engine.layers import Layer, Layers, unsupported_layers
+from specbench.models.engine.network import Network
 
-STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
-
-
-class Layers:
-    """Decoder layers and rotary positions over transformers' modules. An omitted norm is an Identity."""
-
-    def __init__(self, inner: Any) -> None:
-        c = inner.config
-        self.kv_heads = c.num_key_value_heads or c.num_attention_heads
-        self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-        self.heads = c.num_attention_heads
-        self.layers = [
-            (
-                _norm(layer.input_layernorm, c.rms_norm_eps),
-                product_of([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
-                product_of([layer.self_attn.o_proj]),
-                RMSNorm(layer.post_attention_layernorm, c.rms_norm_eps),
-                product_of([layer.mlp.gate_proj, layer.mlp.up_proj]),
-                product_of([layer.mlp.down_proj]),
-            )
-            for layer in inner.layers
-        ]
-        self.like, self.norm = inner.embed_tokens.weight, _norm(inner.norm, c.rms_norm_eps)
-        self.ropes = _Ropes(inner.rotary_emb, self.like)
-        self.elementwise = PLAIN
-
-    def new_cache(self) -> Cache:
-        return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
-
-    def forward(self, x: Tensor, cache: Cache) -> Tensor:
-        """Return the normalized output (n, hidden) of the last layer for x (n, hidden) after the cached positions."""
-        n, rotated = len(x), self.heads + self.kv_heads
-        cos, sin = (cache.rows(table).unsqueeze(1) for table in self.ropes.until(cache.capacity))  # (n, 1, d)
-        mask, scale = cache.mask(), self.dim**-0.5
-        for i, (norm, qkv, out, norm_mlp, gate_up, down) in enumerate(self.layers):
-            heads = qkv(norm(x)).view(n, -1, self.dim)  # queries, keys, values
-            self.elementwise.rotate(heads[:, :rotated], cos, sin)
-            x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale))
-            x = down.added(x, self.elementwise.gate(gate_up(norm_mlp(x))))
-        return self.norm(x)
-
-
-SMALL = {
+SMALL: Table = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -67,9 +25,9 @@ SMALL = {
 
 
 class Llama(Network):
-    """Llama (Touvron et al. 2023): RMS pre-norm, rotary position embeddings, gated SiLU."""
+    """Llama (Touvron et al. 2023), Qwen2 and Mistral. RMS pre-norm, rotary positions, gated SiLU, grouped queries."""
 
-    kinds = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+    kinds: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
     examples: ClassVar[dict[str, Table]] = {
         "llama": {"model_type": "llama", **SMALL},
         "qwen2": {"model_type": "qwen2", **SMALL},
@@ -81,19 +39,20 @@ class Llama(Network):
             },
         },
         "mistral": {"model_type": "mistral", **SMALL, "sliding_window": None},
+        "mistral-window": {"model_type": "mistral", **SMALL, "sliding_window": 7},
     }  # fmt: skip
+    form: ClassVar[type[Layers]] = Layers
+    activations: ClassVar[tuple[str, ...]] = ("silu",)
     can_fuse = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.layers, self.embedding = Layers(model.model), model.model.embed_tokens.weight
+        inner: Any = model.get_decoder()
+        self.layers, self.embedding = self.form(inner), inner.get_input_embeddings().weight
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
-        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        if rope not in STATIC_ROPES:
-            return f"the lean engine has no rotary positions of type {rope}"
-        return "" if config.hidden_act == "silu" else f"the lean engine's Llama has no {config.hidden_act}"
+        return unsupported_layers(config, cls.__name__, cls.activations)
 
     def new_cache(self, source: Tensor | None) -> Cache:
         return self.layers.new_cache()
@@ -108,31 +67,57 @@ class Llama(Network):
             self.layers.elementwise = PLAIN
 
     def tables(self) -> tuple[Tensor, ...]:
-        return self.layers.ropes.until(0)
+        return tuple(table for rope in self.layers.ropes for table in rope.until(0))
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
         return self.layers.forward(F.embedding(tokens, self.embedding), cache)
 
 
-def _norm(module: nn.Module, eps: float) -> Callable[[Tensor], Tensor]:
-    return module if isinstance(module, nn.Identity) else RMSNorm(module, eps)
+class SmolLM3Layers(Layers):
+    """Llama's layers, some without positions (Yang et al. 2025)."""
+
+    def layer(self, module: Any, index: int) -> Layer:
+        return replace(super().layer(module, index), rope=0 if self.config.no_rope_layers[index] else None)
 
 
-class _Ropes:
-    """transformers' rotary angles as tables that grow on demand: cos, and sin with the sign of its half, (m, d) each.
+class SmolLM3(Llama):
+    """SmolLM3 (Bakouch et al. 2025)."""
 
-    x cos + roll(x, d / 2) sin is the rotation, since rolling by a half swaps the halves.
-    """
+    kinds = ("SmolLM3ForCausalLM",)
+    examples: ClassVar[dict[str, Table]] = {
+        "smollm3": {"model_type": "smollm3", **SMALL, "no_rope_layer_interval": 2, "pad_token_id": 0}
+    }
+    form = SmolLM3Layers
 
-    def __init__(self, angles: Any, like: Tensor) -> None:
-        self._angles, self._like = angles, like
-        self._tables = (like.new_empty(0, 0), like.new_empty(0, 0))
 
-    def until(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Return the cosine and sine tables, each with at least `positions` rows."""
-        if len(self._tables[0]) < positions:
-            at = torch.arange(positions, device=self._like.device)[None]
-            cos, sin = (table[0] for table in self._angles(self._like, at))  # (positions, d)
-            half = cos.shape[-1] // 2
-            self._tables = cos, torch.cat([-sin[:, :half], sin[:, half:]], -1)
-        return self._tables
+class GraniteLayers(Layers):
+    """Llama's layers with factors of scores and of what is added to the residual stream."""
+
+    def layer(self, module: Any, index: int) -> Layer:
+        def times(x: Tensor) -> Tensor:
+            out: Tensor = x * self.config.residual_multiplier
+            return out
+
+        bias = Bias(self.config.attention_multiplier)
+        return replace(super().layer(module, index), bias=bias, after=times, after_mlp=times)
+
+
+class Granite(Llama):
+    """Granite 3 (IBM 2024): four factors, of embeddings, scores, residuals and logits."""
+
+    kinds = ("GraniteForCausalLM",)
+    examples: ClassVar[dict[str, Table]] = {
+        "granite": {
+            "model_type": "granite", **SMALL, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+            "residual_multiplier": 0.5, "logits_scaling": 2.0,
+        }
+    }  # fmt: skip
+    form = GraniteLayers
+
+    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
+        embedded = F.embedding(tokens, self.embedding) * self.config.embedding_multiplier
+        return self.layers.forward(embedded, cache)
+
+    def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
+        out: Tensor = super().logits(hidden, vocabulary) / self.config.logits_scaling
+        return out

@@ -29,6 +29,7 @@ class Network(ABC):
     kinds: ClassVar[tuple[str, ...]]
     examples: ClassVar[dict[str, Table]]
     positions_key: ClassVar[str] = "max_position_embeddings"  # the config's key for the window; empty if it has none
+    encoder_decoder: ClassVar[bool] = False  # such models have no graphs
     can_fuse: ClassVar[bool] = False  # whether it has elementwise parts that torch.compile fuses
     members: ClassVar[dict[str, type["Network"]]] = {}
     families: ClassVar[dict[str, type["Network"]]] = {}  # by the names of examples
@@ -125,10 +126,10 @@ class RMSNorm:
     whose variance is the mean square of x, is the same.
     """
 
-    def __init__(self, norm: Any, eps: float) -> None:
-        self.weight, self.eps = norm.weight, eps
-        self.doubled = torch.stack([self.weight.data, torch.zeros_like(self.weight.data)])  # (2, hidden)
-        self.signs, self.shape = self.weight.new_tensor([[1.0], [-1.0]]), [*self.doubled.shape]
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+        self.doubled = torch.stack([weight.data, torch.zeros_like(weight.data)])  # (2, hidden)
+        self.signs, self.shape = weight.data.new_tensor([[1.0], [-1.0]]), [*self.doubled.shape]
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != self.weight.dtype:  # a float32 residual stream with weights of lower precision
@@ -139,3 +140,11 @@ class RMSNorm:
         both = x.unsqueeze(-2) * self.signs  # (n, 2, hidden)
         out: Tensor = torch.layer_norm(both, self.shape, self.doubled, None, self.eps)  # F's takes 2 us more
         return out.select(-2, 0)
+
+
+def normalized(x: Tensor, eps: float) -> Tensor:
+    """Return x / rms(x) over the last axis, without a weight."""
+    if x.device.type != "cpu":
+        return F.rms_norm(x, x.shape[-1:], None, eps)
+    both = torch.stack([x, -x], -2)
+    return F.layer_norm(both, both.shape[-2:], None, None, eps).select(-2, 0)

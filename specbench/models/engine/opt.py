@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache
+from specbench.models.engine.cache import Bias, Cache
 from specbench.models.engine.network import Network
 from specbench.models.products import product_of
 
@@ -15,7 +15,7 @@ OFFSET = 2  # unused rows at the start of the position table
 
 
 class OPT(Network):
-    """Zhang et al. 2022, all sizes except 350m, which has post-layer norms and projected embeddings."""
+    """OPT (Zhang et al. 2022), all sizes except 350m, which has post-layer norms and projected embeddings."""
 
     kinds = ("OPTForCausalLM",)
     examples: ClassVar[dict[str, Table]] = {
@@ -30,6 +30,7 @@ class OPT(Network):
         inner = model.model.decoder
         self.heads = self.config.num_attention_heads
         self.dim = self.config.hidden_size // self.heads
+        self.bias = Bias(self.dim**-0.5)
         self.layers = [
             (
                 (block.self_attn_layer_norm.weight, block.self_attn_layer_norm.bias),
@@ -58,12 +59,12 @@ class OPT(Network):
         return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        n, mask, scale = len(tokens), cache.mask(), self.dim**-0.5
+        n = len(tokens)
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
             heads = qkv(F.layer_norm(x, size, *norm)).view(n, -1, self.dim)
-            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], mask, scale)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], self.bias)
             x = out.added(x, seen)
             x = down.added(x, F.relu(up(F.layer_norm(x, size, *norm_mlp))))
         return F.layer_norm(x, size, *self.norm)

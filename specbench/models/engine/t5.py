@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache, attention
+from specbench.models.engine.cache import Bias, Cache
 from specbench.models.engine.network import Network, RMSNorm
 from specbench.models.products import product_of
 
@@ -22,14 +22,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
 }
-
-
-class T5Cache(Cache):
-    """The decoder's own positions, and every layer's keys and values of the source, (1, heads, m, d)."""
-
-    def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(layers, heads, dim, dtype, device)
-        self.source: list[tuple[Tensor, Tensor]] = []
 
 
 SMALL = {
@@ -45,7 +37,7 @@ SMALL = {
 
 
 class T5(Network):
-    """Raffel et al. 2020. All layers share the first one's table of position biases."""
+    """T5 (Raffel et al. 2020). All layers share the first one's table of position biases."""
 
     kinds = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
     examples: ClassVar[dict[str, Table]] = {
@@ -54,6 +46,7 @@ class T5(Network):
         "mt5": {"model_type": "mt5", **SMALL},
     }
     positions_key = ""
+    encoder_decoder = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
@@ -65,32 +58,32 @@ class T5(Network):
             self_block, cross_block, dense_block = block.layer[0], block.layer[1], block.layer[2]
             attention, cross, wide = self_block.SelfAttention, cross_block.EncDecAttention, dense_block.DenseReluDense
             self.layers.append((
-                RMSNorm(self_block.layer_norm, eps),
+                RMSNorm(self_block.layer_norm.weight, eps),
                 product_of([attention.q, attention.k, attention.v]),
                 product_of([attention.o]),
-                RMSNorm(cross_block.layer_norm, eps),
+                RMSNorm(cross_block.layer_norm.weight, eps),
                 product_of([cross.q]),
                 product_of([cross.o]),
-                RMSNorm(dense_block.layer_norm, eps),
+                RMSNorm(dense_block.layer_norm.weight, eps),
                 product_of([wide.wi_0, wide.wi_1] if self.config.is_gated_act else [wide.wi]),
                 product_of([wide.wo]),
             ))  # fmt: skip
         self.from_source = [
             product_of([b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v]) for b in decoder.block
         ]
-        self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm, eps)
+        self.embedding, self.norm = decoder.embed_tokens.weight, RMSNorm(decoder.final_layer_norm.weight, eps)
         self.first = decoder.block[0].layer[0].SelfAttention
         scales = getattr(self.config, "scale_decoder_outputs", False)  # never set for mT5
         self.scale_out = self.config.d_model**-0.5 if scales else 1.0
-        self.biases = self.embedding.new_empty(self.heads, 0)
+        self.bias = Bias(1.0)
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
         return "" if config.dense_act_fn in ACTIVATIONS else f"the lean engine's T5 has no {config.dense_act_fn}"
 
-    def new_cache(self, source: Tensor | None) -> T5Cache:
+    def new_cache(self, source: Tensor | None) -> Cache:
         assert source is not None
-        cache = T5Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
+        cache = Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
         both = (weights(source).view(len(source), 2, self.heads, self.dim) for weights in self.from_source)
         for kv in both:
             keys, values = kv.permute(1, 2, 0, 3).unsqueeze(1).contiguous().unbind(0)  # (1, heads, m, d) each
@@ -98,15 +91,14 @@ class T5(Network):
         return cache
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        assert isinstance(cache, T5Cache)
         n = len(tokens)
-        bias = self._bias(cache)  # (heads, n, cached)
+        bias = self._bias(cache.capacity)
         x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
             heads = qkv(norm(x)).view(n, -1, self.dim)
-            x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias, 1.0))
+            x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias))
             queries = q(norm_cross(x)).view(n, self.heads, self.dim)
-            x = out_cross.added(x, attention(queries, *cache.source[i], None, 1.0))
+            x = out_cross.added(x, cache.attend_source(i, queries))
             wide = up(norm_wide(x))
             if self.config.is_gated_act:
                 gate, rest = wide.chunk(2, -1)
@@ -118,14 +110,11 @@ class T5(Network):
             x = x + down(wide)
         return self.norm(x) * self.scale_out
 
-    def _bias(self, cache: Cache) -> Tensor:
-        """Return the bias of each cached position by its distance, (heads, n, cached); -inf for later positions."""
-        if self.biases.shape[1] < cache.capacity:
-            self.biases = self._by_distance(cache.capacity)
-        distances = cache.distances()  # (n, cached)
-        bias: Tensor = self.biases[:, distances.clamp_min(0)]
-        mask = cache.mask()
-        return bias if mask is None else bias + mask
+    def _bias(self, positions: int) -> Bias:
+        """Return the biases of distances below `positions` at least."""
+        if self.bias.by_distance is None or self.bias.by_distance.shape[1] < positions:
+            self.bias = Bias(1.0, by_distance=self._by_distance(positions))
+        return self.bias
 
     def _by_distance(self, count: int) -> Tensor:
         """Return the learned biases for distances 0 .. count - 1, (heads, count), from transformers' buckets."""

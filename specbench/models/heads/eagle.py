@@ -19,14 +19,14 @@ from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.session import Session
+from specbench.decoding.session import Session, Usage
 from specbench.errors import MissingAsset
-from specbench.models.cached_session import CachedSession, DraftGraph, DraftInputs, DraftOutputs, DraftSettings
 from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.engine.cache import Cache
 from specbench.models.engine.graphs import Graphs
-from specbench.models.engine.llama import Layers
+from specbench.models.engine.layers import Layers
 from specbench.models.engine.network import Network
+from specbench.models.feeding import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
 from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
 from specbench.models.products import Product, product_of
 
@@ -171,25 +171,62 @@ class EagleNetwork:
         return self._base.logits(feature.to(self._base.head.dtype)), feature
 
     def tables(self) -> tuple[Tensor, ...]:
-        return self._head.layers.ropes.until(0)
+        return tuple(table for rope in self._head.layers.ropes for table in rope.until(0))
 
 
-class EagleSession(CachedSession):
-    """A head's session on one sequence, over the session of its base.
+class EagleFeeder(Feeder):
+    """A head's forwards: each token is read with the feature of the position before it. Returns the newest feature (1, H)."""
+
+    name = "EAGLE head"
+
+    def __init__(self, head: EagleHead, base: Session) -> None:
+        self._head, self._base, self._graphs = head, base, head.graphs
+        self.device = head.fc.weight.device
+        self.cache = head.graphs.cache if head.graphs else head.layers.new_cache()
+        if head.graphs:
+            head.graphs.open(self)
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        assert feed.features is not None and rows == 1
+        with torch.inference_mode():
+            self.cache.begin(feed)
+            feature = self._head.advance(feed.tokens, feed.features, self.cache)[-1:]
+            return Output(self._base.logits_of(feature), feature)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._base.logits_of(states)
+
+    def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        if self._graphs is None:
+            return None
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, start)
+
+    def finish(self) -> None:
+        if self._graphs and self._graphs.is_open_for(self):
+            self._graphs.mark_finite()
+
+
+class EagleSession:
+    """A head's drafts on one sequence, over the session of its base.
 
     As in other sessions, the cache is validated by comparing tokens: entry i holds token i + 1 with f_i, and is valid
     while tokens 0 .. i + 1 are the same. Entries fed while drafting contain the head's own features and are dropped.
     """
 
     def __init__(self, head: EagleHead, base: Session, catch_up: bool = True) -> None:
-        weight = head.fc.weight
-        super().__init__("EAGLE head", weight.device)
         base.keeps_hidden = True
-        self._base, self._catch_up, self._head, self._graphs = base, catch_up, head, head.graphs
-        self._cache = head.graphs.cache if head.graphs else head.layers.new_cache()
-        if head.graphs:
-            head.graphs.open(self)
-        self._features = weight.new_empty(0, 0)  # (n, H), for the next forward: the base's, or the head's own last one
+        self.feeder = EagleFeeder(head, base)
+        self.timed, self._base, self._catch_up = TimedFeeder(self.feeder), base, catch_up
+        self._dtype = head.fc.weight.dtype
+        self._ids: list[int] = []  # the tokens whose entries hold features of the base
+
+    @property
+    def usage(self) -> Usage:
+        return self.timed.usage
+
+    def finish(self) -> None:
+        self.timed.finish()
 
     def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         """Draft up to k tokens after ids, one forward each, ending at an EOS; none if ids is a single token.
@@ -206,66 +243,32 @@ class EagleSession(CachedSession):
             features = min(self._base.cached_length(ids), n - 1) or n - 1
         # Entries that stay valid; the last one is recomputed
         entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
-        self._cut(entries)
-        self._features = self._base.hidden(ids[:features], entries).to(self._head.fc.weight.dtype)
-        logits = self._fed(ids[entries + 1 : features + 1], entries)
+        states = self._base.hidden(ids[:features], entries).to(self._dtype)
+        out = self._feed(to_device(ids[entries + 1 : features + 1], self.feeder.device), entries, states)
         self._ids = ids[: features + 1]
         for at in range(features, n - 1):
-            logits = self._fed(ids[at + 1 : at + 2], at)
-        if self._device.type == "cpu":
-            drawn, probs = self._drawn_in_turn(logits, k, sampler, eos)
+            out = self._feed(to_device(ids[at + 1 : at + 2], self.feeder.device), at, out.states)
+        if self.feeder.device.type == "cpu":
+            drawn, probs = self._drawn_in_turn(out, n - 1, k, sampler, eos)
         else:
-            drawn, probs, _ = self._drafted(logits, k, sampler, n - 1)
-        self._cache.length = features
+            drawn, probs, *_ = self.timed.draft(DraftInputs(out.logits, out.states), k, sampler, n - 1)
         tokens = read_tokens(drawn)
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
         return Draft(tokens[:length], probs[:length])
 
-    def _drawn_in_turn(self, logits: Tensor, k: int, sampler: Sampler, eos: frozenset[int]) -> tuple[Tensor, Tensor]:
+    def _drawn_in_turn(
+        self, out: Output, entries: int, k: int, sampler: Sampler, eos: frozenset[int]
+    ) -> tuple[Tensor, Tensor]:
         """Return up to k tokens and the distributions that they were drawn from, ending at an EOS."""
         drawn: list[Tensor] = []
         probs: list[Tensor] = []
         while True:
-            token, row = sampler.draw(logits)  # (1,), (1, V)
+            token, row = sampler.draw(out.logits)  # (1,), (1, V)
             drawn.append(token)
             probs.append(row)
             if len(drawn) == k or int(token) in eos:
                 return torch.cat(drawn), torch.cat(probs)
-            logits = self._timed(token, keep=1, cached=self._cache.length)
+            out = self._feed(token, entries + len(drawn) - 1, out.states)
 
-    def find_draft(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
-        if self._graphs is None:
-            return None
-        assert self._graphs.is_open_for(self), "another session owns these graphs"
-        return self._graphs.find_draft(drafting, length, start)
-
-    def _draft_states(self) -> Tensor:
-        return self._features
-
-    def _fed_by_graph(self, out: DraftOutputs) -> None:
-        """Do nothing, since entries fed while drafting are dropped."""
-
-    def finish(self) -> None:
-        super().finish()
-        if self._graphs and self._graphs.is_open_for(self):
-            self._graphs.mark_finite()
-
-    def _fed(self, tokens: list[int], cached: int) -> Tensor:
-        return self._timed(to_device(tokens, self._device), keep=1, cached=cached)
-
-    def logits_of(self, states: Tensor) -> Tensor:
-        return self._base.logits_of(states)
-
-    def _forget(self, cached: int) -> None:
-        self._cache.length = cached
-
-    def _cut(self, cached: int) -> None:
-        self._cache.length = cached
-
-    def _forward(self, tokens: Tensor, keep: int) -> tuple[Tensor, Tensor | None]:
-        with torch.inference_mode():
-            self._cache.begin(len(tokens))
-            out = self._head.advance(tokens, self._features, self._cache)
-            self._cache.end()
-            self._features = out[-1:]  # (1, H), for the next forward unless the base reads more
-            return self._base.logits_of(self._features), None
+    def _feed(self, tokens: Tensor, entries: int, features: Tensor | None) -> Output:
+        return self.timed.feed(Feed(tokens, entries, features=features), 1)

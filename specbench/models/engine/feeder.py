@@ -1,0 +1,79 @@
+"""The forwards of a lean model, with and without CUDA graphs. No forward allocates memory for the cache."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.models.engine.cache import Cache
+from specbench.models.engine.graphs import Graphs
+from specbench.models.engine.network import Network
+from specbench.models.feeding import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output
+from specbench.models.transformers_session import encoded
+
+
+class LeanFeeder(Feeder):
+    """Forwards like EagerFeeder's over a lean model. `source` holds an encoder's ids."""
+
+    branches = True
+
+    def __init__(self, network: Network, vocabulary: int, source: list[int] | None = None) -> None:
+        self.name, self.device = network.config.name_or_path, network.model.device
+        self.network, self._vocabulary, self._source = network, vocabulary, source
+        self._cache: Cache | None = None
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self.network.logits(states.to(self.network.head.dtype), self._vocabulary)
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        with torch.inference_mode():
+            count = len(self._source) if self._cache is None and self._source is not None else 0
+            cache = self._cache or self._open()
+            cache.begin(feed)
+            hidden = self.network.forward(feed.tokens, cache)
+            return Output(self.network.logits(hidden[-rows:], self._vocabulary), hidden, count)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        assert self._cache is not None
+        with torch.inference_mode():
+            self._cache.keep(start, path)
+
+    def _open(self) -> Cache:
+        """Return a new cache, with the encoder's output if there is one; called once per prompt, in its first forward."""
+        source = None
+        if self._source is not None:
+            source = encoded(self.network.model, self._source).last_hidden_state[0]  # (m, hidden)
+        self._cache = self.network.new_cache(source)
+        return self._cache
+
+
+class GraphFeeder(LeanFeeder):
+    """Forwards of which the short ones are graphs; a prompt, or a forward without a graph, runs as LeanFeeder's."""
+
+    branches = False
+
+    def __init__(self, graphs: Graphs, vocabulary: int) -> None:
+        assert isinstance(graphs.network, Network)
+        super().__init__(graphs.network, vocabulary)
+        self._graphs = graphs
+        self._cache = graphs.cache
+        graphs.open(self)
+
+    def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, start)
+
+    def finish(self) -> None:
+        if self._graphs.is_open_for(self):
+            self._graphs.mark_finite()
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        n = len(feed.tokens)
+        graph = self._graphs.find(n, feed.start + n) if feed.start else None
+        if graph is None:
+            return super().feed(feed, rows)
+        with torch.inference_mode():
+            logits, states = graph.replay(feed.tokens, feed.start)
+            kept = states.clone() if self.keeps_states else None
+            return Output(logits[-rows:, : self._vocabulary].clone(), kept)

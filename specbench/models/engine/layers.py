@@ -1,0 +1,181 @@
+"""Decoder layers of Llama and of the architectures that followed it, over transformers' modules.
+
+A layer is attention, then a gated MLP, both added to the residual stream. The architectures differ in their norms, in what
+happens to queries and keys before they are rotated, in windows, and in a few factors. `Layers` is Llama's; an architecture
+overrides what differs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specbench.models.engine.cache import Bias, Cache
+from specbench.models.engine.fusing import PLAIN
+from specbench.models.engine.network import RMSNorm, normalized
+from specbench.models.products import Product, product_of
+
+Map = Callable[[Tensor], Tensor]
+STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
+ATTENTION = ("full_attention", "sliding_attention")
+
+
+@dataclass(slots=True, kw_only=True)
+class Layer:
+    """One decoder layer.
+
+    `adjust` changes queries and keys (n, heads, d) in place before they are rotated by the angles number `rope`; None leaves
+    them as they are. `after` and `after_mlp` are applied to the outputs of attention and MLP before they are added to the
+    residual stream. A mixture of experts has `experts` instead of `up` and `down`.
+    """
+
+    norm: Map
+    qkv: Product  # queries, keys, values
+    out: Product
+    norm_mlp: Map
+    bias: Bias
+    up: Product | None = None  # gate, then up projection
+    down: Product | None = None
+    experts: Map | None = None
+    adjust: Callable[[Tensor], None] | None = None
+    rope: int | None = 0
+    after: Map | None = None
+    after_mlp: Map | None = None
+
+
+class Layers:
+    """All decoder layers of a model, its rotary angles and its final norm."""
+
+    def __init__(self, inner: Any) -> None:
+        c = self.config = inner.config
+        self.kv_heads: int = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
+        self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+        self.heads: int = c.num_attention_heads
+        self.like: Tensor = inner.get_input_embeddings().weight
+        self.elementwise = PLAIN
+        self.ropes = [Rope(angles, self.like) for angles in self.angles(inner)]
+        self.layers = [self.layer(module, i) for i, module in enumerate(inner.layers)]
+        self.norm = self.norm_of(inner.norm)
+
+    def angles(self, inner: Any) -> Sequence[Callable[..., Any]]:
+        """Return transformers' functions of (like, positions) that compute cosines and sines, one per kind of rotation."""
+        return [inner.rotary_emb]
+
+    def norm_of(self, module: Any) -> Map:
+        """Return a norm of the residual stream. An EAGLE head has an Identity in place of two of them."""
+        return module if isinstance(module, nn.Identity) else RMSNorm(module.weight, self.config.rms_norm_eps)
+
+    def layer(self, module: Any, index: int) -> Layer:
+        """Return one layer over transformers' module."""
+        attention, experts = module.self_attn, self.experts(module.mlp)
+        return Layer(
+            norm=self.norm_of(module.input_layernorm),
+            qkv=product_of([attention.q_proj, attention.k_proj, attention.v_proj]),
+            out=product_of([attention.o_proj]),
+            norm_mlp=self.norm_of(module.post_attention_layernorm),
+            experts=experts,
+            up=None if experts else product_of([module.mlp.gate_proj, module.mlp.up_proj]),
+            down=None if experts else product_of([module.mlp.down_proj]),
+            bias=Bias(self.dim**-0.5, window_of(self.config, index)),
+        )
+
+    def experts(self, mlp: Any) -> Map | None:
+        """Return a mixture of experts over transformers' module; None if it is a single MLP."""
+        return None
+
+    def gate(self, both: Tensor) -> Tensor:
+        """Return the gated activation of (n, gate then up): (n, width)."""
+        return self.elementwise.gate(both)
+
+    def new_cache(self) -> Cache:
+        return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
+
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        """x (n, hidden), input of the first layer after the cached positions -> normalized output of the last layer (n,
+        hidden).
+        """
+        n, rotated = len(x), self.heads + self.kv_heads
+        angles = [  # (cosines, sines), (n, 1, rotated dimensions) each
+            [cache.rows(table).unsqueeze(1) for table in rope.until(cache.capacity)] for rope in self.ropes
+        ]
+        for i, layer in enumerate(self.layers):
+            heads = layer.qkv(layer.norm(x)).view(n, -1, self.dim)  # queries, keys, values
+            turned = heads[:, :rotated]
+            if layer.adjust is not None:
+                layer.adjust(turned)
+            if layer.rope is not None:
+                cos, sin = angles[layer.rope]
+                width = cos.shape[-1]
+                self.elementwise.rotate(turned if width == self.dim else turned[..., :width], cos, sin)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], layer.bias)
+            x = layer.out.added(x, seen) if layer.after is None else x.add_(layer.after(layer.out(seen)))
+            read = layer.norm_mlp(x)
+            if layer.experts is not None:
+                x = x.add_(layer.experts(read))
+                continue
+            assert layer.up is not None and layer.down is not None
+            wide = self.gate(layer.up(read))
+            x = layer.down.added(x, wide) if layer.after_mlp is None else x.add_(layer.after_mlp(layer.down(wide)))
+        return self.norm(x)
+
+
+def window_of(config: Any, index: int) -> int | None:
+    """Return the window of a layer's attention; None if it attends to every position."""
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    return window if kinds is None or kinds[index] == "sliding_attention" else None
+
+
+def unsupported_layers(config: Any, name: str, activations: Sequence[str] = ("silu",)) -> str:
+    """Return why layers of this configuration are not supported; empty if they are."""
+    ropes = getattr(config, "rope_parameters", None) or {}
+    tables = [each for each in ropes.values() if isinstance(each, dict)] or [ropes]
+    for kind in (table.get("rope_type", "default") for table in tables):
+        if kind not in STATIC_ROPES:
+            return f"the lean engine has no rotary positions of type {kind}"
+    for kind in getattr(config, "layer_types", None) or ():
+        if kind not in ATTENTION:
+            return f"the lean engine has no layers of type {kind}"
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    return "" if activation in activations else f"the lean engine's {name} has no {activation}"
+
+
+class HeadNorm:
+    """An RMS norm of each query and key head, in place (Henry et al. 2020)."""
+
+    def __init__(self, query: Tensor, key: Tensor, heads: tuple[int, int], eps: float) -> None:
+        """Take the weights (d,) of query and key heads, and how many heads there are of each."""
+        rows = (weight.expand(count, -1) for weight, count in zip((query, key), heads, strict=True))
+        self.weight, self.eps = torch.cat(list(rows)), eps  # (heads, d)
+
+    def __call__(self, heads: Tensor) -> None:
+        torch.mul(normalized(heads, self.eps), self.weight, out=heads)
+
+
+class Rope:
+    """transformers' rotary angles as tables that grow on demand: cos, and sin with the sign of its half, (m, d) each.
+
+    x cos + roll(x, d / 2) sin is the rotation, since rolling by a half swaps the halves.
+    """
+
+    def __init__(self, angles: Any, like: Tensor) -> None:
+        self._angles, self._like = angles, like
+        self._tables = (like.new_empty(0, 0), like.new_empty(0, 0))
+
+    def until(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Return the cosine and sine tables, each with at least `positions` rows."""
+        if len(self._tables[0]) < positions:
+            at = torch.arange(positions, device=self._like.device)[None]
+            cos, sin = (table[0] for table in self._angles(self._like, at))  # (positions, d)
+            half = cos.shape[-1] // 2
+            self._tables = cos, torch.cat([-sin[:, :half], sin[:, half:]], -1)
+        return self._tables
+
+
+def gelu_gate(both: Tensor) -> Tensor:
+    """Return the tanh approximation of GELU of the first half, times the second: (n, 2 m) -> (n, m)."""
+    gate, up = both.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh").mul_(up)

@@ -1,0 +1,233 @@
+"""The interface between sessions and engines: a feeder runs one forward at a time. A timed feeder counts and times them."""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import Usage
+
+
+class Feed(NamedTuple):
+    """What one forward reads: tokens (n,) after the first `start` positions. Later positions of the cache are dropped.
+
+    `parents` are the places, within the feed, of the tokens that precede each token: -1 for the last cached position. None
+    is a chain. `features` (n, H) are read by an EAGLE head.
+    """
+
+    tokens: Tensor
+    start: int
+    parents: tuple[int, ...] | None = None
+    features: Tensor | None = None
+
+
+class Output(NamedTuple):
+    """The logits (rows, V) of the last rows of a forward, float32 or better, and the states (n, H) of all tokens if they are
+    known. `encoded` is the number of tokens that an encoder read in this forward.
+    """
+
+    logits: Tensor
+    states: Tensor | None
+    encoded: int = 0
+
+
+class DraftSettings(NamedTuple):
+    """The settings that a draft graph is captured for: k tokens over a vocabulary of V, and the sampler's settings."""
+
+    k: int
+    vocabulary: int
+    temperature: float
+    top_k: int
+    top_p: float
+    feeds: bool  # whether it starts with a forward of the sequence's last token
+
+
+class DraftInputs(NamedTuple):
+    """The inputs of a draft: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
+
+    `states` (1, H) are those of the previous position, for drafts whose forwards read them.
+    """
+
+    logits: Tensor | None = None
+    states: Tensor | None = None
+    token: Tensor | None = None
+
+
+class DraftOutputs(NamedTuple):
+    """The outputs of a draft: k tokens with their distributions, and the outputs of its m forwards."""
+
+    tokens: Tensor  # (k,)
+    probs: Tensor  # (k, V)
+    logits: Tensor  # (m, V), m = k if the draft `feeds`, else k - 1
+    states: Tensor  # (m, H)
+
+
+class DraftGraph(Protocol):
+    """A whole draft in a single launch."""
+
+    def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
+        """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
+
+
+class Feeder(ABC):
+    """An engine's forwards over one sequence, with the cache that they fill."""
+
+    name: str  # of the model, for messages
+    device: torch.device
+    branches: bool = False  # whether it can read several continuations in one forward
+    keeps_states: bool = False  # whether its outputs must have states; set by its session
+
+    @abstractmethod
+    def feed(self, feed: Feed, rows: int) -> Output:
+        """Run one forward and return the logits of its last rows."""
+
+    @abstractmethod
+    def logits_of(self, states: Tensor) -> Tensor:
+        """Return the LM head's logits of states (n, H)."""
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` positions and, after them, these places of the last feed."""
+        raise NotImplementedError
+
+    def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        """Return the graph of such a draft within `length` positions; None if there is none."""
+        return None
+
+    def finish(self) -> None:
+        """Do what has to be done once all forwards have ended."""
+        return
+
+
+Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
+
+
+class Drawn(NamedTuple):
+    """A draft of k tokens, and the logits (m, V) and states (m, H) of its forwards, in parts."""
+
+    tokens: Tensor  # (k,)
+    probs: Tensor  # (k, V)
+    logits: list[Tensor]
+    states: list[Tensor | None]
+
+
+class TimedFeeder:
+    """A feeder whose forwards are counted, timed and checked.
+
+    On a CUDA device forwards are timed by events, and nothing waits for the device until `finish`.
+    """
+
+    def __init__(self, feeder: Feeder) -> None:
+        self.feeder, self.usage = feeder, Usage()
+        self._is_cuda = feeder.device.type == "cuda"
+        self._finite: list[Tensor] = []  # flags () of forwards that have not been checked
+        self._events: list[tuple[Sizes, Any, Any]] = []  # forwards, and the CUDA events around them
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        """Run one forward."""
+        sizes = [(feed.tokens.shape[0], feed.start)]  # faster than len()
+        if self._is_cuda:
+            with self._clock(sizes):
+                out = self.feeder.feed(feed, rows)
+            self._require_finite(out.logits)
+        else:  # no context manager: its overhead is visible with small models
+            begin = time.perf_counter()
+            out = self.feeder.feed(feed, rows)
+            self._require_finite(out.logits)
+            self._record(sizes, time.perf_counter() - begin)
+        if out.encoded:
+            self.usage.encodes += 1
+            self.usage.prefill_fed += out.encoded
+        return out
+
+    def draft(self, start: DraftInputs, k: int, sampler: Sampler, cached: int) -> Drawn:
+        """Draw k tokens, the first from start.logits (1, V), and feed all but the last after `cached` positions.
+
+        No token is read, so the host does not wait.
+        """
+        assert start.logits is not None
+        logits, states = start.logits, start.states
+        uniforms = sampler.uniforms(k, self.feeder.device)
+        settings = DraftSettings(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
+        is_plain = k > 1 and type(sampler) is Sampler
+        graph = self.feeder.draft_graph(settings, cached + k - 1, start) if is_plain else None
+        if graph is not None:
+            return self._replay(graph, start, uniforms, cached, k - 1)
+        drawn: list[tuple[Tensor, Tensor]] = []
+        outputs: list[Output] = []
+        for i in range(k):
+            if drawn:
+                token = drawn[-1][0].clamp_min(0)  # INVALID, for which `read_tokens` raises, has no embedding
+                outputs.append(self.feed(Feed(token, cached + i - 1, features=states), 1))
+                logits, states = outputs[-1].logits, None if states is None else outputs[-1].states
+            drawn.append(sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1]))  # (1,), (1, V)
+        tokens, probs = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+        return Drawn(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
+
+    def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> Drawn | None:
+        """Feed a token (1,) and draw the next one in one graph. Returns None if no such graph was captured."""
+        if type(sampler) is not Sampler:
+            return None
+        drafting = DraftSettings(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
+        start = DraftInputs(token=token)
+        graph = self.feeder.draft_graph(drafting, cached + 1, start)
+        if graph is None:
+            return None
+        return self._replay(graph, start, sampler.uniforms(1, self.feeder.device), cached, 1)
+
+    def finish(self) -> None:
+        """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
+        if self._events:
+            torch.cuda.synchronize(self.feeder.device)
+        for sizes, begin, end in self._events:
+            self._record(sizes, begin.elapsed_time(end) / 1e3)
+        if self._finite and not bool(torch.stack(self._finite).all()):
+            raise FloatingPointError(f"{self.feeder.name}: NaN or infinite logits")
+        self._events, self._finite = [], []
+        self.feeder.finish()
+
+    def _replay(
+        self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, cached: int, forwards: int
+    ) -> Drawn:
+        """Replay a draft graph and record its forwards."""
+        with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
+            out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
+        self._require_finite(out.logits)
+        return Drawn(out.tokens, out.probs, [out.logits], [out.states])
+
+    @contextmanager
+    def _clock(self, sizes: Sizes) -> Iterator[None]:
+        """Record the time of the body, in equal parts for these forwards."""
+        if not self._is_cuda:
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._record(sizes, time.perf_counter() - start)
+            return
+        cuda: Any = torch.cuda
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._events.append((sizes, begin, end))
+
+    def _require_finite(self, logits: Tensor) -> None:
+        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `finish` raises it later."""
+        if self._is_cuda:
+            self._finite.append(logits.sum().isfinite())
+        elif not math.isfinite(logits.sum().item()):
+            raise FloatingPointError(f"{self.feeder.name}: NaN or infinite logits")
+
+    def _record(self, sizes: Sizes, seconds: float) -> None:
+        """Record forwards that took `seconds` together."""
+        for fed, cached in sizes:
+            if cached:
+                self.usage.decoding(fed, seconds / len(sizes), cached)
+            else:
+                self.usage.prefill(fed, seconds / len(sizes))
