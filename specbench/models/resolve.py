@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from specbench.config.construct import Table
 from specbench.config.model_files import ChatTemplate, chat_template
@@ -213,7 +214,16 @@ def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel
 
 
 def _require_model(role: str, model: ResolvedModel) -> None:
-    """Raise ConfigError if a config describes no model that could decode a token."""
+    """Raise ConfigError if a config describes no model that could decode a token, or one with recurrent states."""
+    try:
+        is_recurrent = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None), "_is_stateful", False)
+    except Exception:  # any error of a library that the family's module imports; loading the model reports it
+        is_recurrent = False
+    if is_recurrent:
+        raise ConfigError(
+            f"model '{role}': {model.spec.path} is a {model.config.model_type} model, and its recurrent states cannot go back"
+            " to an earlier token, as after a rejected draft"
+        )
     try:
         smallest = min(vars(model.shape).values())
         if (

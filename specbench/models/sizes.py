@@ -21,7 +21,8 @@ class ModelSize:
     `parameters` counts tied ones once. `resident_bytes` are all weights in memory. An x86-64 CPU also holds
     `block_copy_bytes`, the copies of quantized matrices for blocks, and with the lean engine `packed_head_bytes` for an LM
     head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
-    nor an encoder, nor what a decoder applies once to the encoder's output. A quantized matrix counts its bits and scales.
+    nor an encoder, nor what a decoder applies once to the encoder's output, and of experts those of one token. A quantized
+    matrix counts its bits and scales.
     `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
     `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, `embedding_bytes` the
     embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
@@ -90,6 +91,11 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
     quantized = sizes(model, quantization or stored_as(config), itemsize)
     weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
+    share, experts = _share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
+
+    def share_of(p: int) -> float:
+        return share if p in experts else 1.0
+
     matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
@@ -100,7 +106,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         resident_bytes=sum(weights.values()) + uncounted * itemsize,
         block_copy_bytes=block_copy_bytes(model, quantization, dtype),
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
-        forward_bytes=sum(size for p, size in weights.items() if p not in unread),
+        forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
         layer_bytes=sum(matrices) * itemsize // layers,
@@ -109,6 +115,13 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         layers=layers,
         context=context,
     )
+
+
+def _share_of_experts(config: PreTrainedConfig) -> float:
+    """Return the share of its experts that a mixture reads for one token; 1 without experts."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(config, name, None))), None)
+    return config.num_experts_per_tok / count if count and getattr(config, "num_experts_per_tok", None) else 1.0
 
 
 def _has_own_head(config: PreTrainedConfig) -> bool:

@@ -1,7 +1,7 @@
 """The registry of report columns. To add a column to a table, add an entry to COLUMNS.
 
 The columns of a table appear in the order of the registry. The tables of docs/reading-a-table.md are generated from it by
-`python -m scripts.column_reference`.
+`python -m scripts.reference_tables`.
 """
 
 from specbench.analysis.run_summary import RunSummary

@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedTokenizerFast,
     T5ForConditionalGeneration,
 )
@@ -110,13 +110,12 @@ def test_a_run_shares_only_what_its_own_models_share(tmp_path):
 
 
 def test_a_model_whose_cache_cannot_be_truncated_is_rejected_before_any_measurement(tmp_path):
-    config = MistralConfig(
-        **vars(FAMILIES["llama"]()) | {"model_type": "mistral", "sliding_window": 8, "vocab_size": 94}
-    )
-    MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
-    tokenizer(WORDS).save_pretrained(tmp_path / "mistral")
-    with pytest.raises(ConfigError, match=r"model 'draft': .*SlidingWindow"):
-        bring(tmp_path, draft="mistral")
+    MambaForCausalLM(
+        MambaConfig(vocab_size=94, hidden_size=32, num_hidden_layers=1, state_size=4, expand=1)
+    ).save_pretrained(tmp_path / "mamba")
+    tokenizer(WORDS).save_pretrained(tmp_path / "mamba")
+    with pytest.raises(ConfigError, match=r"model 'draft': .*recurrent states cannot go back"):
+        bring(tmp_path, draft="mamba")
 
 
 def test_decoder_only_and_encoder_decoder_do_not_mix(tmp_path):

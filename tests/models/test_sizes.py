@@ -17,6 +17,13 @@ PUBLISHED = {
     "meta-llama/Llama-3.1-70B-Instruct": 70_553_706_496,
     "meta-llama/Meta-Llama-3-70B": 70_553_706_496,
     "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "EleutherAI/pythia-1.4b": 1_414_647_808,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "google/gemma-3-1b-it": 999_885_952,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
     "google/t5-v1_1-small": 76_961_152,  # its LM head is not the embedding
 }
 

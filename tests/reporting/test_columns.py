@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from scripts.column_reference import PAGE, with_reference
+from scripts.reference_tables import DOCS, TABLES_OF, with_table
 from specbench.analysis import run_metrics
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import CurveChoice
@@ -20,9 +20,10 @@ from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
 
 
-def test_the_documentation_has_every_column_as_the_registry_defines_it():
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == with_reference(page), "run: python -m scripts.column_reference"
+@pytest.mark.parametrize("name", TABLES_OF)
+def test_the_documentation_has_every_column_and_architecture_as_the_registries_define_them(name):
+    page = (DOCS / name).read_text(encoding="utf-8")
+    assert page == with_table(name, page), "run: python -m scripts.reference_tables"
 
 
 def test_every_column_and_metric_has_a_definition_of_whole_sentences():
