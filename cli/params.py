@@ -362,12 +362,11 @@ class SharedOptions:
         """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
         chosen = replace(self, **values)
         plugins = imported(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
-        plain = ("limit", "sample", "max_new_tokens", "ignore_eos", "temperature", "top_k", "top_p", "seed", "shard")
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(Options)}
+        plain = {name: getattr(chosen, name) for name in shared - {"gamma", "data", "over"}}
+        unset = {"on_overflow": "", "chat": "", "repeats": Options.repeats}
         return Options(
-            **{name: getattr(chosen, name) for name in (*plain, "device", "dtype", "engine")},
-            on_overflow=chosen.on_overflow or "",
-            chat=chosen.chat or "",
-            repeats=Options.repeats if chosen.repeats is None else chosen.repeats,
+            **plain | {name: value for name, value in unset.items() if plain[name] is None},
             gamma=tuple(map(lengths, filter(None, chosen.gamma or []))),
             data=tuple(scoped(text, "task", "--data") for text in chosen.data or [] if text),
             overrides=(*map(parse_override, chosen.set_ or []), *place_overrides(chosen.place or [])),

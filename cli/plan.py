@@ -19,7 +19,7 @@ from specbench.cli.params import named, words
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
-from specbench.config.presets import require_known
+from specbench.config.presets import names, require_known
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.machine.accelerator import Accelerator, read_accelerator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from specbench.resolution.plan_rows import PlanRow
 
 GIB = 1 << 30
+MACHINES = ", ".join(names("machine"))
 MISSING = " is not in the local cache"
 # Columns that narrow terminals hide, in this order; the last line sums them
 OPTIONAL = ["tokens", "generations", "GiB", "bound"]
@@ -53,7 +54,7 @@ def plan(
         str | None,
         typer.Option(
             "--for",
-            help="Estimate for another machine, without weights and network: h100, h200, a100, rtx4090 or a TOML file.",
+            help=f"Estimate for another machine, without weights and network: {MACHINES} or a TOML file.",
             autocompletion=params.preset_names("machine"),
         ),
     ] = None,
@@ -140,7 +141,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
         style="dim"
     )  # fmt: skip
     if any(row.state == "missing" for row in rows):
-        say("For hours on a GPU, without weights and data: --for h100, h200, a100, rtx4090 or a TOML file", console)
+        say(f"For hours on a GPU, without weights and data: --for {MACHINES} or a TOML file", console)
     reasons = [line for row in rows for line in row.why.split("\n")]
     for why in together(list(dict.fromkeys(line for line in (*reasons, *notes) if line))):
         say(why, console, "yellow")

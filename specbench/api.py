@@ -6,16 +6,16 @@ result = specbench.run(method="sd", pair="tiny", task="gsm8k", limit=8)
 print(result.table())
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
-from specbench.config.options import Access, Options, Request, SandboxKind, fields_of
+from specbench.config.options import Access, Options, Request, RunOptions, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.experiment import pipeline
 from specbench.observer import Observer
@@ -38,38 +38,6 @@ MOST_ROWS = 60  # of a table in a notebook
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html"]
 AnyPath = str | PathLike[str]
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of `run`, `plan` and `verify`: those of the command line, with the same meaning and defaults.
-
-    `data` is `hub`, `synthetic` or a file, and `gamma` a draft length or one per model; each may be a dictionary by task or
-    method. `set`, `over` and `head` are dictionaries with the keys of the command-line options of these names. `plugins` are
-    Python files. `sandbox` is how generated code is isolated when it is executed to score it; by default it is not executed.
-    """
-
-    data: AnyPath | Mapping[str, AnyPath] | None
-    limit: int | None
-    sample: int
-    gamma: int | Sequence[int] | Mapping[str, int | Sequence[int]] | None
-    max_new_tokens: int | None
-    on_overflow: Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
-    chat: Literal["off", "auto", "required"]
-    ignore_eos: bool
-    temperature: float | None
-    top_k: int
-    top_p: float
-    seed: int
-    repeats: int
-    device: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16"]
-    engine: Literal["auto", "eager", "lean", "graph", "compiled"]
-    set: Mapping[str, object]
-    over: Mapping[str, Sequence[object]]
-    head: Mapping[str, AnyPath]
-    plugins: Names
-    shard: str
-    sandbox: Literal["auto", "bwrap", "unshare", "none"] | None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from specbench.config.construct import convert
 from specbench.config.overrides import Override, in_scope, latest, override
@@ -182,6 +182,38 @@ class Options:
         """Return the location that errors in a table name: its file, and the overrides that changed it."""
         keys = ", ".join(each.key for each in applied if each.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run`, `plan` and `verify`: those of the command line, with the same meaning and defaults.
+
+    `data` is `hub`, `synthetic` or a file, and `gamma` a draft length or one per model; each may be a dictionary by task or
+    method. `set`, `over` and `head` are dictionaries with the keys of the command-line options of these names. `plugins` are
+    Python files. `sandbox` is how generated code is isolated when it is executed to score it; by default it is not executed.
+    """
+
+    data: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None
+    limit: int | None
+    sample: int
+    gamma: int | Sequence[int] | Mapping[str, int | Sequence[int]] | None
+    max_new_tokens: int | None
+    on_overflow: Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
+    chat: Literal["off", "auto", "required"]
+    ignore_eos: bool
+    temperature: float | None
+    top_k: int
+    top_p: float
+    seed: int
+    repeats: int
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    engine: Literal["auto", "eager", "lean", "graph", "compiled"]
+    set: Mapping[str, object]
+    over: Mapping[str, Sequence[object]]
+    head: Mapping[str, str | PathLike[str]]
+    plugins: str | Iterable[str]
+    shard: str
+    sandbox: Literal["auto", "bwrap", "unshare", "none"] | None
 
 
 def _require_choice(name: str, value: Any, kind: type[StrEnum]) -> None:

@@ -22,10 +22,6 @@ from specbench.errors import ConfigError, hint
 
 T = TypeVar("T")
 KINDS = ("method", "pair", "task")
-OPTIONS = (  # that are no keys of a table
-    "gamma", "data", "limit", "sample", "max_new_tokens", "on_overflow", "chat", "temperature", "top_k", "top_p", "seed",
-    "repeats", "device", "dtype", "engine", "head", "place",
-)  # fmt: skip
 EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
 
 
@@ -98,7 +94,9 @@ def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
 def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
     """Parse `a.b=VALUE`, where VALUE is a TOML literal or a bare word. Raises ConfigError, naming the flag."""
     key, equals, value = text.partition("=")
-    if equals and flag == "--set" and key.replace("-", "_") in OPTIONS:
+    from specbench.config.options import RunOptions  # imports this module
+
+    if equals and flag == "--set" and key.replace("-", "_") in {*RunOptions.__annotations__, "place"}:
         raise ConfigError(f"{flag} {text}: {key} is an option of its own; help: --{key.replace('_', '-')} {value}")
     if not equals or ("." not in key and (flag, key) != ("--over", "gamma")):
         raise ConfigError(f"{flag} {text}: expected table.key=value; help: {flag} {EXAMPLES[flag]}")

@@ -22,6 +22,8 @@ from specbench.runs.run_folder import SAMPLES, read
 from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, Rate, RunSpec, Synthetic, TaskSpec
 
 MOST_CHARACTERS = 40  # of a changed value in titles
+SHOWN_ELSEWHERE = ("temperature", "ignore_eos", "seed", "repeats")  # settings that every table names
+NOT_DECODING = ("chat", "on_overflow")  # options that change a task
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,12 @@ def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: 
         baseline=group[0].label,
         clock="end to end" if any(method.clock == "end to end" for method in group) else "decoding",
         decoding=DecodingSpec(
-            temperature=group[0].temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            max_new_tokens=selected.task.max_new_tokens,
-            ignore_eos=options.ignore_eos or bool(simulated),  # simulated outputs have no meaningful EOS
-            seed=options.seed,
-            repeats=options.repeats,
+            **{
+                **{field.name: getattr(options, field.name) for field in fields(DecodingSpec)},
+                "temperature": group[0].temperature,
+                "max_new_tokens": selected.task.max_new_tokens,
+                "ignore_eos": options.ignore_eos or bool(simulated),  # simulated outputs have no meaningful EOS
+            }
         ),
         device=str(resolved.device),
         plugins=dict(options.plugins),
@@ -66,16 +67,11 @@ def changes_of(group: Sequence[ResolvedMethod], pair: str, task: str, options: O
     applied = [override for kind, name in names for override in options.overrides_for(kind, name)]
     lengths = {method.preset: options.gamma_for(method.preset) for method in group if method.baseline}
     heads = options.heads_for(pair)
-    settings = {
-        "top-k": options.top_k or None,
-        "top-p": options.top_p if options.top_p != 1.0 else None,
-        "max-new-tokens": options.max_new_tokens,
-        "chat": options.chat or None,
-        "on-overflow": options.on_overflow or None,
-    }
+    settings = [field.name for field in fields(DecodingSpec) if field.name not in SHOWN_ELSEWHERE]
+    changes = options.changes()
     return (
         *dict.fromkeys(f"{override.key} = {_shortened(override.value)}" for override in applied),
-        *(f"{name} = {value}" for name, value in settings.items() if value is not None),
+        *(f"{name.replace('_', '-')} = {changes[name]}" for name in (*settings, *NOT_DECODING) if name in changes),
         *(f"gamma of {name} = {','.join(map(str, length))}" for name, length in lengths.items() if length),
         *(f"head {name} = {_shortened(path)}" for name, path in heads),
     )

@@ -13,7 +13,6 @@ import torch
 from scripts.gpu import common as gpu
 from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
-from specbench.config import presets
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.loop import Generation, GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
@@ -30,8 +29,6 @@ from specbench.verification.enumeration import TableModels
 from tests.fixtures.simulated_cuda import Graph, OnDevice, SimulatedCuda, Stream
 
 CUDA = torch.device("cuda")
-TRANSFORMERS = ("hf-generate", "hf-static", "hf-assisted")  # whose waits are not ours
-ALIASES = ("se",)  # of we-se
 GREEDY_ONLY = ("bild",)
 CHAINS = ("polybasic", "polybasic-model", "polybasic-pld")
 # Waits for the device and launches per round on graphs, in generations of 8 tokens; settling one takes two waits per model.
@@ -109,11 +106,6 @@ def device(monkeypatch):
     monkeypatch.setattr(gpu, "FUSED", False)  # nothing can be compiled for a simulated device
     with SimulatedCuda() as simulated:
         yield simulated
-
-
-def test_every_method_has_a_budget():
-    bundled = set(presets.names("method")) - presets.added("method")
-    assert BUDGETS.keys() == bundled - {*TRANSFORMERS, *ALIASES}
 
 
 @pytest.mark.parametrize("method", BUDGETS)
