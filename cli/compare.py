@@ -16,7 +16,7 @@ from xml.etree import ElementTree as Tree
 import typer
 
 from specbench import files
-from specbench.cli.console import print_table, say, terminal
+from specbench.cli.console import output_console, print_table, say
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
@@ -201,7 +201,7 @@ def junit_xml(verdicts: list[GateVerdict], title: str, undecided_passes: bool = 
 
 def _print(verdicts: list[GateVerdict], title: str) -> None:
 
-    console = terminal()
+    console = output_console()
     print_table(table_of(verdicts, title), console)
     for line in findings(verdicts):
         style = "red" if line.startswith("regression") else "yellow" if line.startswith(FAILING) else "dim"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import print_table, printable, terminal
+from specbench.cli.console import output_console, print_table, printable
 from specbench.cli.params import Json, Plugins, imported, preset_names, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
@@ -135,7 +135,7 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
     if not as_json:
         rows = [["; ".join(repository.purposes), *_row(repository)] for repository in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
-        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
+        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), output_console())
     whole, missing = (
         sum(getattr(repository, key) for repository in repositories) for key in ("bytes", "missing_bytes")
     )

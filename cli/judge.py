@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import print_path, print_table, terminal
+from specbench.cli.console import output_console, print_path, print_table
 from specbench.cli.params import (
     BreakLock,
     Device,
@@ -18,7 +18,7 @@ from specbench.cli.params import (
     imported,
     judge_table,
 )
-from specbench.cli.progress import Terminal
+from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import conclude, newest
 from specbench.config.options import Access
 from specbench.errors import ConfigError
@@ -64,12 +64,12 @@ def judge(
     from specbench.reporting.conclusion import judged_conclusion  # imports numpy
     from specbench.reporting.tables import judged_table  # imports numpy
 
-    console = terminal()
+    console = output_console()
     for folder in folders:
         request = JudgeRequest(table, of or others[folder][0], against or spec_of(folder).baseline)
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             _, rows = scorer.task_of(folder, data)
-            judged = judge_run(folder, rows, request, device_of(device.value), Terminal())
+            judged = judge_run(folder, rows, request, device_of(device.value), TerminalObserver())
         print_table(judged_table(judged), console)
         conclude(judged_conclusion(judged), console)
         print_path(folder, console)

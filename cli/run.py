@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import print_path, terminal
+from specbench.cli.console import output_console, print_path
 from specbench.cli.params import judge_table, named, pair_of_models, words
-from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import require_known
@@ -68,12 +68,12 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     if mode.shard:
         request = replace(request, suite=with_shard(request.suite, mode.shard))
     if mode.only:
-        return run_one(request, mode.only, Terminal())
+        return run_one(request, mode.only, TerminalObserver())
     if request.access.fresh and (mode.shards or mode.launcher):
         raise ConfigError("--fresh cannot be combined with --shards and --launcher; help: another folder with --out")
     suite, changed = request.suite, bool(request.changes)
     if mode.refine:
-        suite, code = run_refined(request, mode.refine, Terminal())
+        suite, code = run_refined(request, mode.refine, TerminalObserver())
         changed = True
     elif mode.launcher:
         settings = settings_of(mode.settings)
@@ -81,12 +81,12 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
             code = _launched(request, mode, settings)
             if mode.shards:
                 requests = [replace(request, suite=with_shard(suite, shard)) for shard in shards_of(mode.shards)]
-                code = max(code, combine_suite(request, requests, Terminal()))
+                code = max(code, combine_suite(request, requests, TerminalObserver()))
     elif mode.shards:
-        code = run_suite_in_shards(request, mode.shards, Terminal())
+        code = run_suite_in_shards(request, mode.shards, TerminalObserver())
     else:
-        code = run_suite(request, Terminal())
-    show_suite(suite, request.out, terminal(), changed)
+        code = run_suite(request, TerminalObserver())
+    show_suite(suite, request.out, output_console(), changed)
     return code
 
 
@@ -134,7 +134,7 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
         attempts=attempts,
         ask=_cancels,
     )
-    return launch(campaign, Terminal())
+    return launch(campaign, TerminalObserver())
 
 
 def _arguments(argv: list[str]) -> list[str]:
@@ -271,8 +271,8 @@ def measure(request: Request, full: bool = False, explain: bool = False, shards:
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.sharding import run_in_shards
 
-    results = run_in_shards(request, shards, Terminal()) if shards else run(request, Terminal())
-    console = terminal()
+    results = run_in_shards(request, shards, TerminalObserver()) if shards else run(request, TerminalObserver())
+    console = output_console()
     show(results.summaries, console, full, explain)
     for summary in results.summaries:
         print_path(request.out / summary.run, console)

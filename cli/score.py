@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import terminal
+from specbench.cli.console import output_console
 from specbench.cli.params import BreakLock, Plugins, Wait, imported
 from specbench.cli.progress import progress
 from specbench.cli.report import newest, show
@@ -46,4 +46,4 @@ def score(
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
                 scorer.score(folder, task, rows, box, advance)
             summary = summarised(folder)
-        show([summary], terminal())
+        show([summary], output_console())

@@ -13,7 +13,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarise
-from specbench.cli.progress import Terminal
+from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import newest
 from specbench.config.construct import construct
 from specbench.config.options import Access, Options, Request
@@ -59,7 +59,7 @@ def main() -> None:
         methods=("sd", *PEERS.values()), pair=pair, tasks=("gsm8k",), options=options, out=RUNS,
         access=Access(fresh=True),
     )  # fmt: skip
-    if run(request, Terminal()).some_failed:
+    if run(request, TerminalObserver()).some_failed:
         raise SystemExit(ExitCode.SOME_FAILED)
     text = _page(newest(RUNS)[0], _models(pair))
     args.out.parent.mkdir(parents=True, exist_ok=True)
