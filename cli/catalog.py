@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.app import wrapped
-from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, imported
+from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, import_plugins
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
@@ -36,7 +36,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the methods, pairs, tasks, suites or machines, or the runs of a folder."""
-    imported(plugin)
+    import_plugins(plugin)
     if kind not in [*Listed]:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, Listed)}")
     if kind == Listed.runs:
@@ -113,7 +113,7 @@ def show(
     plugin: Plugins = None,
 ) -> None:
     """Print a preset and its path."""
-    imported(plugin)
+    import_plugins(plugin)
     if kind not in KINDS:
         of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
         meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)

@@ -89,7 +89,7 @@ def limits_of(
     )
 
 
-def write(
+def write_verdicts(
     verdicts: list[GateVerdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided
 ) -> int:
     """Write the verdicts in the given format, and JUnit XML to `junit`. Returns the exit code.
@@ -250,5 +250,5 @@ def compare(
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     verdicts = comparison.compare(snapshot.open_(base), snapshot.open_(new), limits)
-    code = write(verdicts, form, junit, f"{new} against {base}", inconclusive)
+    code = write_verdicts(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

@@ -64,7 +64,7 @@ def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     return method, numbers
 
 
-def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+def import_plugins(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
         return ()
@@ -361,7 +361,7 @@ class SharedOptions:
     def options(self, **values: Any) -> Options:
         """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
         chosen = replace(self, **values)
-        plugins = imported(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
+        plugins = import_plugins(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
         plain = ("limit", "sample", "max_new_tokens", "ignore_eos", "temperature", "top_k", "top_p", "seed", "shard")
         return Options(
             **{name: getattr(chosen, name) for name in (*plain, "device", "dtype", "engine")},

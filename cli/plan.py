@@ -34,7 +34,7 @@ GIB = 1 << 30
 MISSING = " is not in the local cache"
 # Columns that narrow terminals hide, in this order; the last line sums them
 OPTIONAL = ["tokens", "generations", "GiB", "bound"]
-ESTIMATE = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
+ESTIMATE_HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 # Columns of an estimate that narrow terminals hide: first the parts of the column GiB
 OPTIONAL_IN_ESTIMATE = ["graphs", "cache", "weights", "prompts", "generations"]
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
@@ -230,7 +230,7 @@ def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", 
     from specbench.resolution.machine_plan import NOTE, gib
 
     console = output_console()
-    print_table(Table("", ESTIMATE, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
+    print_table(Table("", ESTIMATE_HEADS, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
     fullest = max(rows, key=lambda row: row.memory.total if row.memory else 0, default=None)
     if fullest and len(fullest.devices) > 1:
         print_table(_estimated_devices(fullest, machine), console)

@@ -57,7 +57,7 @@ class SuiteMode:
             raise ConfigError("--launcher and --refine cannot be combined")
 
 
-def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
+def run_suite_mode(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report import show_suite  # imports numpy
     from specbench.experiment.refinement import run_refined  # imports torch
@@ -78,7 +78,7 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     elif mode.launcher:
         settings = settings_of(mode.settings)
         with assuming(_device(mode.launcher, settings)):
-            code = _launched(request, mode, settings)
+            code = _launch_jobs(request, mode, settings)
             if mode.shards:
                 requests = [replace(request, suite=with_shard(suite, shard)) for shard in shards_of(mode.shards)]
                 code = max(code, combine_suite(request, requests, TerminalObserver()))
@@ -113,7 +113,7 @@ def _device(name: LauncherName, settings: Table) -> str:
     return str(device)
 
 
-def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
+def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
     from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch, launcher_of  # imports torch
     from specbench.launch.ledger import folder_of
@@ -248,7 +248,7 @@ def run(
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
             suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
             mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
-            code = run_suite_in(suite_request, mode)
+            code = run_suite_mode(suite_request, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:
@@ -258,13 +258,13 @@ def run(
                 methods=tuple(words(method)), pair=pair or "tiny", tasks=tuple(words(task)), options=options, out=out,
                 access=access, sandbox=kind,
             )  # fmt: skip
-            code = measure(request, full, explain, shards)
+            code = measure_request(request, full, explain, shards)
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
-def measure(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
+def measure_request(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
     """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
     require_known(named(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report import show  # imports numpy

@@ -7,7 +7,7 @@ import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import output_console
-from specbench.cli.params import BreakLock, Plugins, Wait, imported
+from specbench.cli.params import BreakLock, Plugins, Wait, import_plugins
 from specbench.cli.progress import progress
 from specbench.cli.report import newest, show
 from specbench.config.options import Access, SandboxKind
@@ -30,7 +30,7 @@ def score(
     break_lock: BreakLock = False,
 ) -> None:
     """Score stored generations again with the current tasks."""
-    imported(plugin)
+    import_plugins(plugin)
     from specbench.experiment import scorer  # imports torch
     from specbench.experiment.pipeline import summarised  # imports torch
 
