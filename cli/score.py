@@ -32,7 +32,7 @@ def score(
     """Score stored generations again with the current tasks."""
     import_plugins(plugin)
     from specbench.experiment import scorer  # imports torch
-    from specbench.experiment.pipeline import summarised  # imports torch
+    from specbench.experiment.pipeline import summarize_run  # imports torch
 
     folders = runs or newest(results)
     if not folders:
@@ -45,5 +45,5 @@ def score(
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
                 scorer.score(folder, task, rows, box, advance)
-            summary = summarised(folder)
+            summary = summarize_run(folder)
         show([summary], output_console())

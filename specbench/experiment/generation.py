@@ -189,15 +189,15 @@ class Trace:
 
 def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
     """Decode one prompt. Raises ConfigError if it does not fit, MissingAsset if a model or data are missing."""
-    plan = _planned(request)
+    plan = _plan_of_prompt(request)
     (run,) = plan.runs
     with observer.status(f"loading {', '.join(plan.roles)}"):
         plan.load()
-    record, rounds = _decoded(plan, run)
+    record, rounds = _decode_prompt(plan, run)
     return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
 
 
-def _planned(request: TraceRequest) -> PairPlan:
+def _plan_of_prompt(request: TraceRequest) -> PairPlan:
     """Return a plan with a single run of the method on one prompt."""
     options, tasks = request.options, (request.task,) if request.prompt is None else ()
     choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
@@ -218,7 +218,7 @@ def _planned(request: TraceRequest) -> PairPlan:
     return plan_on([selected], choice, choice.pair.on(request.task))
 
 
-def _decoded(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
     pair = run.pair_of(plan.load())

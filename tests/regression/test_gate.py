@@ -132,11 +132,11 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
     Snapshot([], [quiet(count=2)], False).save(tmp_path / "b.json")
     asked = []
 
-    def sessions(request, out, launch, count, first=1):
+    def measure_sessions(request, out, launch, count, first=1):
         asked.append(first)
         return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
 
-    monkeypatch.setattr(gating, "sessions", sessions)
+    monkeypatch.setattr(gating, "measure_sessions", measure_sessions)
     return gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits()), len(asked)
 
 
@@ -161,7 +161,9 @@ def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatc
     )
     seen = []
     monkeypatch.setattr(
-        gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
+        gating,
+        "measure_sessions",
+        lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()],
     )
     found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits(counters_only=True))
     ((request, launch),) = seen
