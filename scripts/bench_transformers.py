@@ -12,7 +12,7 @@ from typing import Any
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
-from specbench.analysis.summary import summarise
+from specbench.analysis.summary import summarize
 from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import newest
 from specbench.config.construct import construct
@@ -85,7 +85,7 @@ def _models(pair: str) -> str:
 
 
 def _page(folder: Path, models: str) -> str:
-    records, summary = list(read(folder)), summarise(folder)
+    records, summary = list(read(folder)), summarize(folder)
     rows = {row.method: row for row in summary.methods}
     decoding, env = summary.decoding, summary.environment
     gamma = summary.traits(rows["sd"]).draft_length

@@ -60,7 +60,7 @@ class Setting:
             window=window.length,
             window_of=window.role,
             stop=() if free else self.task.stop,
-            detokenise=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
             vocabulary=self.pair.writable,
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.summary import save_summary, summarise
+from specbench.analysis.summary import save_summary, summarize
 from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
@@ -151,6 +151,6 @@ def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:
 
 def summarize_run(folder: Path) -> RunSummary:
     """Summarize a run folder, and keep the summary in it."""
-    summary = summarise(folder)
+    summary = summarize(folder)
     save_summary(folder, summary)
     return summary

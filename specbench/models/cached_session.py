@@ -1,4 +1,4 @@
-"""Sessions with a key-value cache: memoised pure functions of the token sequence.
+"""Sessions with a key-value cache: cached pure functions of the token sequence.
 
 The caller owns the sequence and always passes all of it. The session finds the longest prefix that its cache holds,
 drops the rest, and feeds the missing tokens in one forward. There is no rollback call that a method could forget.
