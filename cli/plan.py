@@ -22,7 +22,7 @@ from specbench.config.options import Request
 from specbench.config.presets import require_known
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.machine.accelerator import Accelerator, read_accelerator
+from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from specbench.resolution.memory import Memory
     from specbench.resolution.plan_rows import PlanRow
 
-GIB = 1 << 30
 MISSING = " is not in the local cache"
 # Columns that narrow terminals hide, in this order; the last line sums them
 OPTIONAL = ["tokens", "generations", "GiB", "bound"]

@@ -14,7 +14,7 @@ from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
-from specbench.training.shards import free_bytes, gb, token_bytes
+from specbench.training.shards import free_disk_bytes, gb, token_bytes
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
@@ -68,7 +68,7 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
 
 def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
-    size, free = sum(feature.bytes for feature in features.values()), free_bytes(out)
+    size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
     return text if size <= free else f"! {text}; help: {help_}"

@@ -229,7 +229,7 @@ def test_the_features_of_all_heads_are_compared_with_the_free_space_together(cha
     assert training_notes(wanted, tmp_path)[-1].startswith(
         f"features of EAGLE heads take at most {2 * size / 1e9:.4f} GB together; "
     )
-    monkeypatch.setattr(preparation, "free_bytes", lambda folder: int(1.5 * size))
+    monkeypatch.setattr(preparation, "free_disk_bytes", lambda folder: int(1.5 * size))
     last, shown = training_notes(wanted, tmp_path)[-1], []
     assert last.startswith("! features of EAGLE heads take at most") and "help: a smaller limit or recipe.most" in last
     observer = Observer()
