@@ -27,7 +27,7 @@ from specbench.resolution import selection
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.plugins import location_of
 from specbench.resolution.resolve import Choice, plan_on
-from specbench.resolution.selection import Selected
+from specbench.resolution.selection import SelectedTask
 from specbench.runs.record import Record, RoundRecord, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec
 
@@ -210,11 +210,11 @@ def _plan_of_prompt(request: TraceRequest) -> PairPlan:
                 f"--sample-index {request.index} is out of range: {selected.name} has {len(firsts)} samples"
             )
         data = Data([firsts[request.index]], data.source, data.revision, data.sha256, data.total)
-        selected = Selected(selected.name, selected.task, data)
+        selected = SelectedTask(selected.name, selected.task, data)
     else:
         name, task = selection.read_task("prompts", choice.pair, options)
         digest = hashlib.sha256(request.prompt.encode()).hexdigest()
-        selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
+        selected = SelectedTask(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
     return plan_on([selected], choice, choice.pair.on(request.task))
 
 

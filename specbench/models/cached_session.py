@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Usage
-from specbench.models.feeding import DraftInputs, Drawn, Feed, Feeder, TimedFeeder
+from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
@@ -84,7 +84,7 @@ class CachedSession:
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], out.probs[:length])
 
-    def _next(self, ids: list[int], sampler: Sampler) -> Drawn | None:
+    def _next(self, ids: list[int], sampler: Sampler) -> UnreadDraft | None:
         """Feed the last of ids and draw the next token in one graph; None if there is none, or if more has to be fed."""
         cached = len(ids) - 1
         if not self._rows or not 0 < self.cached_length(ids) == cached:

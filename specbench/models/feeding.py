@@ -107,7 +107,7 @@ class Feeder(ABC):
 Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
 
 
-class Drawn(NamedTuple):
+class UnreadDraft(NamedTuple):
     """A draft of k tokens, and the logits (m, V) and states (m, H) of its forwards, in parts."""
 
     tokens: Tensor  # (k,)
@@ -145,7 +145,7 @@ class TimedFeeder:
             self.usage.prefill_fed += out.encoded
         return out
 
-    def draft(self, start: DraftInputs, k: int, sampler: Sampler, cached: int) -> Drawn:
+    def draft(self, start: DraftInputs, k: int, sampler: Sampler, cached: int) -> UnreadDraft:
         """Draw k tokens, the first from start.logits (1, V), and feed all but the last after `cached` positions.
 
         No token is read, so the host does not wait.
@@ -167,9 +167,9 @@ class TimedFeeder:
                 logits, states = outputs[-1].logits, None if states is None else outputs[-1].states
             drawn.append(sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1]))  # (1,), (1, V)
         tokens, probs = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        return Drawn(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
+        return UnreadDraft(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
 
-    def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> Drawn | None:
+    def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> UnreadDraft | None:
         """Feed a token (1,) and draw the next one in one graph. Returns None if no such graph was captured."""
         if type(sampler) is not Sampler:
             return None
@@ -193,12 +193,12 @@ class TimedFeeder:
 
     def _replay(
         self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, cached: int, forwards: int
-    ) -> Drawn:
+    ) -> UnreadDraft:
         """Replay a draft graph and record its forwards."""
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
             out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
-        return Drawn(out.tokens, out.probs, [out.logits], [out.states])
+        return UnreadDraft(out.tokens, out.probs, [out.logits], [out.states])
 
     @contextmanager
     def _clock(self, sizes: Sizes) -> Iterator[None]:

@@ -18,7 +18,7 @@ from specbench.models.placed import require_whole
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.spec import ResolvedPair
 from specbench.runs.record import Key, Record
-from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
+from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load
 from specbench.runs.run_spec import RunSpec
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
@@ -63,14 +63,14 @@ class PlannedRun:
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RunRecords:
         """The generations that the folder holds. Raises ConfigError if it was imported."""
         if origin := imported_of(self.folder):
             raise ConfigError(
                 f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
             )
         expected = self.expected
-        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else Recorded([], [], expected)
+        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else RunRecords([], [], expected)
 
     @property
     def done(self) -> int:

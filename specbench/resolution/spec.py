@@ -17,7 +17,7 @@ from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
 from specbench.models.simulated import calibrate
 from specbench.resolution.methods import ResolvedMethod
-from specbench.resolution.selection import Selected
+from specbench.resolution.selection import SelectedTask
 from specbench.runs.run_folder import SAMPLES, read
 from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, Rate, RunSpec, Synthetic, TaskSpec
 
@@ -36,7 +36,9 @@ class ResolvedPair:
     heads: Mapping[str, ResolvedHead]
 
 
-def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
+def run_spec(
+    group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: SelectedTask, options: Options
+) -> RunSpec:
     """Return the spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
     simulated = resolved.pair.simulated
     return RunSpec(
