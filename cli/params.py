@@ -89,7 +89,7 @@ def judge_table(source: str, model: str) -> Table:
 
 
 def preset_names(kind: str) -> Callable[[str], list[str]]:
-    """Return a completion of preset names of a kind, also for the last name of a comma-separated list."""
+    """Return a completion function for preset names of a kind. In a comma-separated list it completes the last name."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

@@ -156,7 +156,7 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
 
 
 def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
-    """Return options as arguments, without those that have no value."""
+    """Return the options that have a value as command-line arguments."""
     arguments = []
     for option, value in options.items():
         for each in [value] if isinstance(value, str) else value or []:

@@ -116,7 +116,7 @@ def round_milliseconds(rows: Records) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """Seconds of a forward by the tokens that it reads, up to a largest size, in the last axis; the entry for 0 is unused.
+    """Seconds of a forward, indexed along the last axis by the number of tokens that it reads. The entry for 0 is unused.
 
     Costs never decrease. A size that was read fewer than LEAST times is interpolated, and one above the largest such
     size is extrapolated by the mean slope. `least` and `most` bound what these costs may be: the neighbors' costs, no

@@ -1,4 +1,7 @@
-"""The decoding driver: the only code that reads the clock and that cuts output at limits."""
+"""The decoding driver: runs a method on one prompt, times its rounds, and cuts the output at limits.
+
+Sessions time their own forwards (`specbench/models/feeding.py`).
+"""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""One prompt, decoded once by one method: as a record of a run, or as a trace of its rounds."""
+"""Decoding of one prompt by one method, into a record of a run or a trace of its rounds."""
 
 import hashlib
 import time
@@ -129,7 +129,7 @@ def _gpus(pair: LoadedPair) -> list[torch.device]:
 
 
 def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
-    """Capture the CUDA graphs that sequences of `length` tokens lack: how many, and the seconds, which no clock counts."""
+    """Capture missing CUDA graphs for sequences of `length` tokens, untimed. Returns their number and the seconds."""
     if not pair.graphs:
         return 0, 0.0
     begin = time.perf_counter()

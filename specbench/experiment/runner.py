@@ -139,11 +139,10 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
 def decode_missing(
     run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written.
+    """Decode the missing generations of a run, and yield each record after it is written.
 
-    `check` is called with each record first, also of a warm-up.
-
-    Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
+    `check` is called with each record before that, warm-ups included. Repeat r uses seed + r. The order of the methods
+    rotates from prompt to prompt, so that no method is always first.
     """
     spec, data, labels = run.spec, run.data, list(run.spec.methods)
     conversations = Conversations(data, recorder)

@@ -128,7 +128,7 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
 
 @dataclass(frozen=True)
 class _SuiteRun:
-    """One run of a suite that is being performed."""
+    """One run of a suite, with the part of the grid and the plan that it belongs to."""
 
     request: SuiteRequest
     part: GridPart

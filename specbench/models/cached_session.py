@@ -1,7 +1,7 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
-The caller owns the sequence and always passes all of it. The session finds the longest prefix that its cache holds,
-drops the rest, and feeds the missing tokens in one forward. There is no rollback call that a method could forget.
+The caller owns the sequence and always passes all of it. The session finds the longest prefix that is cached, and its feeder
+drops the rest and reads the missing tokens in one forward. There is no rollback call that a method could forget.
 """
 
 import sys
@@ -18,7 +18,7 @@ KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a f
 
 
 class CachedSession:
-    """The bookkeeping of a session over a feeder: cached tokens, logits and hidden states of the newest positions."""
+    """A session over a feeder. Keeps the cached tokens, the logits of the newest positions, and hidden states on request."""
 
     def __init__(self, feeder: Feeder) -> None:
         self.feeder, self.timed = feeder, TimedFeeder(feeder)

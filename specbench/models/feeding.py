@@ -1,4 +1,4 @@
-"""The interface between sessions and engines: a feeder runs one forward at a time. A timed feeder counts and times them."""
+"""The interface between sessions and engines: a `Feeder` runs forwards, and `TimedFeeder` counts and times them."""
 
 import math
 import time
@@ -28,8 +28,10 @@ class Feed(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The logits (rows, V) of the last rows of a forward, float32 or better, and the states (n, H) of all tokens if they are
-    known. `encoded` is the number of tokens that an encoder read in this forward.
+    """What one forward returns.
+
+    `logits` (rows, V) of the last rows are float32 or better. `states` (n, H) are those of all tokens, or None. `encoded`
+    is the number of tokens that an encoder read in this forward.
     """
 
     logits: Tensor
@@ -69,7 +71,7 @@ class DraftOutputs(NamedTuple):
 
 
 class DraftGraph(Protocol):
-    """A whole draft in a single launch."""
+    """A CUDA graph that makes a whole draft in a single launch."""
 
     def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
         """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
@@ -100,7 +102,7 @@ class Feeder(ABC):
         return None
 
     def finish(self) -> None:
-        """Do what has to be done once all forwards have ended."""
+        """Called once after the last forward of a sequence. By default does nothing."""
         return
 
 
@@ -108,7 +110,7 @@ Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached b
 
 
 class UnreadDraft(NamedTuple):
-    """A draft of k tokens, and the logits (m, V) and states (m, H) of its forwards, in parts."""
+    """A draft of k tokens that is still on the device, and the logits (m, V) and states (m, H) of its forwards, in parts."""
 
     tokens: Tensor  # (k,)
     probs: Tensor  # (k, V)

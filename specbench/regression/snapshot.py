@@ -83,8 +83,8 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     """Read a snapshot file.
 
     Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless `outdated` is set, if the file was
-    recorded by a version that defined its numbers differently, or was changed after it was written. Runs with missing
-    generations have this among their problems.
+    recorded by a version that defined its numbers differently, or was changed after it was written. Missing generations are
+    listed in `MeasuredRun.problems`.
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:

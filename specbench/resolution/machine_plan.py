@@ -251,8 +251,8 @@ def seconds_per_token(
 
     `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
     head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
-    that declares the distribution of its models costs a forward of each, or of the slowest if they run at the same time.
-    Otherwise its cost is unknown: between one forward of its fastest model and one of each.
+    costs a forward of each of its models if it declares a distribution of all of them, and of the slowest if they run at the
+    same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
     predict = FORMULAS[formula.formula](formula, rates) if formula and formula.formula in FORMULAS else None

@@ -44,7 +44,7 @@ class PlannedRun:
         }
 
     def pair_of(self, loaded: LoadedPair) -> LoadedPair:
-        """Return the pair as the run uses it: only its models, of which those of the baseline decide.
+        """Return the pair with the run's models only. The baseline's models decide about vocabulary, EOS and context window.
 
         Raises ConfigError for a model that cannot take part in a method.
         """

@@ -118,7 +118,7 @@ def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a request measures on one task as far as architectures tell, for estimates without weights and data.
+    """What a request would measure on one task, from architectures alone: for estimates without weights and data.
 
     `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
     """
@@ -135,7 +135,7 @@ class Outline:
 
 
 def outline(choice: Choice, on: Execution) -> Outline:
-    """Return the outline of a choice of one task on a machine. Raises ConfigError for a mistake in the request."""
+    """Return the outline of a request with one task, on a machine. Raises ConfigError for a mistake in the request."""
     (word,), options = choice.request.tasks, choice.request.options
     name, task = read_task(word, choice.pair, options)
     models, prompts, missing = dict[str, ResolvedModel](), None, ""
