@@ -313,7 +313,7 @@ class Suite:
 
     @property
     def of(self) -> str:
-        """The name of the suite that runs the same grid on the paper's models; this suite's own name if it does."""
+        """The name of the corresponding suite on the paper's models; the suite's own name unless it is a tiny one."""
         return self.name.removesuffix(TINY)
 
     def parts(self) -> Iterator[tuple[GridLine, str, str]]:
