@@ -249,6 +249,6 @@ def compare(
     from specbench.regression import snapshot
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    verdicts = comparison.compare(snapshot.open_(base), snapshot.open_(new), limits)
+    verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)
     code = write_verdicts(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

@@ -131,7 +131,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     Returns None if no bundled method uses the head, or if no prompt was held out. Raises ConfigError and MissingAsset if the
     method needs a model or a head that the pair lacks.
     """
-    method, selected = method_of(request.kind, request.base), _selected(request)
+    method, selected = method_of(request.kind, request.base), _select_tasks(request)
     if not method or not selected:
         return None
     against = against_of(request.kind)
@@ -165,7 +165,7 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
     return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))
 
 
-def _selected(request: TrialRequest) -> list[SelectedTask]:
+def _select_tasks(request: TrialRequest) -> list[SelectedTask]:
     """Return the held-out prompts of each task."""
     selected = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)

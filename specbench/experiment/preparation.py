@@ -18,9 +18,9 @@ from specbench.training.shards import free_disk_bytes, gb, token_bytes
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
-    """Return a line for each head that `prepare` would train or skip, with the disk space of an EAGLE head's features.
+    """Return a line for each head that `train_missing_heads` would train or skip.
 
-    The last line compares the disk space of all features with the free space.
+    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the free space.
     """
     lines, features = [], _features_of(pending(suite, out))
     for step in steps_of(suite):
@@ -74,7 +74,7 @@ def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     return text if size <= free else f"! {text}; help: {help_}"
 
 
-def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     """Train the heads of a suite that are missing, or that were trained from something else.
 
     A head is never trained on rows that the suite measures: of a source without a training split, such as a file, the rows

@@ -12,7 +12,7 @@ from specbench.config.suite import GridLine, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.experiment.preparation import prepare
+from specbench.experiment.preparation import train_missing_heads
 from specbench.observer import Observer
 from specbench.resolution.chain_profile import levels_of
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
@@ -34,7 +34,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
-    for reason in prepare(request.suite, request.out, request.access, observer):
+    for reason in train_missing_heads(request.suite, request.out, request.access, observer):
         observer.message(reason)
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
         grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement

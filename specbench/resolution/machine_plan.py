@@ -150,7 +150,7 @@ def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> s
     """
     models = outline.models
     largest = max(models, key=lambda role: models[role].size.resident_bytes)
-    for options, changed in (*_placements(models, largest, target.gpus), *_quantized(models, largest)):
+    for options, changed in (*_placements(models, largest, target.gpus), *_quantizations(models, largest)):
         if target.fits(_devices({**models, **changed}, heads, outline.task)):
             return options
     return ""
@@ -188,7 +188,7 @@ def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
     return replace(model, spec=replace(model.spec, **keys))
 
 
-def _quantized(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
+def _quantizations(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
     """Yield the options that quantize the largest model."""
     model = models[largest]
     if model.spec.quantization or model.spec.placement.parallel != "none":

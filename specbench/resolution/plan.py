@@ -1,7 +1,7 @@
 """What a request measures: its runs, where their records are, and the models that they share, loaded on first use."""
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,11 @@ from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of
 from specbench.runs.run_spec import RunSpec
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
+
+
+def least_bytes(models: Iterable[ResolvedModel]) -> int:
+    """Return the least memory of models: their weights, and keys and values of CACHED positions."""
+    return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in models)
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,8 @@ class PairPlan:
 
     @property
     def bytes(self) -> int:
-        """The least memory of the models and their caches: weights, and keys and values of CACHED positions."""
-        return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in self.models.values())
+        """The least memory of the models and their caches (`least_bytes`)."""
+        return least_bytes(self.models.values())
 
     def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
         """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.

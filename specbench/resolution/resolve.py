@@ -80,10 +80,10 @@ def resolve(request: Request) -> ResolvedRequest:
     choice = Choice.of(request)
     for error in choice.unused_options().values():
         raise error
-    return planned(choice)
+    return plans_of(choice)
 
 
-def planned(choice: Choice) -> ResolvedRequest:
+def plans_of(choice: Choice) -> ResolvedRequest:
     """Return the plans of a choice. Raises what `resolve` does, except for options that other requests may read."""
     selected = choice.tasks.by_name  # before the models, since large ones take long to check
     if choice.pair.differs_by_task:

@@ -160,7 +160,7 @@ def _with_one_rate(
         return Synthetic(spreads=dict.fromkeys(roles, 1.0))
     method, (test, *_) = next(iter(drafting.items()))
     if isinstance(pair.acceptance, str):
-        rate = _measured(Path(pair.acceptance), test.proposer)
+        rate = _measured_rate(Path(pair.acceptance), test.proposer)
     else:
         rate = pair.acceptance_on(task.partition(":")[0])
     spread = calibrate(rate, test, lambda spread: dict.fromkeys(roles, spread), sampler)
@@ -204,7 +204,7 @@ def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], d
     return lambda spread: {**fixed, role: spread}
 
 
-def _measured(folder: Path, proposer: str) -> float:
+def _measured_rate(folder: Path, proposer: str) -> float:
     """Return the share of a model's draft tokens that a run accepted. Raises ConfigError if the run lacks it."""
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
