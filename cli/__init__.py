@@ -5,7 +5,7 @@ Only sys is imported at the top: a signal during another import would end in a t
 
 import sys
 
-TYPE_CHECKING = False  # as typing's, without its import
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING, which would need an import
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn

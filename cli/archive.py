@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.console import printable, say, terminal
+from specbench.cli.console import output_console, printable, say
 from specbench.cli.params import preset_names
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
+from specbench.machine.accelerator import GIB
 from specbench.reporting.notes import counted
 from specbench.runs.run_folder import CONFIG, load
-
-GIB = 2**30
 
 
 def export(
@@ -38,7 +37,7 @@ def export(
     ] = False,
 ) -> None:
     """Write runs to one archive with checksums, to share them."""
-    console = terminal()
+    console = output_console()
     if bool(suite) == bool(runs):
         raise ConfigError("give either run folders or --suite NAME")
     if suite:
@@ -62,7 +61,7 @@ def import_(
     max_gib: Annotated[float, typer.Option(help="Largest size of the unpacked files.")] = archives.MOST_BYTES / GIB,
 ) -> None:
     """Read an archive of runs, after checking its names, sizes, checksums and records."""
-    console = terminal()
+    console = output_console()
     folders = archives.unpack(archive, out, int(max_gib * GIB))
     for folder in folders:
         recorded = load(folder)

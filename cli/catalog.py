@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.app import wrapped
-from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, imported
+from specbench.cli.params import Json, Plugins, complete_kinds, complete_names, import_plugins
 from specbench.config.pair import BUNDLED, PACKAGE
 from specbench.config.presets import KINDS, Preset, names, preset
 from specbench.errors import ConfigError, hint
 from specbench.files import read_text
-from specbench.reporting.escaping import json_text, terminal, terminal_text
+from specbench.reporting import escaping
+from specbench.reporting.escaping import json_text, terminal_text
 
 
 class Listed(StrEnum):
@@ -35,7 +36,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the methods, pairs, tasks, suites or machines, or the runs of a folder."""
-    imported(plugin)
+    import_plugins(plugin)
     if kind not in [*Listed]:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, Listed)}")
     if kind == Listed.runs:
@@ -51,7 +52,7 @@ def list_(
         row = _row(name, each)
         other = f"the same as {each.name}: " if each.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
-        print(wrapped(terminal(f"{name:<{width}}{other}{row['description']}{source}"), width))
+        print(wrapped(escaping.terminal(f"{name:<{width}}{other}{row['description']}{source}"), width))
 
 
 def _list_runs(results: Path, as_json: bool) -> None:
@@ -77,7 +78,7 @@ def _list_runs(results: Path, as_json: bool) -> None:
         raise ConfigError(f"no run folder in {results}; help: specbench run, or --from FOLDER")
     for row in rows:
         if "error" in row:
-            print(terminal(f"{row['run']}  {row['error']}"))
+            print(escaping.terminal(f"{row['run']}  {row['error']}"))
             continue
         missing = (
             "" if row["generations"] == row["expected"] else f", {row['generations']} of {row['expected']} generations"
@@ -112,7 +113,7 @@ def show(
     plugin: Plugins = None,
 ) -> None:
     """Print a preset and its path."""
-    imported(plugin)
+    import_plugins(plugin)
     if kind not in KINDS:
         of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
         meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
@@ -120,7 +121,7 @@ def show(
     if not name:
         raise ConfigError(f"NAME is missing; help: specbench list {KINDS[kind]}")
     source = preset(kind, name)
-    print(f"# {terminal(str(source.path))}\n{terminal_text(source.text)}", end="")
+    print(f"# {escaping.terminal(str(source.path))}\n{terminal_text(source.text)}", end="")
     if isinstance(card := source.table.get("card"), str):
         path = PACKAGE / card.removeprefix(BUNDLED) if card.startswith(BUNDLED) else source.path.parent / card
         _print_markdown(terminal_text(read_text(path)))

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as Tree
 import typer
 
 from specbench import files
-from specbench.cli.console import print_table, say, terminal
+from specbench.cli.console import output_console, print_table, say
 from specbench.errors import ConfigError
 from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
@@ -89,7 +89,7 @@ def limits_of(
     )
 
 
-def write(
+def write_verdicts(
     verdicts: list[GateVerdict], form: VerdictFormat, junit: Path | None, title: str, undecided: Undecided
 ) -> int:
     """Write the verdicts in the given format, and JUnit XML to `junit`. Returns the exit code.
@@ -201,7 +201,7 @@ def junit_xml(verdicts: list[GateVerdict], title: str, undecided_passes: bool = 
 
 def _print(verdicts: list[GateVerdict], title: str) -> None:
 
-    console = terminal()
+    console = output_console()
     print_table(table_of(verdicts, title), console)
     for line in findings(verdicts):
         style = "red" if line.startswith("regression") else "yellow" if line.startswith(FAILING) else "dim"
@@ -249,6 +249,6 @@ def compare(
     from specbench.regression import snapshot
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    verdicts = comparison.compare(snapshot.open_(base), snapshot.open_(new), limits)
-    code = write(verdicts, form, junit, f"{new} against {base}", inconclusive)
+    verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)
+    code = write_verdicts(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

@@ -27,7 +27,7 @@ SEPARATORS = re.compile(r"[^|]*\||[^|]+")  # parts of a signature
 UNLIMITED = 10_000  # columns, to measure a table
 
 
-def terminal(file: TextIO | None = None) -> Console:
+def output_console(file: TextIO | None = None) -> Console:
     """Return a console of the width that the terminal or COLUMNS sets; for a file or a pipe, wide enough for all columns."""
     console = Console(file=file)
     return console if _has_width(console) else Console(file=file, width=WIDTH)

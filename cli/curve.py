@@ -10,9 +10,9 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.console import print_path, print_table, say, terminal
+from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import plot_formats, preset_names, words
-from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.overrides import parse_override
@@ -91,7 +91,7 @@ def curve(
             methods=tuple(names), pair=pair, tasks=tuple(words(task)), options=plain, out=out, access=access,
             sandbox=kind,
         )  # fmt: skip
-        observer = Terminal()
+        observer = TerminalObserver()
         # After plugins are imported, since their presets have grids
         options = replace(plain, over=swept(request, over or [AUTO], observer))
         results = run(replace(request, options=options), observer)
@@ -103,7 +103,7 @@ def curve(
     sys.exit(ExitCode.SOME_FAILED if results.some_failed else ExitCode.OK)
 
 
-def swept(request: Request, over: list[str], observer: Terminal) -> tuple[tuple[str, list[object]], ...]:
+def swept(request: Request, over: list[str], observer: TerminalObserver) -> tuple[tuple[str, list[object]], ...]:
     """Return the swept keys with their values.
 
     `auto` is each method's own grid, `gamma=auto` the draft lengths around the predicted one, and KEY=[VALUES] is for every
@@ -139,7 +139,7 @@ def _show(folders: list[Path], plots: Path | None, formats: Sequence[str], as_js
     if as_json:
         print(json_text([point for points in curves for point in points]), end="")
         return
-    console = terminal()
+    console = output_console()
     for folder, points, paths in zip(folders, curves, drawn, strict=True):
         for table in curve_tables(points):
             print_table(table, console)

@@ -14,7 +14,7 @@ from specbench.cli.app import wrapped
 from specbench.cli.params import Json
 from specbench.errors import ExitCode
 from specbench.machine.doctor import checks
-from specbench.reporting.escaping import terminal
+from specbench.reporting import escaping
 
 INDENT = 23  # of the second line of an item
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -35,8 +35,8 @@ def doctor(
     for check in checks(out):
         done.append(check)
         if not as_json:  # each as soon as it is known
-            advice = f"; help: {terminal(check.help)}" if check.help else ""
-            line = Text(wrapped(f"{check.state:<5}{check.name:<18}{terminal(check.found)}{advice}", INDENT))
+            advice = f"; help: {escaping.terminal(check.help)}" if check.help else ""
+            line = Text(wrapped(f"{check.state:<5}{check.name:<18}{escaping.terminal(check.found)}{advice}", INDENT))
             line.stylize(STYLES[check.state], 0, len(check.state))
             console.print(line)
     if as_json:

@@ -8,7 +8,7 @@ import typer
 
 from specbench.cli.params import Method, Plugins, SharedOptions, preset_names
 from specbench.errors import ConfigError, ExitCode
-from specbench.reporting.escaping import terminal
+from specbench.reporting import escaping
 
 GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
 DEFAULT = 5  # the draft length of a first round
@@ -58,7 +58,8 @@ def enumerate_(
             worst[finding.setting] = max(worst.get(finding.setting, finding), finding, key=lambda each: each.distance)
             longest = max(longest, finding.drafted)
     print(
-        f"{terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over several models"
+        f"{escaping.terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over"
+        " several models"
     )
     for finding in worst.values():
         verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()

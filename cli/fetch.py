@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import print_table, printable, terminal
-from specbench.cli.params import Json, Plugins, imported, preset_names, words
+from specbench.cli.console import output_console, print_table, printable
+from specbench.cli.params import Json, Plugins, import_plugins, preset_names, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
@@ -18,9 +18,8 @@ from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.reporting.tables import Table as Drawn
-
-GIB = 1 << 30
+from specbench.machine.accelerator import GIB
+from specbench.reporting.tables import Table as TextTable
 
 
 def fetch(
@@ -64,7 +63,7 @@ def fetch(
         raise ConfigError("--suite defines pairs and tasks; help: leave out -p and -t")
     if not (suite or pairs or tasks):
         raise ConfigError("nothing to fetch; help: -p PAIR, -t TASK or --suite NAME")
-    plugins = imported(plugin)
+    plugins = import_plugins(plugin)
     needs = _of_suite(suite, plugins) if suite else _of(pairs, tasks, plugins)
     repositories = fetching.gathered(needs)
     with status("reading repositories on the hub"):
@@ -135,7 +134,7 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
     if not as_json:
         rows = [["; ".join(repository.purposes), *_row(repository)] for repository in repositories]
         rows += [[need.what, "–", "–", "–", "–", need.why] for need in needs if not need.repo]
-        print_table(Drawn("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), terminal())
+        print_table(TextTable("", ["needed for", "repository", "commit", "gated", "GiB", ""], rows), output_console())
     whole, missing = (
         sum(getattr(repository, key) for repository in repositories) for key in ("bytes", "missing_bytes")
     )

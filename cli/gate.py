@@ -24,9 +24,9 @@ from specbench.cli.compare import (
     Undecided,
     VerdictFormat,
     limits_of,
-    write,
+    write_verdicts,
 )
-from specbench.cli.params import imported, named, words
+from specbench.cli.params import import_plugins, named, words
 from specbench.config.options import Request, SandboxKind
 from specbench.config.presets import require_known
 
@@ -62,7 +62,7 @@ def check(
     Exit code 5 for a regression, 6 if the result is not comparable or not decided.
     """
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    imported(plugin)
+    import_plugins(plugin)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import RequestBatch
 
@@ -73,7 +73,7 @@ def check(
             for number, path in enumerate(snapshots, 1)
             for verdict in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
         ]
-    sys.exit(write(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
+    sys.exit(write_verdicts(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
 
 @gate.command()
@@ -98,7 +98,7 @@ def record(
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
     names, tasks = words(method), words(task)
-    imported(shared.plugin)
+    import_plugins(shared.plugin)
     require_known(named(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import RequestBatch
@@ -123,7 +123,7 @@ def update(
     out: Kept = None,
 ) -> None:
     """Measure the commands of snapshot files again, and write the files from the results."""
-    imported(plugin)
+    import_plugins(plugin)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import RequestBatch
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import print_path, print_table, terminal
+from specbench.cli.console import output_console, print_path, print_table
 from specbench.cli.params import (
     BreakLock,
     Device,
@@ -15,10 +15,10 @@ from specbench.cli.params import (
     OnDevice,
     Plugins,
     Wait,
-    imported,
+    import_plugins,
     judge_table,
 )
-from specbench.cli.progress import Terminal
+from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import conclude, newest
 from specbench.config.options import Access
 from specbench.errors import ConfigError
@@ -45,14 +45,14 @@ def judge(
     comparison is a tie. Prompts and answers are stored in judged.json, and are not repeated by the same command. The key of a
     server is read from the environment variable OPENAI_API_KEY.
     """
-    imported(plugin)
+    import_plugins(plugin)
     folders = runs or newest(results)
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     table = judge_table(judge_, judge_model) if judge_ or judge_model else {}
     url = "a URL such as http://localhost:8000/v1 with --judge-model"
     missing = [] if table else [f"--judge is missing: a local model, or {url}"]
-    others = {folder: _others(folder, against) for folder in folders}
+    others = {folder: _judgeable(folder, against) for folder in folders}
     if ambiguous := next((folder for folder in folders if not of and len(others[folder]) != 1), None):
         names = others[ambiguous]
         missing.append(f"{ambiguous} has the methods {', '.join(names) or 'none'}; help: --of {(names or ['NAME'])[0]}")
@@ -64,18 +64,18 @@ def judge(
     from specbench.reporting.conclusion import judged_conclusion  # imports numpy
     from specbench.reporting.tables import judged_table  # imports numpy
 
-    console = terminal()
+    console = output_console()
     for folder in folders:
         request = JudgeRequest(table, of or others[folder][0], against or spec_of(folder).baseline)
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             _, rows = scorer.task_of(folder, data)
-            judged = judge_run(folder, rows, request, device_of(device.value), Terminal())
+            judged = judge_run(folder, rows, request, device_of(device.value), TerminalObserver())
         print_table(judged_table(judged), console)
         conclude(judged_conclusion(judged), console)
         print_path(folder, console)
 
 
-def _others(folder: Path, against: str) -> list[str]:
+def _judgeable(folder: Path, against: str) -> list[str]:
     """Return the methods of a run that can be judged against a method, by default the baseline."""
     spec = spec_of(folder)
     return [name for name in spec.methods if name != (against or spec.baseline)]

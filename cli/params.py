@@ -64,7 +64,7 @@ def lengths(text: str) -> tuple[str, tuple[int, ...]]:
     return method, numbers
 
 
-def imported(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+def import_plugins(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
         return ()
@@ -89,7 +89,7 @@ def judge_table(source: str, model: str) -> Table:
 
 
 def preset_names(kind: str) -> Callable[[str], list[str]]:
-    """Return a completion of preset names of a kind, also for the last name of a comma-separated list."""
+    """Return a completion function for preset names of a kind. In a comma-separated list it completes the last name."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -361,7 +361,7 @@ class SharedOptions:
     def options(self, **values: Any) -> Options:
         """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
         chosen = replace(self, **values)
-        plugins = imported(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
+        plugins = import_plugins(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
         shared = {field.name for field in fields(self)} & {field.name for field in fields(Options)}
         plain = {name: getattr(chosen, name) for name in shared - {"gamma", "data", "over"}}
         unset = {"on_overflow": "", "chat": "", "repeats": Options.repeats}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import print_table, say, terminal
+from specbench.cli.console import output_console, print_table, say
 from specbench.cli.params import named, words
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
@@ -22,7 +22,7 @@ from specbench.config.options import Request
 from specbench.config.presets import names, require_known
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode
-from specbench.machine.accelerator import Accelerator, read_accelerator
+from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from specbench.resolution.memory import Memory
     from specbench.resolution.plan_rows import PlanRow
 
-GIB = 1 << 30
 MACHINES = ", ".join(names("machine"))
 MISSING = " is not in the local cache"
 # Columns that narrow terminals hide, in this order; the last line sums them
 OPTIONAL = ["tokens", "generations", "GiB", "bound"]
-ESTIMATE = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
+ESTIMATE_HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 # Columns of an estimate that narrow terminals hide: first the parts of the column GiB
 OPTIONAL_IN_ESTIMATE = ["graphs", "cache", "weights", "prompts", "generations"]
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
@@ -110,7 +109,7 @@ def plan(
     else:
         _print(rows, list(grid.unused.values()))
         for each in training_notes(planned, out):
-            say(each, terminal())
+            say(each, output_console())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)
@@ -128,7 +127,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
         return [row.pair, row.task, temperature, row.methods, row.state, total, tokens, least, size]
 
     heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
-    console = terminal()
+    console = output_console()
     print_table(Table("", heads, [shown(row) for row in rows]), console, OPTIONAL, "methods")
     if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
         print_table(_device_table(placed), console)
@@ -230,8 +229,8 @@ def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", 
     """Print the runs, the memory of the fullest one by device, what is assumed, and the totals."""
     from specbench.resolution.machine_plan import NOTE, gib
 
-    console = terminal()
-    print_table(Table("", ESTIMATE, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
+    console = output_console()
+    print_table(Table("", ESTIMATE_HEADS, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
     fullest = max(rows, key=lambda row: row.memory.total if row.memory else 0, default=None)
     if fullest and len(fullest.devices) > 1:
         print_table(_estimated_devices(fullest, machine), console)

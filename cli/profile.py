@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import print_path, print_table, say, terminal
+from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import preset_names
-from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
@@ -100,12 +100,12 @@ def profile(
         names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, spec, gamma)))
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
-            Terminal(),
+            TerminalObserver(),
             profile=True,
         )
     except KeyboardInterrupt:
         interrupted(fresh)
-    console = terminal()
+    console = output_console()
     for summary in results.summaries:
         profiles = [Profile.of(summary, chain) for chain in chains]
         for measured in profiles:

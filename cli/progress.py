@@ -23,7 +23,7 @@ from rich.text import Text
 
 from specbench.errors import ExitCode, Terminated
 from specbench.observer import Observer
-from specbench.reporting.escaping import terminal
+from specbench.reporting import escaping
 
 PLAIN_SECONDS = 10.0  # between progress lines without a terminal
 
@@ -58,10 +58,10 @@ def status(text: str) -> Iterator[None]:
     """Show a status: a spinner on a terminal, otherwise a line."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        print(terminal(text), file=sys.stderr, flush=True)
+        print(escaping.terminal(text), file=sys.stderr, flush=True)
         yield
         return
-    with console.status(Text(terminal(text))):
+    with console.status(Text(escaping.terminal(text))):
         yield
 
 
@@ -69,7 +69,7 @@ def status(text: str) -> Iterator[None]:
 def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
     """Show progress: a bar on a terminal, otherwise a line every ten seconds. Call the yielded function once per item."""
     if done:
-        print(f"resuming {terminal(label)}: {done} of {total} done", file=sys.stderr)
+        print(f"resuming {escaping.terminal(label)}: {done} of {total} done", file=sys.stderr)
     console = Console(stderr=True)
     if not console.is_terminal:
         start = last = time.monotonic()
@@ -84,7 +84,9 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
                 remaining = (
                     f", {duration((total - done) / rate)} left" if done < total else f" in {duration(now - start)}"
                 )
-                print(f"{terminal(label)}: {done}/{total}, {rate:.1f}/s{remaining}", file=sys.stderr, flush=True)
+                print(
+                    f"{escaping.terminal(label)}: {done}/{total}, {rate:.1f}/s{remaining}", file=sys.stderr, flush=True
+                )
                 last = now
 
         yield line
@@ -97,7 +99,7 @@ def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[], Non
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        shown = bar.add_task(terminal(label), total=total, completed=done)
+        shown = bar.add_task(escaping.terminal(label), total=total, completed=done)
         yield lambda: bar.advance(shown)
 
 
@@ -116,7 +118,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.{hours < 100:d}f} h"
 
 
-class Terminal(Observer):
+class TerminalObserver(Observer):
     """Shows progress on stderr. SIGINT and SIGTERM end the work between two items."""
 
     def __init__(self) -> None:
@@ -138,4 +140,4 @@ class Terminal(Observer):
             yield step
 
     def message(self, text: str) -> None:
-        print(terminal(text), file=sys.stderr)
+        print(escaping.terminal(text), file=sys.stderr)

@@ -14,7 +14,7 @@ from rich.console import Console
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
-from specbench.cli.console import print_path, print_table, printable, say, terminal
+from specbench.cli.console import output_console, print_path, print_table, printable, say
 from specbench.cli.params import plot_formats, preset_names, words
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
@@ -125,7 +125,7 @@ def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
         _write(suite_text(collected, form, drawn, out.parent if out else Path(), choice.full), out)
         return
     with _opened(out) as file:
-        show_collected(collected, terminal(file))
+        show_collected(collected, output_console(file))
     _print_paths(drawn)
 
 
@@ -141,7 +141,7 @@ def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: Rep
         _write(markdown_table(table) + "\n", out)
         return
     with _opened(out) as file:
-        print_table(table, terminal(file))
+        print_table(table, output_console(file))
 
 
 def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
@@ -153,7 +153,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
         _write(runs_text(summaries, choice.form, choice.columns, choice.full), choice.out)
         return
     with _opened(choice.out) as file:
-        console = terminal(file)
+        console = output_console(file)
         if choice.columns:
             show_chosen(summaries, choice.columns, console)
         else:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from specbench.cli.console import print_path, say, terminal
+from specbench.cli.console import output_console, print_path, say
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
 from specbench.reporting.reproduction import NOT_YET, WEIGHTS, kept_results, papers
@@ -39,7 +39,7 @@ def reproduce(
     if as_json:
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))
         return
-    console = terminal()
+    console = output_console()
     for paper, group in groupby(items, lambda item: item.paper):
         console.print(Text(f"\n{paper}", style="bold"))
         for item in group:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import print_path, terminal
+from specbench.cli.console import output_console, print_path
 from specbench.cli.params import judge_table, named, pair_of_models, words
-from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import require_known
@@ -57,7 +57,7 @@ class SuiteMode:
             raise ConfigError("--launcher and --refine cannot be combined")
 
 
-def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
+def run_suite_mode(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report import show_suite  # imports numpy
     from specbench.experiment.refinement import run_refined  # imports torch
@@ -68,25 +68,25 @@ def run_suite_in(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     if mode.shard:
         request = replace(request, suite=with_shard(request.suite, mode.shard))
     if mode.only:
-        return run_one(request, mode.only, Terminal())
+        return run_one(request, mode.only, TerminalObserver())
     if request.access.fresh and (mode.shards or mode.launcher):
         raise ConfigError("--fresh cannot be combined with --shards and --launcher; help: another folder with --out")
     suite, changed = request.suite, bool(request.changes)
     if mode.refine:
-        suite, code = run_refined(request, mode.refine, Terminal())
+        suite, code = run_refined(request, mode.refine, TerminalObserver())
         changed = True
     elif mode.launcher:
         settings = settings_of(mode.settings)
         with assuming(_device(mode.launcher, settings)):
-            code = _launched(request, mode, settings)
+            code = _launch_jobs(request, mode, settings)
             if mode.shards:
                 requests = [replace(request, suite=with_shard(suite, shard)) for shard in shards_of(mode.shards)]
-                code = max(code, combine_suite(request, requests, Terminal()))
+                code = max(code, combine_suite(request, requests, TerminalObserver()))
     elif mode.shards:
-        code = run_suite_in_shards(request, mode.shards, Terminal())
+        code = run_suite_in_shards(request, mode.shards, TerminalObserver())
     else:
-        code = run_suite(request, Terminal())
-    show_suite(suite, request.out, terminal(), changed)
+        code = run_suite(request, TerminalObserver())
+    show_suite(suite, request.out, output_console(), changed)
     return code
 
 
@@ -113,7 +113,7 @@ def _device(name: LauncherName, settings: Table) -> str:
     return str(device)
 
 
-def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
+def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
     from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch, launcher_of  # imports torch
     from specbench.launch.ledger import folder_of
@@ -134,7 +134,7 @@ def _launched(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCo
         attempts=attempts,
         ask=_cancels,
     )
-    return launch(campaign, Terminal())
+    return launch(campaign, TerminalObserver())
 
 
 def _arguments(argv: list[str]) -> list[str]:
@@ -248,7 +248,7 @@ def run(
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
             suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
             mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
-            code = run_suite_in(suite_request, mode)
+            code = run_suite_mode(suite_request, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:
@@ -258,21 +258,21 @@ def run(
                 methods=tuple(words(method)), pair=pair or "tiny", tasks=tuple(words(task)), options=options, out=out,
                 access=access, sandbox=kind,
             )  # fmt: skip
-            code = measure(request, full, explain, shards)
+            code = measure_request(request, full, explain, shards)
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
-def measure(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
+def measure_request(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
     """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
     require_known(named(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.sharding import run_in_shards
 
-    results = run_in_shards(request, shards, Terminal()) if shards else run(request, Terminal())
-    console = terminal()
+    results = run_in_shards(request, shards, TerminalObserver()) if shards else run(request, TerminalObserver())
+    console = output_console()
     show(results.summaries, console, full, explain)
     for summary in results.summaries:
         print_path(request.out / summary.run, console)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from specbench.cli.params import Plugins, complete_kinds, imported
+from specbench.cli.params import Plugins, complete_kinds, import_plugins
 from specbench.config.pair import Pair
 from specbench.config.schema import Rules, family_schema, object_schema, suite_schema
 from specbench.errors import ConfigError, hint
@@ -108,7 +108,7 @@ def schema(
     """
     if kind is not None and kind not in SCHEMAS:
         raise ConfigError(f"unknown kind '{kind}'{hint(kind, SCHEMAS)}")
-    imported(plugin)
+    import_plugins(plugin)
     made = {kind_: SCHEMAS[kind_]() for kind_ in ([kind] if kind else SCHEMAS)}
     if out is None:
         print(_text(made[kind] if kind else made), end="")

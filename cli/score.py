@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import terminal
-from specbench.cli.params import BreakLock, Plugins, Wait, imported
+from specbench.cli.console import output_console
+from specbench.cli.params import BreakLock, Plugins, Wait, import_plugins
 from specbench.cli.progress import progress
 from specbench.cli.report import newest, show
 from specbench.config.options import Access, SandboxKind
@@ -30,9 +30,9 @@ def score(
     break_lock: BreakLock = False,
 ) -> None:
     """Score stored generations again with the current tasks."""
-    imported(plugin)
+    import_plugins(plugin)
     from specbench.experiment import scorer  # imports torch
-    from specbench.experiment.pipeline import summarised  # imports torch
+    from specbench.experiment.pipeline import summarize_run  # imports torch
 
     folders = runs or newest(results)
     if not folders:
@@ -45,5 +45,5 @@ def score(
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
                 scorer.score(folder, task, rows, box, advance)
-            summary = summarised(folder)
-        show([summary], terminal())
+            summary = summarize_run(folder)
+        show([summary], output_console())

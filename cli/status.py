@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from specbench.cli import params
-from specbench.cli.console import print_table, say, terminal
+from specbench.cli.console import output_console, print_table, say
 from specbench.cli.progress import duration
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
@@ -38,7 +38,7 @@ def status(
 
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")
-    chosen, console = read_suite(suite), terminal()
+    chosen, console = read_suite(suite), output_console()
     jobs = progress_of(chosen, out)
     if as_json:
         print(json.dumps([asdict(job) for job in jobs], indent=1))

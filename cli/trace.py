@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate, accepted_length
 from specbench.cli import params
 from specbench.cli.params import preset_names
-from specbench.cli.progress import Terminal
+from specbench.cli.progress import TerminalObserver
 from specbench.config.presets import require_known
 from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
@@ -63,7 +63,7 @@ def trace(
     from specbench.experiment.generation import TraceRequest, trace_prompt
 
     request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
-    traced = trace_prompt(request, Terminal())
+    traced = trace_prompt(request, TerminalObserver())
     record = traced.record
     about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}
     if as_json:

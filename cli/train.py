@@ -11,7 +11,7 @@ from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
 from specbench.cli.console import printable
 from specbench.cli.params import HeadKind, preset_names, words
-from specbench.cli.progress import Terminal, interrupted
+from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access
 from specbench.config.overrides import parse_override
@@ -118,7 +118,7 @@ def train(
         minutes=minutes, trial=trial, access=access,
     )  # fmt: skip
     try:
-        trained = train_head(request, Terminal())
+        trained = train_head(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted()
     same = {
@@ -143,7 +143,7 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
     if conflicting := [option for option, has_value in unused.items() if has_value]:
         raise ConfigError(f"{', '.join(conflicting)} have no effect on finetune; leave them out")
     try:
-        model = finetune_model(request, Terminal())
+        model = finetune_model(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted()
     report = model.report
@@ -156,7 +156,7 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
 
 
 def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
-    """Return options as arguments, without those that have no value."""
+    """Return the options that have a value as command-line arguments."""
     arguments = []
     for option, value in options.items():
         for each in [value] if isinstance(value, str) else value or []:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from specbench.cli import params
 from specbench.cli.app import wrapped
-from specbench.cli.console import printable, terminal
+from specbench.cli.console import output_console, printable
 from specbench.cli.params import preset_names, words
-from specbench.cli.progress import Terminal
+from specbench.cli.progress import TerminalObserver
 from specbench.config.presets import require_known
 from specbench.errors import ExitCode
 
@@ -68,14 +68,14 @@ def verify(
     from specbench.verification.run import VerifyRequest, verify_method
 
     request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
-    verification = verify_method(request, Terminal())
+    verification = verify_method(request, TerminalObserver())
     _show(verification, json_)
     sys.exit(OUTCOMES.get(verification.verdict.outcome, ExitCode.OK))
 
 
 def _show(verification: "Verification", as_json: bool) -> None:
     """Print the checks as a table, and the verdict. With `as_json` both go to stderr, and JSON to stdout."""
-    verdict, console = verification.verdict, terminal(sys.stderr if as_json else None)
+    verdict, console = verification.verdict, output_console(sys.stderr if as_json else None)
     if verdict.checks:
         words_of = {True: "passed", False: "FAILED", None: "not defined"}
         drawn = Table(box=box.SIMPLE_HEAD)

@@ -12,8 +12,8 @@ from typing import Any
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
-from specbench.analysis.summary import summarise
-from specbench.cli.progress import Terminal
+from specbench.analysis.summary import summarize
+from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import newest
 from specbench.config.construct import construct
 from specbench.config.options import Access, Options, Request
@@ -59,7 +59,7 @@ def main() -> None:
         methods=("sd", *PEERS.values()), pair=pair, tasks=("gsm8k",), options=options, out=RUNS,
         access=Access(fresh=True),
     )  # fmt: skip
-    if run(request, Terminal()).some_failed:
+    if run(request, TerminalObserver()).some_failed:
         raise SystemExit(ExitCode.SOME_FAILED)
     text = _page(newest(RUNS)[0], _models(pair))
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _models(pair: str) -> str:
 
 
 def _page(folder: Path, models: str) -> str:
-    records, summary = list(read(folder)), summarise(folder)
+    records, summary = list(read(folder)), summarize(folder)
     rows = {row.method: row for row in summary.methods}
     decoding, env = summary.decoding, summary.environment
     gamma = summary.traits(rows["sd"]).draft_length

@@ -134,7 +134,7 @@ def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Ite
             max_new_tokens=task.max_new_tokens,
             window=loaded.window,
             stop=task.stop,
-            detokenise=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=True),
+            detokenize=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=True),
         )
         out = decode(method, models, Sampler(temperature=0.0), limits)
         text = continuation(loaded.tokenizer, prompt, out.tokens, loaded.encoder_decoder)

@@ -16,10 +16,10 @@ def main() -> None:
         if sys.argv[1:2] != [ARGUMENT]:
             run_command_line()
             return
-        from specbench.cli.progress import Terminal
+        from specbench.cli.progress import TerminalObserver
 
         out = Path(sys.argv[2])
-        app.main(lambda: measure_here(batch_in(out), out, Terminal()))
+        app.main(lambda: measure_here(batch_in(out), out, TerminalObserver()))
     except KeyboardInterrupt:  # the parent reports it
         sys.exit(130)
 

@@ -25,7 +25,7 @@ from specbench.reporting.formats.export import method_row, position_rows, prompt
 from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
 from specbench.resolution import plugins
-from specbench.resolution.resolve import Resolved, resolve
+from specbench.resolution.resolve import ResolvedRequest, resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
@@ -112,7 +112,7 @@ class RunResult:
 class Plan:
     """The runs that a call of `run` with the same arguments would measure."""
 
-    resolved: Resolved
+    resolved: ResolvedRequest
 
     def __repr__(self) -> str:
         runs = self.resolved.runs

@@ -90,7 +90,7 @@ class _Bench:
         }
         say(f"{role}: forwards of 1 and of {BLOCK} tokens after {prompt}")
         seconds = race(runs, self.settings)
-        least = (self.traffic.forward + self.traffic.position * prompt) / self.bandwidth
+        least = (self.traffic.forward_bytes + self.traffic.position_bytes * prompt) / self.bandwidth
         after = "" if prompt == self.settings.prompt else f", after {prompt}"
         out = []
         for engine in sessions:

@@ -241,12 +241,12 @@ def _times(rows: Records, base: Records, drafter: str) -> list[float]:
 
 
 def _costs(parts: _Parts, model: _CostModel) -> RoundCosts:
-    t = {name: parts.times[..., i] for i, name in enumerate(TIMES)}
-    rounds, outputs, drafted = t["rounds"], t["generations"], t["drafted"]
-    first, doubled, later = _draft_seconds(t, model.cold)
-    host = t["host"] / (rounds + outputs)
+    totals = {name: parts.times[..., i] for i, name in enumerate(TIMES)}
+    rounds, outputs, drafted = totals["rounds"], totals["generations"], totals["drafted"]
+    first, doubled, later = _draft_seconds(totals, model.cold)
+    host = totals["host"] / (rounds + outputs)
     per_round = (drafted + outputs) / (rounds + outputs)  # draft tokens
-    draft_host = np.minimum(DRAFT_HOST * t["base_host"] / t["base_tokens"], host / per_round)
+    draft_host = np.minimum(DRAFT_HOST * totals["base_host"] / totals["base_tokens"], host / per_round)
     return RoundCosts(
         first=first,
         doubled=doubled,
@@ -254,22 +254,22 @@ def _costs(parts: _Parts, model: _CostModel) -> RoundCosts:
         blocks=[getattr(fitted(parts.blocks[..., i, :, :], at), model.bound) for i, at in enumerate(model.sizes)],
         host=host - draft_host * per_round,
         host_per_token=draft_host,
-        per_token=t["base_seconds"] / t["base_tokens"],
+        per_token=totals["base_seconds"] / totals["base_tokens"],
         bonus=model.method.bonus != "none",
     )
 
 
-def _draft_seconds(t: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _draft_seconds(totals: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the seconds of the first draft token of a round, of one that reads two tokens, and of each later one.
 
     Forwards of one token are first or later ones, which records do not distinguish. `cold` is the share of the difference
     between a forward of two tokens and a later one that a first forward of one token has as well.
     """
-    n, two = t["singles"], t["doubles"]
-    first = np.maximum(t["rounds"] - two, 0.0)  # first forwards of one token
-    mean = t["draft_seconds"] / np.maximum(t["drafted"], 1.0)  # of a drafter without such forwards
-    single = np.where(n > 0.0, t["single_seconds"] / np.maximum(n, 1.0), mean)
-    double = np.where(two > 0.0, np.maximum(t["double_seconds"] / np.maximum(two, 1.0), single), single)
+    n, two = totals["singles"], totals["doubles"]
+    first = np.maximum(totals["rounds"] - two, 0.0)  # first forwards of one token
+    mean = totals["draft_seconds"] / np.maximum(totals["drafted"], 1.0)  # of a drafter without such forwards
+    single = np.where(n > 0.0, totals["single_seconds"] / np.maximum(n, 1.0), mean)
+    double = np.where(two > 0.0, np.maximum(totals["double_seconds"] / np.maximum(two, 1.0), single), single)
     distinct = (two > 0.0) & (n > first)
     later = np.where(distinct, (n * single - first * cold * double) / np.where(distinct, n - first * cold, 1.0), single)
     later = np.clip(later, 0.0, single)

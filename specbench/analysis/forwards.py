@@ -51,8 +51,8 @@ def outside_forwards(rows: Records) -> float:
 class Traffic(NamedTuple):
     """The bytes that a decoding forward reads at least: of weights, and of the cache per position."""
 
-    forward: float
-    position: float
+    forward_bytes: float
+    position_bytes: float
 
 
 def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
@@ -62,7 +62,7 @@ def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float)
     cache. Heads are left out.
     """
     read: float = sum(
-        usage["forwards"] * traffic[role].forward + usage["read"] * traffic[role].position
+        usage["forwards"] * traffic[role].forward_bytes + usage["read"] * traffic[role].position_bytes
         for r in rows
         for role, usage in r.models.items()
         if role in traffic
@@ -116,7 +116,7 @@ def round_milliseconds(rows: Records) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """Seconds of a forward by the tokens that it reads, up to a largest size, in the last axis; the entry for 0 is unused.
+    """Seconds of a forward, indexed along the last axis by the number of tokens that it reads. The entry for 0 is unused.
 
     Costs never decrease. A size that was read fewer than LEAST times is interpolated, and one above the largest such
     size is extrapolated by the mean slope. `least` and `most` bound what these costs may be: the neighbors' costs, no

@@ -59,7 +59,7 @@ def quality(method: str, scores: Scores) -> Quality:
 
     A method must not gain from failing on hard prompts.
     """
-    rows = [row for row in _shared(scores["rows"]) if row["method"] == method]
+    rows = [row for row in _common_rows(scores["rows"]) if row["method"] == method]
     unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
     combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}
     headline = scores["headline"]
@@ -98,7 +98,7 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
 def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[float]]:
     """Return the statistics of the main metric by sample, over the generations that every method has."""
     name = scores["headline"]
-    rows = [row for row in _shared(scores["rows"]) if row["method"] == method and name in row["values"]]
+    rows = [row for row in _common_rows(scores["rows"]) if row["method"] == method and name in row["values"]]
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows]
     samples = dict.fromkeys(row["sample"] for row in rows)
     return dict(zip(samples, metric.table(combine, scored).tolist(), strict=True)) if scored else {}
@@ -118,7 +118,7 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
     return wilson(estimate.value, len(rows)) if is_share and estimate.low is not None else estimate.within(0.0, 1.0)
 
 
-def _shared(rows: list[ScoreRow]) -> list[ScoreRow]:
+def _common_rows(rows: list[ScoreRow]) -> list[ScoreRow]:
     """Return the rows of those (sample, repeat) that every method has."""
     had: dict[str, set[tuple[str, int]]] = {}
     for row in rows:

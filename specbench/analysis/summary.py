@@ -56,7 +56,7 @@ def summary_of(folder: Path) -> RunSummary:
 
     Raises ConfigError if the folder contains no run.
     """
-    return _stored(folder) or summarise(folder)
+    return _stored(folder) or summarize(folder)
 
 
 def save_summary(folder: Path, summary: RunSummary) -> None:
@@ -125,7 +125,7 @@ def sources() -> list[Path]:
     return sorted(files)
 
 
-def summarise(folder: Path) -> RunSummary:
+def summarize(folder: Path) -> RunSummary:
     """Compute the summary of a run folder, complete or not. Raises ConfigError if the folder contains no run."""
     if not (folder / CONFIG).exists() or not (folder / SAMPLES).exists():
         what = "contains no run" if folder.exists() else "does not exist"

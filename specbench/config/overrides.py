@@ -62,7 +62,7 @@ def in_scope(scope: str, name: str) -> bool:
     """Return whether a scope covers a preset: one of its names, a variant of it, or a file of its name."""
     if scope in ("", name, name.partition(":")[0], Path(name).stem):
         return True
-    return scope in names("method") and first_name(scope) == first_name(name)
+    return scope in names("method") and canonical_name(scope) == canonical_name(name)
 
 
 def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
@@ -75,8 +75,8 @@ def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
     return Path(name).stem if name.endswith(".toml") else name, value
 
 
-def first_name(method: str) -> str:
-    """Return the name of the method that a second name stands for; other names unchanged."""
+def canonical_name(method: str) -> str:
+    """Return the method that an alias stands for; other names are returned unchanged."""
     return preset("method", method).name if method in names("method") else method
 
 

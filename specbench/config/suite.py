@@ -188,8 +188,8 @@ class PlotSpec:
     """A plot of `y` over `x`, which is a value, one of the dimensions NUMBERS, or PROMPT for `y = "accepted_length"`.
 
     There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
-    horizontal lines. `only` selects points by their dimensions. `best` draws only the best point of a line at each x, and the
-    best of all lines. `diagonal` draws points and the line y = x.
+    horizontal lines. `only` selects points by their dimensions. With `best`, a line has only its best point at
+    each x, and another line shows the best of all lines. `diagonal` draws points and the line y = x.
     """
 
     title: str = ""
@@ -313,7 +313,7 @@ class Suite:
 
     @property
     def of(self) -> str:
-        """The name of the corresponding suite on the paper's models, which may be this one."""
+        """The name of the corresponding suite on the paper's models; the suite's own name unless it is a tiny one."""
         return self.name.removesuffix(TINY)
 
     def parts(self) -> Iterator[tuple[GridLine, str, str]]:

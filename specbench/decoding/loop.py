@@ -1,4 +1,7 @@
-"""The decoding driver: the only code that reads the clock and that cuts output at limits."""
+"""The decoding driver: runs a method on one prompt, times its rounds, and cuts the output at limits.
+
+Sessions time their own forwards (`specbench/models/feeding.py`).
+"""
 
 import sys
 import time
@@ -52,7 +55,7 @@ class GenerationLimits:
     max_new_tokens: int
     window: int | None = None
     stop: tuple[str, ...] = ()
-    detokenise: Callable[[list[int]], str] | None = None
+    detokenize: Callable[[list[int]], str] | None = None
     window_of: str = ""
     vocabulary: int = sys.maxsize
 
@@ -74,9 +77,9 @@ class GenerationLimits:
         """Return whether the last token completed a stop string."""
         if not self.stop:
             return False
-        assert self.detokenise is not None
+        assert self.detokenize is not None
         tail = max(len(s.encode()) for s in self.stop) + 4  # tokens have at least one byte, characters at most four
-        text = self.detokenise(tokens[-tail:])
+        text = self.detokenize(tokens[-tail:])
         return any(s in text for s in self.stop)
 
 

@@ -126,7 +126,7 @@ def certain_tokens(rows: Tensor) -> list[int] | None:
 
 
 def _are_certain(highest: Tensor) -> bool:
-    """Return whether all maxima of some distributions are 1. NaN is not."""
+    """Return whether all of these maxima of distributions are 1; False for NaN."""
     return all(value == 1.0 for value in highest.reshape(-1).tolist())
 
 

@@ -1,4 +1,4 @@
-"""Interfaces between decoding and models: sessions and their cost, concurrent sessions, models that a library runs itself."""
+"""Interfaces between decoding and models: sessions, their cost, and models that another library runs."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -80,7 +80,7 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """Return the distribution (k + 1,) of the number of accepted tokens x (k, 1) in k successive tests."""
-    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # pi was checked for NaN before
+    stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # 0 / 0; callers check pi for NaN
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
     # (k + 2,): P(this token and all before it are accepted)
     survival = torch.cat([ends[0], stay.cumprod(0), ends[1]]).squeeze(-1)

@@ -33,7 +33,7 @@ from specbench.runs.run_folder import (
     MANIFEST,
     SAMPLES,
     SCORES,
-    Imported,
+    ImportOrigin,
     Judged,
     Scores,
     listed,
@@ -171,7 +171,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = 
                 folder = Path(text)
                 for path, expected in listing.files.items():
                     _write(file, path, expected, folder / path, archive)
-                origin = Imported(archive.name, _sha256_of_file(archive), listing.texts)
+                origin = ImportOrigin(archive.name, _sha256_of_file(archive), listing.texts)
                 for name in names:
                     _require_run(folder / name)
                     if mark:

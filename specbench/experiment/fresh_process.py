@@ -71,7 +71,7 @@ def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbe
         sys.exit(done.returncode)
 
 
-def sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
+def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
     from specbench.regression.measurement import of_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES

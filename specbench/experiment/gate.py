@@ -6,7 +6,13 @@ from pathlib import Path
 from specbench.config.options import Request
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import Launch, RequestBatch, measure_here, measure_in_new_process, sessions
+from specbench.experiment.fresh_process import (
+    Launch,
+    RequestBatch,
+    measure_here,
+    measure_in_new_process,
+    measure_sessions,
+)
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import MeasuredRun, pooled
 from specbench.regression.snapshot import Snapshot, load
@@ -39,7 +45,7 @@ def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> 
         )
     threads = snapshot.runs[0].threads if snapshot.runs else 0
     batch = replace(batch, requests=[request], threads=threads)
-    runs = _measured(batch, out, how.counters_only, how.sessions)
+    runs = _measure(batch, out, how.counters_only, how.sessions)
     Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
 
 
@@ -48,7 +54,7 @@ def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> Non
     snapshot = load(path, outdated=True)
     batch = replace(batch, requests=snapshot.requests)
     count = count or max(len(run.sessions) for run in snapshot.runs) or SESSIONS
-    runs = _measured(batch, out, snapshot.counters_only, count)
+    runs = _measure(batch, out, snapshot.counters_only, count)
     Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
 
 
@@ -64,9 +70,9 @@ def check(
     limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)
     requests = snapshot.requests
     if limits.counters_only and not snapshot.counters_only:
-        requests = [_counting(request) for request in requests]
+        requests = [_counters_only(request) for request in requests]
     batch = replace(batch, requests=requests, threads=snapshot.runs[0].threads)
-    new = sessions(batch, out, measure_here if limits.counters_only else launch, 1)
+    new = measure_sessions(batch, out, measure_here if limits.counters_only else launch, 1)
 
     def slower(limits: GateLimits) -> bool:
         verdicts = compare(snapshot.runs, new, limits)
@@ -76,7 +82,7 @@ def check(
         decided = number > AGREEING and slower(limits)
         if decided or not slower(replace(limits, alpha=1.0)):
             break
-        new = pooled([*new, *sessions(batch, out, launch, 1, first=number)])
+        new = pooled([*new, *measure_sessions(batch, out, launch, 1, first=number)])
     return compare(snapshot.runs, new, limits)
 
 
@@ -87,18 +93,18 @@ def with_anchor(request: Request) -> Request:
     return replace(request, methods=(*methods, ANCHOR)) if is_anchored and ANCHOR not in methods else request
 
 
-def _counting(request: Request) -> Request:
+def _counters_only(request: Request) -> Request:
     """Return a request with timing as one for counters only: without the anchor, and with one repeat."""
     methods = tuple(name for name in request.methods if name != ANCHOR)
     return replace(request, methods=methods, options=replace(request.options, repeats=1))
 
 
-def _measured(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[MeasuredRun]:
+def _measure(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[MeasuredRun]:
     """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
     if counters_only:
-        runs = [replace(run, sessions=[], costs={}) for run in sessions(batch, out, measure_here, 1)]
+        runs = [replace(run, sessions=[], costs={}) for run in measure_sessions(batch, out, measure_here, 1)]
     else:
-        runs = sessions(batch, out, measure_in_new_process, count)
+        runs = measure_sessions(batch, out, measure_in_new_process, count)
     failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]
     if failed:
         raise ConfigError(f"generations failed, so there is no snapshot: {', '.join(failed)}; help: specbench run")

@@ -1,4 +1,4 @@
-"""One prompt, decoded once by one method: as a record of a run, or as a trace of its rounds."""
+"""Decoding of one prompt by one method, into a record of a run or a trace of its rounds."""
 
 import hashlib
 import time
@@ -27,7 +27,7 @@ from specbench.resolution import selection
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.plugins import location_of
 from specbench.resolution.resolve import Choice, plan_on
-from specbench.resolution.selection import Selected
+from specbench.resolution.selection import SelectedTask
 from specbench.runs.record import Record, RoundRecord, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec
 
@@ -60,7 +60,7 @@ class Setting:
             window=window.length,
             window_of=window.role,
             stop=() if free else self.task.stop,
-            detokenise=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
             vocabulary=self.pair.writable,
         )
 
@@ -129,7 +129,7 @@ def _gpus(pair: LoadedPair) -> list[torch.device]:
 
 
 def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
-    """Capture the CUDA graphs that sequences of `length` tokens lack: how many, and the seconds, which no clock counts."""
+    """Capture missing CUDA graphs for sequences of `length` tokens, untimed. Returns their number and the seconds."""
     if not pair.graphs:
         return 0, 0.0
     begin = time.perf_counter()
@@ -189,15 +189,15 @@ class Trace:
 
 def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
     """Decode one prompt. Raises ConfigError if it does not fit, MissingAsset if a model or data are missing."""
-    plan = _planned(request)
+    plan = _plan_of_prompt(request)
     (run,) = plan.runs
     with observer.status(f"loading {', '.join(plan.roles)}"):
         plan.load()
-    record, rounds = _decoded(plan, run)
+    record, rounds = _decode_prompt(plan, run)
     return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
 
 
-def _planned(request: TraceRequest) -> PairPlan:
+def _plan_of_prompt(request: TraceRequest) -> PairPlan:
     """Return a plan with a single run of the method on one prompt."""
     options, tasks = request.options, (request.task,) if request.prompt is None else ()
     choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
@@ -210,15 +210,15 @@ def _planned(request: TraceRequest) -> PairPlan:
                 f"--sample-index {request.index} is out of range: {selected.name} has {len(firsts)} samples"
             )
         data = Data([firsts[request.index]], data.source, data.revision, data.sha256, data.total)
-        selected = Selected(selected.name, selected.task, data)
+        selected = SelectedTask(selected.name, selected.task, data)
     else:
         name, task = selection.read_task("prompts", choice.pair, options)
         digest = hashlib.sha256(request.prompt.encode()).hexdigest()
-        selected = Selected(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
+        selected = SelectedTask(name, task, Data([Sample("0", request.prompt)], "command line", None, digest, 1))
     return plan_on([selected], choice, choice.pair.on(request.task))
 
 
-def _decoded(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
     pair = run.pair_of(plan.load())

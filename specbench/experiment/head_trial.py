@@ -23,7 +23,7 @@ from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
 from specbench.resolution.resolve import Choice, plan_on
-from specbench.resolution.selection import Selected
+from specbench.resolution.selection import SelectedTask
 from specbench.runs.run_folder import load
 from specbench.training.texts import TaskSource, Text, Texts, limits_of, sampler_of
 
@@ -131,7 +131,7 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     Returns None if no bundled method uses the head, or if no prompt was held out. Raises ConfigError and MissingAsset if the
     method needs a model or a head that the pair lacks.
     """
-    method, selected = method_of(request.kind, request.base), _selected(request)
+    method, selected = method_of(request.kind, request.base), _select_tasks(request)
     if not method or not selected:
         return None
     against = against_of(request.kind)
@@ -165,7 +165,7 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
     return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))
 
 
-def _selected(request: TrialRequest) -> list[Selected]:
+def _select_tasks(request: TrialRequest) -> list[SelectedTask]:
     """Return the held-out prompts of each task."""
     selected = []
     share = max(-(-request.prompts // len(request.sources)), FEWEST)
@@ -175,7 +175,7 @@ def _selected(request: TrialRequest) -> list[Selected]:
         if samples:
             data = Data(samples, f"held-out rows of {source.source}", None, "", len(samples))
             task = replace(source.task, max_new_tokens=min(source.task.max_new_tokens, MOST_TOKENS))
-            selected.append(Selected(source.name, task, replace(data, sha256=data.prompts_sha256)))
+            selected.append(SelectedTask(source.name, task, replace(data, sha256=data.prompts_sha256)))
     return selected
 
 

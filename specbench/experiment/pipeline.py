@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.summary import save_summary, summarise
+from specbench.analysis.summary import save_summary, summarize
 from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
@@ -95,7 +95,7 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
                     judge_run(run.folder, run.data, steps.judge, plan.device, observer)
             except MissingAsset as error:  # other runs are still measured
                 unscored = error
-            summaries.append(summarised(run.folder))
+            summaries.append(summarize_run(run.folder))
     return Results(summaries, unscored)
 
 
@@ -130,11 +130,11 @@ def decode(plan: PairPlan, run: PlannedRun, lock: FolderLock, access: Access, ob
     """Measure the missing generations of a run whose folder is locked, with loaded models."""
     if run.complete and not access.fresh:
         return
-    recorder = runner.prepare(run, lock, access)
+    recorder = runner.open_recorder(run, lock, access)
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     try:
         with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-            for _ in runner.measure(run, plan.load(), recorder, check):
+            for _ in runner.decode_missing(run, plan.load(), recorder, check):
                 advance()
     except BaseException:
         if plan.ranks:  # they wait for this process
@@ -149,8 +149,8 @@ def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:
             scorer.score(run.folder, run.task, run.data, sandbox, advance)
 
 
-def summarised(folder: Path) -> RunSummary:
+def summarize_run(folder: Path) -> RunSummary:
     """Summarize a run folder, and keep the summary in it."""
-    summary = summarise(folder)
+    summary = summarize(folder)
     save_summary(folder, summary)
     return summary

@@ -14,13 +14,13 @@ from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
-from specbench.training.shards import free_bytes, gb, token_bytes
+from specbench.training.shards import free_disk_bytes, gb, token_bytes
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
-    """Return a line for each head that `prepare` would train or skip, with the disk space of an EAGLE head's features.
+    """Return a line for each head that `train_missing_heads` would train or skip.
 
-    The last line compares the disk space of all features with the free space.
+    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the free space.
     """
     lines, features = [], _features_of(pending(suite, out))
     for step in steps_of(suite):
@@ -68,13 +68,13 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
 
 def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
-    size, free = sum(feature.bytes for feature in features.values()), free_bytes(out)
+    size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
     return text if size <= free else f"! {text}; help: {help_}"
 
 
-def prepare(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     """Train the heads of a suite that are missing, or that were trained from something else.
 
     A head is never trained on rows that the suite measures: of a source without a training split, such as a file, the rows

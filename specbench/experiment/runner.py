@@ -53,7 +53,7 @@ LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token befor
 FORWARDS_OF_EACH_SIZE = 20
 
 
-def prepare(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
+def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
     Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
@@ -136,14 +136,13 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
         raise ConfigError(f"task {run.spec.task.name}: {error}") from None
 
 
-def measure(
+def decode_missing(
     run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
 ) -> Iterator[Record]:
-    """Decode the missing generations, yielding each record after it is written.
+    """Decode the missing generations of a run, and yield each record after it is written.
 
-    `check` is called with each record first, also of a warm-up.
-
-    Repeat r uses seed + r. The order of the methods rotates from prompt to prompt, so that no method is always first.
+    `check` is called with each record before that, warm-ups included. Repeat r uses seed + r. The order of the methods
+    rotates from prompt to prompt, so that no method is always first.
     """
     spec, data, labels = run.spec, run.data, list(run.spec.methods)
     conversations = Conversations(data, recorder)

@@ -12,7 +12,7 @@ from specbench.config.suite import GridLine, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.experiment.preparation import prepare
+from specbench.experiment.preparation import train_missing_heads
 from specbench.observer import Observer
 from specbench.resolution.chain_profile import levels_of
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
@@ -34,7 +34,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
-    for reason in prepare(request.suite, request.out, request.access, observer):
+    for reason in train_missing_heads(request.suite, request.out, request.access, observer):
         observer.message(reason)
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
         grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
@@ -53,7 +53,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             last.release()  # one pair's models at a time
         for run in part.plan.runs:
             keep.append(run.folder.name)
-            _perform(_SuiteRun(request, part, part.plan, run, index), keep, observer)
+            _measure_and_record(_SuiteRun(request, part, part.plan, run, index), keep, observer)
         last = part.plan
     if last is not None and last.ranks:
         last.release()
@@ -80,13 +80,13 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
     Raises ConfigError if the suite has no such run, and MissingAsset for what is missing.
     """
     parts = [part for part in request.suite.parts() if _may_hold(key, *part)]
-    suite = replace(request.suite, grid=tuple(_alone(*part) for part in parts))
+    suite = replace(request.suite, grid=tuple(_single_part(*part) for part in parts))
     grid = resolve_grid(suite, request.out, request.sandbox).parts if parts else []
     for part in grid:
         for run in part.plan.runs if part.plan else []:
             if run.folder.name == key and part.plan:
-                job = _SuiteRun(request, part, part.plan, run, Index.of(request.suite.name, request.out))
-                summary = _completed(job, observer or Observer())
+                suite_run = _SuiteRun(request, part, part.plan, run, Index.of(request.suite.name, request.out))
+                summary = _complete_run(suite_run, observer or Observer())
                 return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
     if missing := next((part.missing for part in grid if part.missing), ""):
         raise MissingAsset(missing)
@@ -98,7 +98,7 @@ def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
     return f"_{word(preset('pair', pair).name)}_{word(task)}_" in key
 
 
-def _alone(line: GridLine, pair: str, task: str) -> GridLine:
+def _single_part(line: GridLine, pair: str, task: str) -> GridLine:
     return replace(line, pairs=(pair,), tasks=(task,))
 
 
@@ -128,7 +128,7 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
 
 @dataclass(frozen=True)
 class _SuiteRun:
-    """One run of a suite that is being performed."""
+    """One run of a suite, with the part of the grid and the plan that it belongs to."""
 
     request: SuiteRequest
     part: GridPart
@@ -137,24 +137,24 @@ class _SuiteRun:
     index: Index
 
 
-def _perform(job: _SuiteRun, keep: list[str], observer: Observer) -> None:
+def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
     """Measure a run, and record its state and its seconds, also after an exception."""
-    key, begin = job.run.folder.name, time.perf_counter()
-    entry = replace(_entry(job), state=BEGUN, why="interrupted")
+    key, begin = suite_run.run.folder.name, time.perf_counter()
+    entry = replace(_entry(suite_run), state=BEGUN, why="interrupted")
     try:
-        entry = _measured(job, observer)
+        entry = _measure(suite_run, observer)
     finally:
-        job.index.record(replace(entry, seconds=time.perf_counter() - begin))
-        job.index.keep(keep + [key for key in job.index.runs if key not in keep])
+        suite_run.index.record(replace(entry, seconds=time.perf_counter() - begin))
+        suite_run.index.keep(keep + [key for key in suite_run.index.runs if key not in keep])
     if entry.why:
         observer.message(f"{key}: {entry.state}: {entry.why}")
 
 
-def _measured(job: _SuiteRun, observer: Observer) -> IndexEntry:
+def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
     """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
-    run, entry = job.run, _entry(job)
+    run, entry = suite_run.run, _entry(suite_run)
     try:
-        summary = _completed(job, observer)
+        summary = _complete_run(suite_run, observer)
     except MissingAsset as error:
         return replace(entry, state=MISSING, why=str(error))
     except Exception as error:
@@ -166,29 +166,29 @@ def _measured(job: _SuiteRun, observer: Observer) -> IndexEntry:
     return replace(entry, failed=failed, why=f"{failed} generations failed, the first: {first}" if failed else "")
 
 
-def _completed(job: _SuiteRun, observer: Observer) -> RunSummary:
+def _complete_run(suite_run: _SuiteRun, observer: Observer) -> RunSummary:
     """Measure, score and judge what is missing of a run, and summarize it."""
-    suite = job.request.suite
+    suite = suite_run.request.suite
     steps = MeasureOptions(
-        access=job.request.access, sandbox=job.part.sandbox, profile=suite.kind == "profile",
+        access=suite_run.request.access, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
         judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
     )  # fmt: skip
-    results = measure(job.plan, [job.run], steps, observer)
+    results = measure(suite_run.plan, [suite_run.run], steps, observer)
     if results.unscored:
         raise results.unscored
     return results.summaries[0]
 
 
-def _entry(job: _SuiteRun) -> IndexEntry:
+def _entry(suite_run: _SuiteRun) -> IndexEntry:
     """Return the index entry of a run that is done without failures."""
-    spec, suite = job.run.spec, job.request.suite
+    spec, suite = suite_run.run.spec, suite_run.request.suite
     return IndexEntry(
-        key=job.run.folder.name,
+        key=suite_run.run.folder.name,
         state=DONE,
         pair=spec.pair.name,
         task=spec.task.name,
         folder=spec.folder,
         generations=spec.generations,
         simulated=spec.pair.simulated,
-        levels=tuple(levels_of(job.part.line.methods[0])) if suite.kind == "profile" else (),
+        levels=tuple(levels_of(suite_run.part.line.methods[0])) if suite.kind == "profile" else (),
     )

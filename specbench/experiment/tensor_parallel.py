@@ -90,7 +90,7 @@ class TensorParallel:
         self._closed = threading.Event()
         try:
             self._start(context, placement, loading)
-            self.pair = self._loaded(placement, loading, plan.device)
+            self.pair = self._load_parts(placement, loading, plan.device)
             threading.Thread(target=self._watch, daemon=True, name="specbench ranks").start()
         except BaseException:
             self.close()
@@ -110,7 +110,7 @@ class TensorParallel:
                 self._pipes.append(pipe)
                 self._processes.append(process)
 
-    def _loaded(self, placement: Placement, loading: _Loading, device: torch.device) -> LoadedPair:
+    def _load_parts(self, placement: Placement, loading: _Loading, device: torch.device) -> LoadedPair:
         """Load the models together with the other ranks. Raises MissingAsset if one of them cannot."""
         for rank, pipe in enumerate(self._pipes, 1):  # rank 0 would wait for a process that has ended
             _received(pipe, rank)
@@ -213,7 +213,7 @@ def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
         except (EOFError, OSError):  # rank 0 has ended
             return
         try:
-            for _ in runner.measure(run, pair, Replica(run.folder, set(done)), agree):
+            for _ in runner.decode_missing(run, pair, Replica(run.folder, set(done)), agree):
                 pass
         except Exception as error:
             pipe.send(RuntimeError(str(error)))

@@ -1,4 +1,4 @@
-"""From a request to train a head, or to fine-tune a model, to the result in its folder."""
+"""Training of heads and fine-tuning of models, from the request to the folder of the result."""
 
 import json
 from dataclasses import dataclass, field, replace

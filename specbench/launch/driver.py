@@ -8,7 +8,7 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.suite import SuiteRequest
 from specbench.errors import ExitCode
-from specbench.experiment.preparation import prepare
+from specbench.experiment.preparation import train_missing_heads
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import write_index
@@ -66,7 +66,7 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
     request = campaign.request
     folder = folder_of(request)
     with locked([folder], request.access):
-        for reason in prepare(request.suite, request.out, request.access, observer):
+        for reason in train_missing_heads(request.suite, request.out, request.access, observer):
             observer.message(reason)
         with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
             shares = _shares(campaign)

@@ -15,12 +15,12 @@ from typing import Literal
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import MissingAsset
+from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.sandbox import Sandbox
 
 State = Literal["ok", "warn", "fail"]  # fail: no run works without it
 PYTHON = (3, 11)
-GIB = 1 << 30
 RESULTS_BYTES = GIB
 CACHE_BYTES = 20 * GIB  # a pair of a 7B model and a small one
 MEMORY_BYTES = 2 * GIB

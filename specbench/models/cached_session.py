@@ -1,7 +1,7 @@
-"""Sessions with a key-value cache: memoised pure functions of the token sequence.
+"""Sessions with a key-value cache: cached pure functions of the token sequence.
 
-The caller owns the sequence and always passes all of it. The session finds the longest prefix that its cache holds,
-drops the rest, and feeds the missing tokens in one forward. There is no rollback call that a method could forget.
+The caller owns the sequence and always passes all of it. The session finds the longest prefix that is cached, and its feeder
+drops the rest and reads the missing tokens in one forward. There is no rollback call that a method could forget.
 """
 
 import sys
@@ -12,13 +12,13 @@ from torch import Tensor
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Usage
-from specbench.models.feeding import DraftInputs, Drawn, Feed, Feeder, TimedFeeder
+from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
 class CachedSession:
-    """The bookkeeping of a session over a feeder: cached tokens, logits and hidden states of the newest positions."""
+    """A session over a feeder. Keeps the cached tokens, the logits of the newest positions, and hidden states on request."""
 
     def __init__(self, feeder: Feeder) -> None:
         self.feeder, self.timed = feeder, TimedFeeder(feeder)
@@ -84,7 +84,7 @@ class CachedSession:
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], out.probs[:length])
 
-    def _next(self, ids: list[int], sampler: Sampler) -> Drawn | None:
+    def _next(self, ids: list[int], sampler: Sampler) -> UnreadDraft | None:
         """Feed the last of ids and draw the next token in one graph; None if there is none, or if more has to be fed."""
         cached = len(ids) - 1
         if not self._rows or not 0 < self.cached_length(ids) == cached:

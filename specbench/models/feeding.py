@@ -1,4 +1,4 @@
-"""The interface between sessions and engines: a feeder runs one forward at a time. A timed feeder counts and times them."""
+"""The interface between sessions and engines: a `Feeder` runs forwards, and `TimedFeeder` counts and times them."""
 
 import math
 import time
@@ -28,8 +28,10 @@ class Feed(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The logits (rows, V) of the last rows of a forward, float32 or better, and the states (n, H) of all tokens if they are
-    known. `encoded` is the number of tokens that an encoder read in this forward.
+    """What one forward returns.
+
+    `logits` (rows, V) of the last rows are float32 or better. `states` (n, H) are those of all tokens, or None. `encoded`
+    is the number of tokens that an encoder read in this forward.
     """
 
     logits: Tensor
@@ -69,7 +71,7 @@ class DraftOutputs(NamedTuple):
 
 
 class DraftGraph(Protocol):
-    """A whole draft in a single launch."""
+    """A CUDA graph that makes a whole draft in a single launch."""
 
     def replay(self, start: DraftInputs, uniforms: Tensor | None, first: int) -> DraftOutputs:
         """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
@@ -100,15 +102,15 @@ class Feeder(ABC):
         return None
 
     def finish(self) -> None:
-        """Do what has to be done once all forwards have ended."""
+        """Called once after the last forward of a sequence. By default does nothing."""
         return
 
 
 Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
 
 
-class Drawn(NamedTuple):
-    """A draft of k tokens, and the logits (m, V) and states (m, H) of its forwards, in parts."""
+class UnreadDraft(NamedTuple):
+    """A draft of k tokens that is still on the device, and the logits (m, V) and states (m, H) of its forwards, in parts."""
 
     tokens: Tensor  # (k,)
     probs: Tensor  # (k, V)
@@ -145,7 +147,7 @@ class TimedFeeder:
             self.usage.prefill_fed += out.encoded
         return out
 
-    def draft(self, start: DraftInputs, k: int, sampler: Sampler, cached: int) -> Drawn:
+    def draft(self, start: DraftInputs, k: int, sampler: Sampler, cached: int) -> UnreadDraft:
         """Draw k tokens, the first from start.logits (1, V), and feed all but the last after `cached` positions.
 
         No token is read, so the host does not wait.
@@ -167,9 +169,9 @@ class TimedFeeder:
                 logits, states = outputs[-1].logits, None if states is None else outputs[-1].states
             drawn.append(sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1]))  # (1,), (1, V)
         tokens, probs = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        return Drawn(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
+        return UnreadDraft(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
 
-    def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> Drawn | None:
+    def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> UnreadDraft | None:
         """Feed a token (1,) and draw the next one in one graph. Returns None if no such graph was captured."""
         if type(sampler) is not Sampler:
             return None
@@ -193,12 +195,12 @@ class TimedFeeder:
 
     def _replay(
         self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, cached: int, forwards: int
-    ) -> Drawn:
+    ) -> UnreadDraft:
         """Replay a draft graph and record its forwards."""
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
             out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
-        return Drawn(out.tokens, out.probs, [out.logits], [out.states])
+        return UnreadDraft(out.tokens, out.probs, [out.logits], [out.states])
 
     @contextmanager
     def _clock(self, sizes: Sizes) -> Iterator[None]:

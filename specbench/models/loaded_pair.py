@@ -103,7 +103,7 @@ class LoadedPair:
 
     @property
     def writable(self) -> int:
-        """The number of tokens that a round may commit: V, or of simulated models, whose V is cut, what any of them has."""
+        """The number of tokens that a round may commit: V; for simulated models, whose V is cut, the largest vocabulary."""
         return max(reach.entries for reach in self.reaches.values()) if self.simulated else self.vocabulary
 
     @cached_property

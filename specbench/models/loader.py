@@ -50,7 +50,7 @@ def load(
         if same != role and each.weights == "real":
             models[role], tokenizers[role] = models[same], tokenizers[same]
         else:
-            models[role], tokenizers[role] = _loaded_model(role, each, base, devices[role])
+            models[role], tokenizers[role] = _load_model(role, each, base, devices[role])
         if each.engine != "eager":
             begin = time.perf_counter()
             networks[role] = (
@@ -91,7 +91,7 @@ def use_huge_pages_for(model: PreTrainedModel) -> None:
         use_huge_pages(address, size)
 
 
-def _loaded_model(
+def _load_model(
     role: str, each: ResolvedModel, base: Path, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load one model and its tokenizer, quantized if the pair says so."""

@@ -10,7 +10,7 @@ distribution directly, and they are often one matrix. Values are rounded to the 
 - `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU torch's kernel reads the bytes; on a GPU
   the matrix is rebuilt for every product, which saves memory, not time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
-  torchao unpacks them for every product. It reproduces the distribution, not the speed.
+  torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
 torch's CPU kernels are fast for bfloat16 inputs only, and up to a hundred times slower for float32. A float32 input is
 therefore rounded to bfloat16, and the output converted back. For one row they read a fourth to a half of what a bfloat16

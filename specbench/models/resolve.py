@@ -140,7 +140,7 @@ def dtype_of(choice: str, device: torch.device) -> str:
 def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution) -> dict[str, ResolvedModel]:
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     with _errors_about_folders(pair, roles, base):
-        models = {role: _resolved(role, pair, base, on) for role in roles}
+        models = {role: _resolve_model(role, pair, base, on) for role in roles}
     if len({model.config.is_encoder_decoder for model in models.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return models
@@ -180,7 +180,7 @@ def _nearest(path: str, base: Path) -> Path | None:
     return None
 
 
-def _resolved(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel:
+def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> ResolvedModel:
     spec = pair.models[role]
     local = folder(spec.path, base)
     device = device_of_model(role, spec, on.device, on.elsewhere)

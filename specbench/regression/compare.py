@@ -28,7 +28,7 @@ WeightSource = ModelSource | HeadSource
 def compare(base: list[MeasuredRun], new: list[MeasuredRun], limits: GateLimits) -> list[GateVerdict]:
     """Return verdicts on every run of BASE. Runs that are only in NEW are ignored."""
     out = []
-    for run, nearest in zip(base, _paired(base, new), strict=True):
+    for run, nearest in zip(base, _pair_runs(base, new), strict=True):
         if nearest is None:
             present = "; ".join(dict.fromkeys(other.name for other in new)) or "nothing"
             why = f"NEW has no run of this pair and task with baseline {run.spec.baseline}; it has {present}"
@@ -52,7 +52,7 @@ def compare(base: list[MeasuredRun], new: list[MeasuredRun], limits: GateLimits)
     return out
 
 
-def _paired(base: list[MeasuredRun], new: list[MeasuredRun]) -> list[MeasuredRun | None]:
+def _pair_runs(base: list[MeasuredRun], new: list[MeasuredRun]) -> list[MeasuredRun | None]:
     """Return the most similar run of NEW for each run of BASE. Each run of NEW is used once."""
     pairs = sorted(
         (_distance(run, other), i, j)

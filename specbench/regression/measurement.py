@@ -12,7 +12,7 @@ from specbench.analysis.run_metrics import complete, seconds
 from specbench.files import read_with_checksum
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
-from specbench.runs.run_folder import ENVIRONMENT, Recorded, Scores, listed, load, spec_of
+from specbench.runs.run_folder import ENVIRONMENT, RunRecords, Scores, listed, load, spec_of
 from specbench.runs.run_spec import RunSpec
 
 Timing = tuple[int, float]  # tokens, seconds
@@ -108,7 +108,7 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     return costs
 
 
-def _problems(recorded: Recorded, scores: Scores) -> list[str]:
+def _problems(recorded: RunRecords, scores: Scores) -> list[str]:
     """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
     there, expected, out = len(recorded.records), recorded.expected.generations, []

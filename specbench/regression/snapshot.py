@@ -83,8 +83,8 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     """Read a snapshot file.
 
     Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless `outdated` is set, if the file was
-    recorded by a version that defined its numbers differently, or was changed after it was written. Runs with missing
-    generations have this among their problems.
+    recorded by a version that defined its numbers differently, or was changed after it was written. Missing generations are
+    listed in `MeasuredRun.problems`.
     """
     recording = f"help: specbench gate record {path} -m METHOD ..."
     try:
@@ -145,7 +145,7 @@ def request_of(command: Command, path: Path | str = "options") -> Request:
     )
 
 
-def open_(path: Path) -> list[MeasuredRun]:
+def read_runs(path: Path) -> list[MeasuredRun]:
     """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
     if path.is_file():
         return load(path).runs
@@ -166,14 +166,14 @@ def _run_text(run: MeasuredRun) -> str:
     rows = (row for rows in run.generations.values() for row in rows)
     parts["same_as"] = {row.sample: row.prompt for row in rows if row.prompt != row.sample}
     lines = [f'"{key}":{_compact(value)}' for key, value in parts.items()]
-    methods = [f'"{name}":{_compact(_packed(rows, run))}' for name, rows in run.generations.items()]
+    methods = [f'"{name}":{_compact(_pack_generations(rows, run))}' for name, rows in run.generations.items()]
     lines.append('"generations":{\n  ' + ",\n  ".join(methods) + "}")
     lines.append(f'"costs":{_compact(run.costs)}')
     lines.append('"sessions":[' + ",\n  ".join(_compact(_rounded(session)) for session in run.sessions) + "]")
     return "{" + ",\n ".join(lines) + "}"
 
 
-def _packed(rows: list[GenerationSummary], run: MeasuredRun) -> dict[str, Any]:
+def _pack_generations(rows: list[GenerationSummary], run: MeasuredRun) -> dict[str, Any]:
     """Return generations as rows of numbers, under lists of roles and metrics."""
     roles = sorted({role for row in rows for role in row.forwards})
     names = [metric["name"] for metric in run.metrics]

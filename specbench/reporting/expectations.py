@@ -44,7 +44,7 @@ NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
 class PointOutcome(NamedTuple):
-    """The outcome at a point. `needed` is the number of prompts that would decide an outcome in the noise."""
+    """The outcome at a point. `needed` is the number of prompts that would decide an outcome within the noise."""
 
     outcome: Outcome
     setting: str
@@ -66,7 +66,7 @@ class ExpectationVerdict:
 
     @property
     def needed(self) -> int | None:
-        """The prompts that would decide half of the outcomes within the noise, if the differences are as measured."""
+        """The number of prompts that would decide half of the outcomes within the noise, if the measured differences hold."""
         numbers = [point.needed for point in self.outcomes if point.needed is not None]
         median = statistics.median(numbers) if numbers else math.inf
         return ceil_to_two_digits(median) if math.isfinite(median) else None

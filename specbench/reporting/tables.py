@@ -304,7 +304,7 @@ def _columns_in(column: Column, summaries: Sequence[RunSummary]) -> list[Column]
 
 
 def require_columns(keys: Iterable[str], names: set[str], unscored: bool = False) -> None:
-    """Raise ConfigError for a key that is none of these names. `unscored` as in `_named`."""
+    """Raise ConfigError for a key that is none of these names. `unscored` means that no run has a score."""
     for key in keys:
         if key not in names:
             meant, _, _ = hint(key, names).partition(";")

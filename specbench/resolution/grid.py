@@ -15,7 +15,7 @@ from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.plan import PairPlan
 from specbench.resolution.prepared_heads import untrained, with_prepared
-from specbench.resolution.resolve import Choice, Outline, outline, planned
+from specbench.resolution.resolve import Choice, Outline, outline, plans_of
 from specbench.sandbox import Sandbox
 
 
@@ -76,7 +76,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
             if on:
                 part.outline = outline(choice, replace(on, dtype=line.options.dtype, engine=line.options.engine))
             else:
-                resolved = planned(choice)
+                resolved = plans_of(choice)
                 (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
                 part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:

@@ -150,7 +150,7 @@ def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> s
     """
     models = outline.models
     largest = max(models, key=lambda role: models[role].size.resident_bytes)
-    for options, changed in (*_placements(models, largest, target.gpus), *_quantized(models, largest)):
+    for options, changed in (*_placements(models, largest, target.gpus), *_quantizations(models, largest)):
         if target.fits(_devices({**models, **changed}, heads, outline.task)):
             return options
     return ""
@@ -188,7 +188,7 @@ def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
     return replace(model, spec=replace(model.spec, **keys))
 
 
-def _quantized(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
+def _quantizations(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
     """Yield the options that quantize the largest model."""
     model = models[largest]
     if model.spec.quantization or model.spec.placement.parallel != "none":
@@ -251,8 +251,8 @@ def seconds_per_token(
 
     `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
     head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
-    that declares the distribution of its models costs a forward of each, or of the slowest if they run at the same time.
-    Otherwise its cost is unknown: between one forward of its fastest model and one of each.
+    costs a forward of each of its models if it declares a distribution of all of them, and of the slowest if they run at the
+    same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
     predict = FORMULAS[formula.formula](formula, rates) if formula and formula.formula in FORMULAS else None

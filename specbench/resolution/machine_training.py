@@ -134,14 +134,14 @@ def _seconds(training: _Training, texts: int, fast: bool) -> float:
 
 
 def _collecting(training: _Training, fast: bool) -> float:
-    """Return the seconds in which the rows of a text are collected: its prompt is read, and tokens are drawn after it."""
+    """Return the seconds to collect the rows of a text, by reading its prompt and drawing tokens after it."""
     prompt = 0 if fast else longest_prompt(training.models, training.task)
     seconds = sum(training.read(role, prompt, fast) for role in training.models)
     return seconds + sum(times * training.forward(role, fast) for role, times in _forwards(training, fast).items())
 
 
 def _forwards(training: _Training, fast: bool) -> dict[str, float]:
-    """Return the forwards of each model for the rows of a text (docs/papers/sprinter.md and drafting.md, Training)."""
+    """Return how many forwards of each model the rows of a text take (docs/papers/sprinter.md and drafting.md, Training)."""
     steps = training.number("steps")
     written = 0 if training.preparation.answers == Answers.reference else steps  # by the target
     if training.preparation.kind == HeadKind.sprinter:
@@ -155,7 +155,7 @@ def _forwards(training: _Training, fast: bool) -> dict[str, float]:
 
 
 def _fitting(training: _Training, texts: int, fast: bool) -> float:
-    """Return the seconds of an early-stopped or complete fit to the rows."""
+    """Return the seconds of a fit to the rows, stopped early under the fast assumption."""
     rows = (
         training_share(training.recipe)
         * texts
@@ -169,7 +169,7 @@ def _fitting(training: _Training, texts: int, fast: bool) -> float:
 
 
 def _eagle_collecting(training: _Training, fast: bool) -> float:
-    """Return the seconds in which the features of a text are collected.
+    """Return the seconds to collect the features of a text.
 
     The base writes it, unless it is a reference answer, and reads it once.
     """
@@ -179,7 +179,7 @@ def _eagle_collecting(training: _Training, fast: bool) -> float:
 
 
 def _eagle_fitting(training: _Training, texts: int, fast: bool) -> float:
-    """Return the seconds in which an EAGLE head, a layer and the LM head, learns."""
+    """Return the seconds to train an EAGLE head, which is one layer and the LM head."""
     model = training.models[training.base]
     learned = int(model.size.parameters * model.size.head_bytes / model.size.resident_bytes)
     tokens = training_share(training.recipe) * texts * _eagle_length(training, fast)
@@ -188,5 +188,5 @@ def _eagle_fitting(training: _Training, texts: int, fast: bool) -> float:
 
 
 def _eagle_length(training: _Training, fast: bool) -> int:
-    """Return the tokens of a text; the fast assumption is a quarter of the longest one."""
+    """Return the assumed tokens of a text: the longest one, or a quarter of that under the fast assumption."""
     return training.number("most") // 4 if fast else training.number("most")

@@ -164,7 +164,7 @@ def value_error(table: Table, path: tuple[str, ...], value: object, option: str)
 
 
 def _types_at(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
-    """Return the typed fields of the table that a path ends in; None if the table lacks the path."""
+    """Return the types by field of the inner table that has the last key of a path; None if no table has it."""
     for key in path[:-1]:
         inner = table.get(key)
         if not isinstance(inner, dict):

@@ -1,7 +1,7 @@
 """What a request measures: its runs, where their records are, and the models that they share, loaded on first use."""
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +18,15 @@ from specbench.models.placed import require_whole
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.spec import ResolvedPair
 from specbench.runs.record import Key, Record
-from specbench.runs.run_folder import SAMPLES, Expected, Recorded, imported_of, load
+from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load
 from specbench.runs.run_spec import RunSpec
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
+
+
+def least_bytes(models: Iterable[ResolvedModel]) -> int:
+    """Return the least memory of models: their weights, and keys and values of CACHED positions."""
+    return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in models)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class PlannedRun:
         }
 
     def pair_of(self, loaded: LoadedPair) -> LoadedPair:
-        """Return the pair as the run uses it: only its models, of which those of the baseline decide.
+        """Return the pair with the run's models only. The baseline's models decide about vocabulary, EOS and context window.
 
         Raises ConfigError for a model that cannot take part in a method.
         """
@@ -63,14 +68,14 @@ class PlannedRun:
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RunRecords:
         """The generations that the folder holds. Raises ConfigError if it was imported."""
         if origin := imported_of(self.folder):
             raise ConfigError(
                 f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
             )
         expected = self.expected
-        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else Recorded([], [], expected)
+        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else RunRecords([], [], expected)
 
     @property
     def done(self) -> int:
@@ -164,8 +169,8 @@ class PairPlan:
 
     @property
     def bytes(self) -> int:
-        """The least memory of the models and their caches: weights, and keys and values of CACHED positions."""
-        return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in self.models.values())
+        """The least memory of the models and their caches (`least_bytes`)."""
+        return least_bytes(self.models.values())
 
     def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
         """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.

@@ -14,7 +14,7 @@ from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of
 from specbench.resolution.grid import GridPart
 from specbench.resolution.memory import Memory, memory_by_device
-from specbench.resolution.plan import CACHED
+from specbench.resolution.plan import CACHED, least_bytes
 from specbench.resolution.resolve import Choice, outline
 
 
@@ -131,7 +131,7 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
         estimate = outline(choice, Execution(device, part.line.options.dtype, "eager", elsewhere=True))
     except (ConfigError, MissingAsset):
         return [row]
-    size = sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in estimate.models.values())
+    size = least_bytes(estimate.models.values())
     rows = []
     for group in estimate.groups:
         generations = None if estimate.prompts is None else len(group) * estimate.prompts * estimate.options.repeats

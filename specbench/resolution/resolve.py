@@ -14,7 +14,7 @@ from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
 from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
 from specbench.resolution.plan import PairPlan, PlannedRun
-from specbench.resolution.selection import Selected, TaskChoice, prompt_count, read_pair, read_task, unused_options
+from specbench.resolution.selection import SelectedTask, TaskChoice, prompt_count, read_pair, read_task, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox
 
@@ -55,7 +55,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedRequest:
     """The plans of a request, the sandbox for generated code, and why there is none although a task needs it.
 
     There is one plan, or one per task for a pair with a checkpoint for each task.
@@ -71,7 +71,7 @@ class Resolved:
         return [run for plan in self.plans for run in plan.runs]
 
 
-def resolve(request: Request) -> Resolved:
+def resolve(request: Request) -> ResolvedRequest:
     """Resolve a request without loading a model.
 
     Raises ConfigError for a mistake in the request, including an option that nothing reads. Raises MissingAsset if a model,
@@ -80,20 +80,20 @@ def resolve(request: Request) -> Resolved:
     choice = Choice.of(request)
     for error in choice.unused_options().values():
         raise error
-    return planned(choice)
+    return plans_of(choice)
 
 
-def planned(choice: Choice) -> Resolved:
+def plans_of(choice: Choice) -> ResolvedRequest:
     """Return the plans of a choice. Raises what `resolve` does, except for options that other requests may read."""
     selected = choice.tasks.by_name  # before the models, since large ones take long to check
     if choice.pair.differs_by_task:
         plans = [plan_on([task], choice, choice.pair.on(name)) for name, task in selected.items()]
     else:
         plans = [plan_on(list(selected.values()), choice)]
-    return Resolved(plans, *_sandbox(choice.request.sandbox, [chosen.task for chosen in selected.values()]))
+    return ResolvedRequest(plans, *_sandbox(choice.request.sandbox, [chosen.task for chosen in selected.values()]))
 
 
-def plan_on(tasks: Sequence[Selected], choice: Choice, pair: Pair | None = None) -> PairPlan:
+def plan_on(tasks: Sequence[SelectedTask], choice: Choice, pair: Pair | None = None) -> PairPlan:
     """Check the models and methods of a choice, and plan them on tasks whose samples are read.
 
     `pair` is that with the checkpoints of a task. Raises ConfigError for a mistake in a method, MissingAsset where a model is
@@ -118,7 +118,7 @@ def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a request measures on one task as far as architectures tell, for estimates without weights and data.
+    """What a request would measure on one task, from architectures alone: for estimates without weights and data.
 
     `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
     """
@@ -135,7 +135,7 @@ class Outline:
 
 
 def outline(choice: Choice, on: Execution) -> Outline:
-    """Return the outline of a choice of one task on a machine. Raises ConfigError for a mistake in the request."""
+    """Return the outline of a request with one task, on a machine. Raises ConfigError for a mistake in the request."""
     (word,), options = choice.request.tasks, choice.request.options
     name, task = read_task(word, choice.pair, options)
     models, prompts, missing = dict[str, ResolvedModel](), None, ""

@@ -19,7 +19,7 @@ SYNTHETIC_LIMIT = 32  # default number of synthetic samples
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedTask:
     """A task with its samples, under the name that the request gives it."""
 
     name: str
@@ -169,7 +169,7 @@ class TaskChoice:
             return self._first
 
     @cached_property
-    def by_name(self) -> dict[str, Selected]:
+    def by_name(self) -> dict[str, SelectedTask]:
         """The tasks with their samples, under the names that the request or the pair uses.
 
         Raises ConfigError and MissingAsset.
@@ -195,15 +195,15 @@ class TaskChoice:
         """The tasks that are tried first."""
         return list(self.requested) or list(self.pair.defaults.tasks) or names("task", variants=False)
 
-    def _read(self, tried: Sequence[str]) -> tuple[dict[str, Selected], list[ConfigError | NotOnHub]]:
+    def _read(self, tried: Sequence[str]) -> tuple[dict[str, SelectedTask], list[ConfigError | NotOnHub]]:
         """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""
-        selected: dict[str, Selected] = {}
+        selected: dict[str, SelectedTask] = {}
         unsuited: list[ConfigError | NotOnHub] = []
         for name in tried:
             try:
                 task_name, task = read_task(name, self.pair, self.options)
                 data = task.data(source_of(name, self.pair, self.options))
-                selected[name] = Selected(task_name, task, limited(data, self.pair, self.options))
+                selected[name] = SelectedTask(task_name, task, limited(data, self.pair, self.options))
             except (ConfigError, NotOnHub) as error:
                 if self.required:
                     raise
@@ -211,7 +211,7 @@ class TaskChoice:
         return selected, unsuited
 
 
-def select_tasks(names: Sequence[str], pair: Pair, options: Options) -> list[Selected]:
+def select_tasks(names: Sequence[str], pair: Pair, options: Options) -> list[SelectedTask]:
     """Return the tasks of a `TaskChoice` with their samples. Raises ConfigError and MissingAsset."""
     return list(TaskChoice(tuple(names), pair, options).by_name.values())
 

@@ -17,7 +17,7 @@ from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.resolve import ResolvedModel
 from specbench.models.simulated import calibrate
 from specbench.resolution.methods import ResolvedMethod
-from specbench.resolution.selection import Selected
+from specbench.resolution.selection import SelectedTask
 from specbench.runs.run_folder import SAMPLES, read
 from specbench.runs.run_spec import DataSpec, DecodingSpec, PairSpec, Rate, RunSpec, Synthetic, TaskSpec
 
@@ -38,7 +38,9 @@ class ResolvedPair:
     heads: Mapping[str, ResolvedHead]
 
 
-def run_spec(group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: Selected, options: Options) -> RunSpec:
+def run_spec(
+    group: Sequence[ResolvedMethod], resolved: ResolvedPair, selected: SelectedTask, options: Options
+) -> RunSpec:
     """Return the spec of one group of methods on one task. Raises ConfigError for an acceptance rate that cannot be met."""
     simulated = resolved.pair.simulated
     return RunSpec(
@@ -154,7 +156,7 @@ def _with_one_rate(
         return Synthetic(spreads=dict.fromkeys(roles, 1.0))
     method, (test, *_) = next(iter(drafting.items()))
     if isinstance(pair.acceptance, str):
-        rate = _measured(Path(pair.acceptance), test.proposer)
+        rate = _measured_rate(Path(pair.acceptance), test.proposer)
     else:
         rate = pair.acceptance_on(task.partition(":")[0])
     spread = calibrate(rate, test, lambda spread: dict.fromkeys(roles, spread), sampler)
@@ -198,7 +200,7 @@ def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], d
     return lambda spread: {**fixed, role: spread}
 
 
-def _measured(folder: Path, proposer: str) -> float:
+def _measured_rate(folder: Path, proposer: str) -> float:
     """Return the share of a model's draft tokens that a run accepted. Raises ConfigError if the run lacks it."""
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():

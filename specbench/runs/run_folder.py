@@ -108,7 +108,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportOrigin:
     """The origin of an imported run: the archive's name and SHA-256, and whether it has texts."""
 
     archive: str
@@ -148,7 +148,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RunRecords:
     """The records of a run, each generation once, and the problems of its file."""
 
     records: list[Record]
@@ -161,14 +161,14 @@ class Recorded:
         return self.expected is not None and not self.problems and len(self.records) == self.expected.generations
 
 
-def load(folder: Path, expected: Expected | None = None) -> Recorded:
+def load(folder: Path, expected: Expected | None = None) -> RunRecords:
     """Return all records of a run folder in measured order, and the problems of its file.
 
     `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run.
     """
     expected = expected or expected_of(folder)
     problems: list[str] = []
-    return Recorded(list(_records(folder, expected, problems)), problems, expected)
+    return RunRecords(list(_records(folder, expected, problems)), problems, expected)
 
 
 def read(folder: Path, expected: Expected | None = None) -> Iterator[Record]:
@@ -242,10 +242,10 @@ def manifest_of(folder: Path) -> Manifest | None:
     return read_with_checksum(path, Manifest) if path.exists() else None
 
 
-def imported_of(folder: Path) -> Imported | None:
+def imported_of(folder: Path) -> ImportOrigin | None:
     """Return the origin of an imported run; None for a run that was measured here. Raises ConfigError if it is damaged."""
     path = folder / IMPORTED
-    return read_with_checksum(path, Imported) if path.exists() else None
+    return read_with_checksum(path, ImportOrigin) if path.exists() else None
 
 
 def require_texts(folder: Path) -> None:

@@ -115,7 +115,7 @@ def _macro(rows: np.ndarray) -> float:
 
 
 def _bleu(rows: np.ndarray) -> float:
-    """Return corpus BLEU from lengths, matched and possible n-grams: sacreBLEU's own formula."""
+    """Return corpus BLEU, computed by sacreBLEU from lengths and from the numbers of matched and possible n-grams."""
     from sacrebleu.metrics.bleu import BLEU
 
     length, reference, *ngrams = rows[:, :-1].sum(axis=0).astype(int).tolist()

@@ -109,17 +109,17 @@ def train_specdec(rows: Columns, recipe: Recipe, seed: int) -> tuple[AcceptanceH
     """Return the head fitted to rows, and its report on the test texts (a label above 1/2 counts as acceptable)."""
     torch.manual_seed(seed)
     head = AcceptanceHead(hidden=rows["state"].shape[1])
-    return head, _fitted(head, rows, "state", recipe, seed)
+    return head, _fit(head, rows, "state", recipe, seed)
 
 
 def train_dsl(rows: Columns, recipe: Recipe, seed: int) -> tuple[LengthHead, Table]:
     """Return the classifier fitted to rows, and its report on the test texts."""
     torch.manual_seed(seed)
     head = LengthHead()
-    return head, _fitted(head, rows, "inputs", recipe, seed)
+    return head, _fit(head, rows, "inputs", recipe, seed)
 
 
-def _fitted(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: Recipe, seed: int) -> Table:
+def _fit(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: Recipe, seed: int) -> Table:
     """Fit a head to a column of the rows. Returns its report on the test texts."""
     score = head.logits_of_features if isinstance(head, LengthHead) else head
     parts = {split: chosen(rows, mask) for split, mask in masks(rows["text"], seed).items()}

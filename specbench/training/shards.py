@@ -152,7 +152,7 @@ def size_plan(count: int, size: int, generated: bool, is_limited: bool, folder: 
 
     Raises ConfigError if the disk is certainly too small: the size is exact, and no time limit ends the collection earlier.
     """
-    free, most = free_bytes(folder), "at most " if generated else ""
+    free, most = free_disk_bytes(folder), "at most " if generated else ""
     text = f"features of {count} texts take {most}{gb(size)} in {folder}; {gb(free)} are free"
     if size <= free:
         return text
@@ -162,7 +162,7 @@ def size_plan(count: int, size: int, generated: bool, is_limited: bool, folder: 
     return f"! {text}"
 
 
-def free_bytes(folder: Path) -> int:
+def free_disk_bytes(folder: Path) -> int:
     """Return the free bytes of the disk of a folder, which need not exist."""
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     return shutil.disk_usage(there).free

@@ -164,7 +164,7 @@ def limits_of(pair: LoadedPair, text: Text) -> GenerationLimits:
         max_new_tokens=text.max_new_tokens,
         window=pair.window,
         stop=text.stop,
-        detokenise=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+        detokenize=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
     )
 
 

@@ -124,7 +124,7 @@ def _is_greedy(method: str) -> bool:
     return cls is not None and cls.greedy_only
 
 
-def _prompts(chosen: Sequence[selection.Selected], loaded: LoadedPair, options: Options) -> list[list[int]]:
+def _prompts(chosen: Sequence[selection.SelectedTask], loaded: LoadedPair, options: Options) -> list[list[int]]:
     """Return the first prompts of each task as token ids. Raises ConfigError if prompts do not fit."""
     rows = [
         (task, task.data.samples[i]) for i in range(options.limit or 1) for task in chosen if i < len(task.data.samples)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from specbench.analysis.run_summary import from_table, to_table
-from specbench.analysis.summary import save_summary, sources, summarise, summary_of
+from specbench.analysis.summary import save_summary, sources, summarize, summary_of
 from tests.fixtures.console import specbench
 
 IMPORTED = """
@@ -26,7 +26,7 @@ def test_the_stamp_of_a_summary_covers_the_code_that_computes_it_and_no_other():
 def test_a_summary_is_the_same_after_it_was_written_and_read(tmp_path):
     specbench("run", "-m", "sd,sprinter", "-t", "mmlu", "-n", 5, "--repeats", 2, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    summary = summarise(folder)
+    summary = summarize(folder)
     assert from_table(json.loads(json.dumps(to_table(summary))), "summary") == summary
     save_summary(folder, summary)
     assert summary_of(folder) == summary
@@ -35,7 +35,7 @@ def test_a_summary_is_the_same_after_it_was_written_and_read(tmp_path):
 def test_a_damaged_summary_is_computed_again(tmp_path):
     specbench("run", "-m", "sd", "-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 6, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    path, summary = folder / "summary.json", summarise(folder)
+    path, summary = folder / "summary.json", summarize(folder)
     table = json.loads(path.read_text())
     del table["sha256"]
     for damaged in ("", "[]", "{}", json.dumps({**table, "pair": 3}), json.dumps({**table, "schema": 1})):

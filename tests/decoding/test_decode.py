@@ -70,7 +70,7 @@ def test_a_stop_string_at_every_offset_of_a_block(offset):
     out = run(
         [[5, 50], block, [7, 8]] if offset == 0 else [[5, 6], [*block[: offset - 1], 50, *block[offset:]]],
         stop=("!?",),
-        detokenise=lambda ids: "".join(letters.get(i, "x") for i in ids),
+        detokenize=lambda ids: "".join(letters.get(i, "x") for i in ids),
     )
     assert out.tokens[-2:] == [50, 51]
     assert out.finish == "stop"

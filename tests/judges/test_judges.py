@@ -9,7 +9,7 @@ import torch
 
 from specbench.analysis.points import points
 from specbench.analysis.quality import judged_points, win_rates
-from specbench.analysis.summary import summarise
+from specbench.analysis.summary import summarize
 from specbench.config.suite import read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, MissingAsset
@@ -218,7 +218,7 @@ def test_a_judged_run_has_win_rates_and_equal_texts_are_ties(folder, server):
     }
     pairs = [(texts["sd", s, r], texts["ar", s, r]) for m, s, r in texts if m == "sd"]
     share = sum(len(one) > len(two) for one, two in pairs) / len(pairs)
-    (point,) = judged_points(run, points([summarise(run)]))
+    (point,) = judged_points(run, points([summarize(run)]))
     assert (point.method, point.values["wins"].value) == ("sd", pytest.approx(share))
     assert sum(point.values[key].value for key in ("wins", "ties", "losses")) == pytest.approx(1.0)
     different = [one != two for one, two in pairs]

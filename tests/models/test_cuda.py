@@ -76,8 +76,8 @@ def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]
         patch.setattr(runner, "WARM_UP_TOKENS", 6)
         for planned in plan.runs:
             with locked([planned.folder], Access()) as locks:
-                recorder = runner.prepare(planned, locks[planned.folder], Access(fresh=True))
-                for record in runner.measure(planned, plan.load(), recorder):
+                recorder = runner.open_recorder(planned, locks[planned.folder], Access(fresh=True))
+                for record in runner.decode_missing(planned, plan.load(), recorder):
                     assert record.error is None, (record.method, record.error)
                     done[record.method] = record, costs[-1]
     return done

@@ -241,7 +241,7 @@ def test_transformers_methods_stop_at_the_same_token():
         eos=frozenset(),
         max_new_tokens=20,
         stop=(chr(ours[9] + 65),),
-        detokenise=lambda ids: "".join(chr(i + 65) for i in ids),
+        detokenize=lambda ids: "".join(chr(i + 65) for i in ids),
     )
     for limits in (eos, text):
         expected = decode(AR, peers(), GREEDY, limits)

@@ -1,4 +1,4 @@
-"""A session is a memoised pure function: whatever was scored before, the result is that of one uncached forward."""
+"""A session is a cached pure function: whatever was scored before, the result is that of one uncached forward."""
 
 import copy
 import random

@@ -10,7 +10,7 @@ from specbench.config.options import Options, Request
 from specbench.regression.checks import log_ratios, mcnemar, welch
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.measurement import pooled
-from specbench.regression.snapshot import Snapshot, load, open_
+from specbench.regression.snapshot import Snapshot, load, read_runs
 from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
@@ -237,7 +237,7 @@ def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     assert log_ratios(back.runs[0].sessions[1], "sd", "ar") == pytest.approx(
         log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
     )
-    assert exit_code(compare([cell], open_(tmp_path / "b.json"), LIMITS)) == 0
+    assert exit_code(compare([cell], read_runs(tmp_path / "b.json"), LIMITS)) == 0
 
 
 def of_gamma(gamma: int, seed: int):

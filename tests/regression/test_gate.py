@@ -23,7 +23,7 @@ from specbench.experiment.pipeline import Results
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
 from specbench.regression.compare import ANCHOR
-from specbench.regression.snapshot import Snapshot, load, open_
+from specbench.regression.snapshot import Snapshot, load, read_runs
 from specbench.regression.verdict import GateLimits, GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
@@ -53,7 +53,7 @@ def test_what_was_recorded_passes_and_needs_no_clock(recorded):
     assert "gate by base.json" in shown.stdout and shown.stdout.count("same") >= 2
     held = load(recorded / "base.json")
     assert held.counters_only and not held.runs[0].sessions
-    assert held.runs[0].generations == open_(recorded / "runs")[0].generations
+    assert held.runs[0].generations == read_runs(recorded / "runs")[0].generations
     assert 'failures="0"' in (recorded / "gate.xml").read_text()
 
 
@@ -69,7 +69,7 @@ def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, 
     assert found["ar", "decoding"]["status"] == "ok"
     rates = [
         sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
-        for cell in (load(recorded / "base.json").runs[0], open_(recorded / "corrupted")[0])
+        for cell in (load(recorded / "base.json").runs[0], read_runs(recorded / "corrupted")[0])
     ]
     assert rates[1] < 0.65 * rates[0]
 
@@ -132,11 +132,11 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
     Snapshot([], [quiet(count=2)], False).save(tmp_path / "b.json")
     asked = []
 
-    def sessions(request, out, launch, count, first=1):
+    def measure_sessions(request, out, launch, count, first=1):
         asked.append(first)
         return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
 
-    monkeypatch.setattr(gating, "sessions", sessions)
+    monkeypatch.setattr(gating, "measure_sessions", measure_sessions)
     return gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits()), len(asked)
 
 
@@ -161,7 +161,9 @@ def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatc
     )
     seen = []
     monkeypatch.setattr(
-        gating, "sessions", lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()]
+        gating,
+        "measure_sessions",
+        lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()],
     )
     found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits(counters_only=True))
     ((request, launch),) = seen

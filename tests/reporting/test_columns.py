@@ -11,7 +11,7 @@ from specbench.analysis import run_metrics
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import CurveChoice
 from specbench.analysis.run_metrics import METRICS, Spread, token_count
-from specbench.analysis.summary import summarise
+from specbench.analysis.summary import summarize
 from specbench.reporting import columns
 from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format
 from specbench.reporting.columns import COLUMNS, column_of
@@ -58,7 +58,7 @@ def test_a_registered_function_is_a_value_of_every_method(tmp_path, monkeypatch)
 
     specbench("run", "-m", "sd", "-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 6, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
-    summary = summarise(folder)
+    summary = summarize(folder)
     assert [row.value("twice_the_tokens") for row in summary.methods] == [2.0 * row.tokens for row in summary.methods]
     (table,) = json.loads(RUN_WRITERS["json"]([summary]))
     assert [row["twice_the_tokens"] for row in table["methods"]] == [2.0 * row.tokens for row in summary.methods]

@@ -105,14 +105,14 @@ def test_a_run_that_fails_in_whole_or_in_part_does_not_stop_others(tmp_path, mon
         + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["spec-bench"]\n'
         + '[[grid]]\nmethods = ["ar"]\npairs = ["tiny"]\ntasks = ["xsum"]\n'
     )
-    whole = runner.prepare
+    whole = runner.open_recorder
 
     def prepare(run, *rest):
         if run.spec.task.name == "gsm8k":
             raise RuntimeError("out of something")
         return whole(run, *rest)
 
-    monkeypatch.setattr(runner, "prepare", prepare)
+    monkeypatch.setattr(runner, "open_recorder", prepare)
     done = specbench("run", "--suite", "mine.toml", cwd=tmp_path, code=3)
     runs = json.loads((tmp_path / "results/suites/mine/index.json").read_text())["runs"]
     assert [(run["state"], run["failed"]) for run in runs] == [

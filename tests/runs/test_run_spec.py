@@ -25,7 +25,7 @@ from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
-from specbench.resolution.selection import Selected, read_pair, read_task
+from specbench.resolution.selection import SelectedTask, read_pair, read_task
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.runs.run_spec import RunSpec
 
@@ -44,7 +44,7 @@ def specs_of(methods: list[str], pair_name: str, task_name: str, options: Option
     sizes = {role: each.size.parameters for role, each in models.items()}
     resolved = ResolvedPair(preset.name, pair, preset.path.parent, torch.device("cpu"), models, heads)
     name, task = read_task(task_name, pair, options)
-    selected = Selected(name, task, DATA)
+    selected = SelectedTask(name, task, DATA)
     return [
         run_spec(group, resolved, selected, options) for group in Methods(tuple(methods), pair, options).groups(sizes)
     ]

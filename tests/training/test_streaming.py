@@ -148,7 +148,7 @@ def test_the_size_is_that_of_the_files(tmp_path):
 
 def test_a_disk_that_is_certainly_too_small_is_an_error_before_the_start(tmp_path, monkeypatch):
     """A bound that generated answers may stay below, or a time limit, gives a warning instead."""
-    monkeypatch.setattr("specbench.training.shards.free_bytes", lambda folder: 1000)
+    monkeypatch.setattr("specbench.training.shards.free_disk_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"features of 60 texts take 0\.\d+ GB .* are free; help: a smaller --limit"):
         train_head(request(tmp_path / "head"), Weighing())
     assert not list(tmp_path.glob("head/collected/*/*.safetensors"))

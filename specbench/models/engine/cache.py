@@ -105,9 +105,7 @@ class Cache:
         return self._masks[key]
 
     def _distances(self) -> Tensor:
-        """Return the distance from each fed position back to each cached one, (n, cached); negative for one that it does not
-        follow.
-        """
+        """Return the distances (n, cached) from fed positions back to cached ones; negative for no predecessor."""
         device = self._storage.device
         if self._parents is None:
             fed = torch.arange(self._start, self._total, device=device)

@@ -1,4 +1,4 @@
-"""The forwards of a lean model, with and without CUDA graphs. No forward allocates memory for the cache."""
+"""The feeders of lean models, with and without CUDA graphs."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from specbench.models.transformers_session import encoded
 
 
 class LeanFeeder(Feeder):
-    """Forwards like EagerFeeder's over a lean model. `source` holds an encoder's ids."""
+    """Runs the forwards of a lean model. `source` holds an encoder's ids."""
 
     branches = True
 
@@ -48,7 +48,7 @@ class LeanFeeder(Feeder):
 
 
 class GraphFeeder(LeanFeeder):
-    """Forwards of which the short ones are graphs; a prompt, or a forward without a graph, runs as LeanFeeder's."""
+    """Replays CUDA graphs for short forwards. Prompts, and forwards without a captured graph, run as in LeanFeeder."""
 
     branches = False
 

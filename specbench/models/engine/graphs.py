@@ -177,16 +177,16 @@ class Graphs:
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
         self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
-    def open(self, user: object) -> None:
+    def open(self, feeder: object) -> None:
         """Give the cache to a feeder. Clears it if the previous feeder never finished."""
         if not self._is_clean:
             with torch.inference_mode():
                 self.cache.storage.zero_()
-        self._owner, self._is_clean = weakref.ref(user), False
+        self._owner, self._is_clean = weakref.ref(feeder), False
 
-    def is_open_for(self, user: object) -> bool:
+    def is_open_for(self, feeder: object) -> bool:
         """Return whether the feeder owns the cache."""
-        return self._owner() is user
+        return self._owner() is feeder
 
     def mark_finite(self) -> None:
         """Mark the cache as finite."""

@@ -94,9 +94,7 @@ class Layers:
         return Cache(len(self.layers), self.kv_heads, self.dim, self.like.dtype, self.like.device)
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
-        """x (n, hidden), input of the first layer after the cached positions -> normalized output of the last layer (n,
-        hidden).
-        """
+        """Return the normalized output of the last layer, (n, hidden), for the input x (n, hidden) of the first."""
         n, rotated = len(x), self.heads + self.kv_heads
         angles = [  # (cosines, sines), (n, 1, rotated dimensions) each
             [cache.rows(table).unsqueeze(1) for table in rope.until(cache.capacity)] for rope in self.ropes

@@ -74,7 +74,7 @@ def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS)
 
 
 def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw quality over relative latency of one run's curves."""
+    """Plot quality against relative latency for the curves of one run."""
     panels = _line_panels(CURVE, points)
     return save(into / f"{name}-curve", panels, formats, columns=_columns_of(CURVE, panels))
 
