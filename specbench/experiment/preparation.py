@@ -20,7 +20,8 @@ from specbench.training.shards import free_disk_bytes, gb, token_bytes
 def training_notes(suite: Suite, out: Path) -> list[str]:
     """Return a line for each head that `train_missing_heads` would train or skip.
 
-    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the free space.
+    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the
+    free space.
     """
     lines, features = [], _features_of(pending(suite, out))
     for step in steps_of(suite):
