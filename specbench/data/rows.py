@@ -53,7 +53,7 @@ def read_file(path: Path) -> Rows:
     Raises MissingAsset, naming the line or the row, if it is missing or invalid.
     """
     if not path.is_file():
-        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1) or _beside(path)
+        near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1) or _similar_files(path)
         raise MissingAsset(f"no data file {path}" + (f" (did you mean '{near[0]}'?)" if near else ""))
     if path.suffix in TABLES:
         return Rows(_table(path), str(path), None)
@@ -65,7 +65,7 @@ def split_file(path: Path, split: str) -> Path:
     return path.with_name(f"{split}{path.suffix if path.suffix in TABLES else '.jsonl'}")
 
 
-def _beside(path: Path) -> list[str]:
+def _similar_files(path: Path) -> list[str]:
     """Return the file in the same folder whose name is the most similar to a missing one's, if there is one."""
     names = [file.name for file in path.parent.iterdir() if file.is_file()] if path.parent.is_dir() else []
     return [str(path.parent / name) for name in get_close_matches(path.name, names, n=1)]

@@ -126,7 +126,7 @@ def against_of(kind: HeadKind) -> str:
 
 
 def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
-    """Measure the method of a head on held-out prompts, with what it replaces, into the head's folder.
+    """Measure the method of a head, and the method that it is to speed up, on held-out prompts, into the head's folder.
 
     Returns None if no bundled method uses the head, or if no prompt was held out. Raises ConfigError and MissingAsset if the
     method needs a model or a head that the pair lacks.

@@ -138,7 +138,7 @@ class Fitting:
 
 
 def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
-    """Fit a verifier to balanced rows. Returns it, and its report on the test texts: `evaluated` and how the fit ended."""
+    """Fit a verifier to balanced rows. Returns it, and a table of its results on the test texts and of how the fit ended."""
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
     head.embedding = fitting.embedding
