@@ -33,7 +33,7 @@ temperature = 0.0
 [[grid]]
 methods = ["sd"]
 pairs = ["tiny"]
-tasks = ["gsm8k", "xsum", "humaneval", "mmlu"]
+tasks = ["gsm8k"]
 temperature = 1.0
 """
 GENERATIONS = 2 * 3 * 4  # of a run
@@ -93,7 +93,7 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     """
     suite = tmp_path / "own.toml"
     suite.write_text(SUITE)
-    assert len(list(read_suite(str(suite)).parts())) == 8
+    assert len(list(read_suite(str(suite)).parts())) == 5
     nodes = [add_node(cluster, threads) for threads in (1, 2)]
     process, most, moved = driver(suite, cluster.address, tmp_path), 0, []
     try:
@@ -122,7 +122,7 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
         assert [json.loads(each.read_text())["threads"] for each in environments] == [1, 2]
     console.specbench("run", "--suite", suite, "--out", "alone", cwd=tmp_path)
     folders = sorted(path.parent for path in (tmp_path / "alone").glob("*/run.toml"))
-    assert len(folders) == 8
+    assert len(folders) == 5
     for folder in folders:
         theirs, ours = load(folder), load(tmp_path / "results" / folder.name)
         assert ours.complete and not ours.problems, "no key has two records"
