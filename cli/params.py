@@ -34,8 +34,12 @@ def named(methods: Sequence[str]) -> list[str]:
     return [method for method in methods if method not in WORDS]
 
 
-def pair_of_models(draft: str, target: str) -> str:
-    """Return a pair without a TOML file as the value of --pair. Raises ConfigError for a draft without a target."""
+def pair_of_models(pair: str | None, draft: str, target: str) -> str | None:
+    """Return the value of --pair, or the pair of --draft and --target in its form. Raises ConfigError if they conflict."""
+    if not draft and not target:
+        return pair
+    if pair:
+        raise ConfigError("--pair and --target cannot be combined")
     if not target:
         raise ConfigError("--draft needs --target")
     return f"draft={draft},target={target}" if draft else f"target={target}"
@@ -152,6 +156,8 @@ PairOrTiny = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+Target = Annotated[str, typer.Option(help="Instead of --pair: the target, a folder or a hub id.", rich_help_panel=WHAT)]
+Draft = Annotated[str, typer.Option(help="With --target: the draft, a folder or a hub id.", rich_help_panel=WHAT)]
 Tasks = Annotated[
     list[str] | None,
     typer.Option(

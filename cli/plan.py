@@ -15,13 +15,13 @@ import typer
 
 from specbench.cli import params
 from specbench.cli.console import output_console, print_table, say
-from specbench.cli.params import named, words
+from specbench.cli.params import named, pair_of_models, words
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
 from specbench.config.presets import names, require_known
 from specbench.config.suite import GridLine, Suite, read_suite
-from specbench.errors import ConfigError, ExitCode
+from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
@@ -46,6 +46,8 @@ def plan(
     suite: params.Suite = None,
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
+    target: params.Target = "",
+    draft: params.Draft = "",
     task: params.Tasks = None,
     shared: params.SharedOptions,
     out: params.Out = Path("results"),
@@ -75,6 +77,7 @@ def plan(
     if machine and shared.device is not params.Device.auto:
         raise ConfigError("--for and --device conflict: leave one out")
     options = shared.options()
+    pair = pair_of_models(pair, draft, target)
     if suite:
         if method or pair or task:
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
@@ -212,6 +215,8 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
         rows += [row for part in grid.parts for row in machine_rows(part, target)]
     if grid.unused and not suite.name:
         raise ConfigError("; ".join(grid.unused.values()))
+    if not suite.name and all(row.why and not row.devices for row in rows):
+        raise MissingAsset("; ".join(dict.fromkeys(row.why for row in rows)))
     total = total_of(rows)
     for note in grid.unused.values():
         print(note, file=sys.stderr)

@@ -174,13 +174,8 @@ def run(
     *,
     method: params.Methods = None,
     pair: params.PairOrTiny = None,
-    target: Annotated[
-        str,
-        typer.Option(help="Instead of --pair: the target, a folder or a hub id.", rich_help_panel=params.WHAT),
-    ] = "",
-    draft: Annotated[
-        str, typer.Option(help="With --target: the draft, a folder or a hub id.", rich_help_panel=params.WHAT)
-    ] = "",
+    target: params.Target = "",
+    draft: params.Draft = "",
     task: params.Tasks = None,
     suite: params.Suite = None,
     shared: params.SharedOptions,
@@ -229,10 +224,7 @@ def run(
     prints the tables again.
     """
     options = shared.options()
-    if target or draft:
-        if pair:
-            raise ConfigError("--pair and --target cannot be combined")
-        pair = pair_of_models(draft, target)
+    pair = pair_of_models(pair, draft, target)
     if shards and (shared.shard or refine or fresh):
         other = "--shard" if shared.shard else "--refine" if refine else "--fresh"
         raise ConfigError(f"--shards and {other} cannot be combined")

@@ -337,4 +337,4 @@ def stated_values(suite: str) -> list[StatedValue]:
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-    return [StatedValue(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]
+    return [StatedValue(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]  # a CSV's header names the fields

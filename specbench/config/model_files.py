@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench.config.construct import Table, convert
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.errors import ConfigError, MissingAsset, hint, nearest
 from specbench.files import read_json, read_toml
 
 SUFFIX = ".jinja"
@@ -18,8 +18,10 @@ def bundled_architecture(path: str) -> Table:
     """Return the configuration of a hub id. Raises MissingAsset if its architecture is not known."""
     table = _by_id().get(path)
     if table is None:
+        near = nearest(path, _by_id())
+        meant = f" (did you mean '{near}'?)" if near else ""
         raise MissingAsset(
-            f"no architecture for {path} in configs/architectures/; help: add a file there, or use a local folder"
+            f"no architecture for {path} in configs/architectures/{meant}; help: add a file there, or use a local folder"
         )
     return table
 

@@ -96,7 +96,7 @@ class Ledger:
 
     def change(self, key: str, **values: object) -> LedgerEntry:
         """Replace values of an entry, and return it."""
-        self.entries[key] = entry = replace(self.entries[key], **values)  # type: ignore[arg-type]
+        self.entries[key] = entry = replace(self.entries[key], **values)  # type: ignore[arg-type]  # values of any field
         return entry
 
     def write(self) -> None:

@@ -3,7 +3,7 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -92,10 +92,6 @@ class Feeder(ABC):
     @abstractmethod
     def logits_of(self, states: Tensor) -> Tensor:
         """Return the LM head's logits of states (n, H)."""
-
-    def keep(self, start: int, path: Sequence[int]) -> None:
-        """Keep the first `start` positions and, after them, these places of the last feed."""
-        raise NotImplementedError
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions; None if there is none."""

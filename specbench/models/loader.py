@@ -44,10 +44,10 @@ def load(
     tokenizers: dict[str, PreTrainedTokenizerBase] = {}
     networks: dict[str, Network] = {}
     packing = 0.0
-    first_roles: dict[str, str] = {}  # source and engine -> the first role with them
+    first_roles: dict[str, str] = {}  # a copy of weights -> the first role that reads it
     for role, each in resolved.items():
-        same = first_roles.setdefault(f"{each.identity} {each.engine} {each.spec.placement}", role)
-        if same != role and each.weights == "real":
+        same = first_roles.setdefault(each.copy_of(role), role)
+        if same != role:
             models[role], tokenizers[role] = models[same], tokenizers[same]
         else:
             models[role], tokenizers[role] = _load_model(role, each, base, devices[role])

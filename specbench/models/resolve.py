@@ -72,6 +72,10 @@ class ResolvedModel:
             shape=self.shape,
         )
 
+    def copy_of(self, role: str) -> str:
+        """Return a key that is equal for roles which share one copy of the weights. Random weights are not shared."""
+        return f"{self.identity} {self.engine} {self.spec.placement} {'' if self.weights == 'real' else role}"
+
     @property
     def identity(self) -> Table:
         """The source, revision and checksum. Results with models of equal identity are comparable."""
@@ -222,7 +226,7 @@ def _require_model(role: str, model: ResolvedModel) -> None:
     if is_recurrent:
         raise ConfigError(
             f"model '{role}': {model.spec.path} is a {model.config.model_type} model, and its recurrent states cannot go back"
-            " to an earlier token, as after a rejected draft"
+            " to an earlier token, as after a rejected draft; docs/engines.md lists what is supported"
         )
     try:
         smallest = min(vars(model.shape).values())

@@ -239,9 +239,13 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
     synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
     where = f"{synthetic}{location_text(summary)}"
-    if speedup.high is not None and speedup.high < 1.0:
-        advice = "" if doubts(summary) else " Do not use it with these models here."
-        return f"{name}{fastest} is slower than {base} {where}: {text}{same}.{advice}"
+    if speedup.value < 1.0 and (speedup.high is None or speedup.high < 1.0):
+        advice = "" if doubts(summary) or speedup.high is None else " Do not use it with these models here."
+        if fastest:
+            return (
+                f"No {kind}method{measured} is faster than {base} {where}; the fastest is {name}: {text}{same}.{advice}"
+            )
+        return f"{name} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
         here = " in this run" if doubts(summary) else ""
         return f"The speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."

@@ -24,6 +24,7 @@ from specbench.resolution.resolve import Outline
 
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation
+MOST_GPUS = 8  # of one machine, in advice
 HOUR = 3600.0
 LONG = 72 * HOUR  # longer times are given in days
 ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
@@ -37,6 +38,9 @@ NOTE = (
     " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
     " are not counted."
 )
+
+
+Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,18 +149,24 @@ def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
 def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> str:
     """Return the least change with which a part fits; empty if none of these helps.
 
-    In this order: another model than the largest on a second GPU, the largest in layers over as few GPUs as possible, both,
-    and the largest quantized to 8 bits, then to 4.
+    In this order: another model than the largest on a second GPU; over as few GPUs as possible, the largest in layers, or it
+    and the others on one more, or all of them in layers; the largest quantized to 8 bits, then to 4; and placements on more
+    GPUs.
     """
     models = outline.models
     largest = max(models, key=lambda role: models[role].size.resident_bytes)
-    for options, changed in (*_placements(models, largest, target.gpus), *_quantizations(models, largest)):
+    for options, changed in _changes(models, largest, target.gpus):
         if target.fits(_devices({**models, **changed}, heads, outline.task)):
             return options
     return ""
 
 
-Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
+def _changes(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
+    """Yield the options to try: placements, quantizations, and placements on more GPUs."""
+    yield from _placements(models, largest, gpus)
+    yield from _quantizations(models, largest)
+    for more in range(gpus + 1, MOST_GPUS + 1):
+        yield from ((f"--gpus {more} {options}", changed) for options, changed in _placements(models, largest, more))
 
 
 def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
@@ -175,12 +185,18 @@ def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) ->
     if largest not in free:
         return
     for count in range(2, gpus + 1):
-        split = replace(_changed(free[largest], devices=tuple(range(count)), parallel="layers"), engine="eager")
-        text = f"--place {largest}=layers:{','.join(map(str, range(count)))}"
-        yield text, {largest: split}
+        places = f"layers:{','.join(map(str, range(count)))}"
+        split = {
+            role: replace(_changed(model, devices=tuple(range(count)), parallel="layers"), engine="eager")
+            for role, model in free.items()
+        }
+        text = f"--place {largest}={places}"
+        yield text, {largest: split[largest]}
         if others and count < gpus:
             more, moved = alone(f"cuda:{count}")
-            yield f"{text} {more}", {largest: split, **moved}
+            yield f"{text} {more}", {largest: split[largest], **moved}
+        if others:
+            yield " ".join((text, *(f"--place {role}={places}" for role in others))), split
 
 
 def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
@@ -337,10 +353,11 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     if not total.fits:
         bigger = smallest_with(total.memory)
         number = "one" if gpus == 1 else str(gpus)
-        change = f"it fits on {number} {bigger.name}" if bigger else "no known machine has enough memory"
-        if total.remedy:
-            change = f"it fits with {total.remedy}"
-        text = f"{name} does not fit on {machine_label}: it needs {need.removeprefix('at most ')}; {change}"
+        ways = [f"on {number} {bigger.name}"] if bigger else []
+        ways += [f"with {total.remedy}"] if total.remedy else []
+        change = f"it fits {' or '.join(ways)}" if ways else "no known machine has enough memory"
+        need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
+        text = f"{name} does not fit on {machine_label}: {need}; {change}"
     return f"{text}.{'' if total.complete else ' Some runs have no estimate.'}"
 
 

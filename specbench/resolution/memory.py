@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench.machine.accelerator import GIB
 from specbench.models.resolve import ResolvedModel
@@ -44,16 +44,18 @@ class _Part:
 def memory_by_device(
     models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
 ) -> list[Memory]:
-    """Return the memory of each device, with caches of so many positions.
+    """Return the memory of each device, with caches of so many positions. Weights that several roles read count once.
 
     `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
     """
+    first_roles = {model.copy_of(role): role for role, model in reversed([*models.items()])}
     placements = [model.spec.placement for model in models.values()]
     ranks = next((placement.devices for placement in placements if placement.parallel == "tensor"), ())
     parts: dict[str, list[_Part]] = defaultdict(list)
     for role, model in models.items():
+        is_shared = first_roles[model.copy_of(role)] != role
         for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
-            parts[part.device].append(part)
+            parts[part.device].append(replace(part, weights=0) if is_shared else part)
             is_first = part.device in ranks or not any(
                 each.role == role for device, on_device in parts.items() for each in on_device if device != part.device
             )

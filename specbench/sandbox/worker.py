@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 try:
     import ctypes
 except ImportError:  # an interpreter that was built without libffi
-    ctypes = None  # type: ignore[assignment]
+    ctypes = None  # type: ignore[assignment]  # a build of Python without it
 
 CHANNEL = 3
 DESCRIPTORS = 64

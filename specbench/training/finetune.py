@@ -124,7 +124,7 @@ def _callback(advance: Callable[[], None], minutes: float) -> Any:
 
     end = time.monotonic() + 60.0 * minutes if minutes else float("inf")
 
-    class Steps(TrainerCallback):  # type: ignore[misc]
+    class Steps(TrainerCallback):  # type: ignore[misc]  # its type is Any
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             advance()
             if time.monotonic() > end:

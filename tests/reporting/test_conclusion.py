@@ -70,6 +70,14 @@ def test_a_slower_method_is_not_recommended():
     )
 
 
+def test_the_fastest_of_slower_methods_is_not_recommended():
+    first, *_ = run_conclusion(run(sd((0.83, None, None)), sd((0.71, None, None), "pld")))
+    assert first == (
+        "No method is faster than ar on this machine; the fastest is sd (draft length 3): 0.83x (decoding), with"
+        " the same output distribution."
+    )
+
+
 def test_a_speed_that_equals_the_baselines_is_not_called_faster():
     first, *_ = run_conclusion(run(sd((1.02, 0.97, 1.06))))
     assert first.startswith("The speeds of sd (draft length 3) and ar cannot be distinguished: 1.02x [0.97, 1.06]")

@@ -70,17 +70,30 @@ class Layers:
 
     def layer(self, module: Any, index: int) -> Layer:
         """Return one layer over transformers' module."""
-        attention, experts = module.self_attn, self.experts(module.mlp)
+        experts = self.experts(module.mlp)
+        norm, norm_mlp = self.norms(module)
         return Layer(
-            norm=self.norm_of(module.input_layernorm),
-            qkv=product_of([attention.q_proj, attention.k_proj, attention.v_proj]),
-            out=product_of([attention.o_proj]),
-            norm_mlp=self.norm_of(module.post_attention_layernorm),
+            norm=norm,
+            qkv=product_of(self.qkv(module.self_attn)),
+            out=product_of([module.self_attn.o_proj]),
+            norm_mlp=norm_mlp,
             experts=experts,
-            up=None if experts else product_of([module.mlp.gate_proj, module.mlp.up_proj]),
+            up=None if experts else product_of(self.up(module.mlp)),
             down=None if experts else product_of([module.mlp.down_proj]),
             bias=Bias(self.dim**-0.5, window_of(self.config, index)),
         )
+
+    def norms(self, module: Any) -> tuple[Map, Map]:
+        """Return what is applied to the inputs of attention and MLP."""
+        return self.norm_of(module.input_layernorm), self.norm_of(module.post_attention_layernorm)
+
+    def qkv(self, attention: Any) -> Sequence[nn.Module]:
+        """Return the layers whose outputs are queries, keys and values, in this order."""
+        return [attention.q_proj, attention.k_proj, attention.v_proj]
+
+    def up(self, mlp: Any) -> Sequence[nn.Module]:
+        """Return the layers whose outputs are the gate and the up projection, in this order."""
+        return [mlp.gate_proj, mlp.up_proj]
 
     def experts(self, mlp: Any) -> Map | None:
         """Return a mixture of experts over transformers' module; None if it is a single MLP."""

@@ -1,27 +1,23 @@
 """Phi-3 and Phi-4: Llama's layers, whose projections are stored together, with a window and partial rotations."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from torch import nn
+
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias
-from specbench.models.engine.layers import Layer, Layers, window_of
+from specbench.models.engine.layers import Layers
 from specbench.models.engine.llama import SMALL, Llama
-from specbench.models.products import product_of
 
 
 class Phi3Layers(Layers):
-    """Llama's layers over two matrices that transformers has concatenated already."""
+    """Llama's layers whose projections transformers has concatenated already."""
 
-    def layer(self, module: Any, index: int) -> Layer:
-        return Layer(
-            norm=self.norm_of(module.input_layernorm),
-            qkv=product_of([module.self_attn.qkv_proj]),
-            out=product_of([module.self_attn.o_proj]),
-            norm_mlp=self.norm_of(module.post_attention_layernorm),
-            up=product_of([module.mlp.gate_up_proj]),
-            down=product_of([module.mlp.down_proj]),
-            bias=Bias(self.dim**-0.5, window_of(self.config, index)),
-        )
+    def qkv(self, attention: Any) -> Sequence[nn.Module]:
+        return [attention.qkv_proj]
+
+    def up(self, mlp: Any) -> Sequence[nn.Module]:
+        return [mlp.gate_up_proj]
 
 
 class Phi3(Llama):
