@@ -37,7 +37,7 @@ SUMMARY = [
 
 @pytest.fixture
 def project(pytester):
-    pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text())
+    pytester.makeconftest((Path(__file__).parent / "fixtures" / "skip_summary.py").read_text())
     return pytester
 
 

@@ -57,7 +57,7 @@ ATTACKS = (
         "values at the edge",
         "machines, launchers, lock files, arguments of the Python API",
         400,
-        15,
+        6,
         values.at_the_edge,
     ),
     Attack(

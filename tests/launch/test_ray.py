@@ -28,7 +28,7 @@ max_new_tokens = 24
 [[grid]]
 methods = ["sd"]
 pairs = ["tiny"]
-tasks = ["gsm8k", "xsum", "humaneval", "mmlu"]
+tasks = ["gsm8k", "xsum", "humaneval"]
 temperature = 0.0
 [[grid]]
 methods = ["sd"]
@@ -37,6 +37,7 @@ tasks = ["gsm8k"]
 temperature = 1.0
 """
 GENERATIONS = 2 * 3 * 4  # of a run
+PROMPT_DETECTION = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}  # of a lost node
 LIMIT = 1200.0  # seconds after which a wait counts as endless
 
 
@@ -47,7 +48,8 @@ def cluster(monkeypatch):
 
     monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     monkeypatch.setenv("RAY_worker_niceness", "0")  # by default, other processes of the tests take precedence
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
+    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "_system_config": PROMPT_DETECTION}
+    found = Cluster(initialize_head=True, head_node_args=head)
     yield found
     found.shutdown()
 
@@ -68,7 +70,9 @@ def status_of(suite: Path, cwd: Path) -> list[dict[str, object]]:
 
 def add_node(cluster, threads):
     """Add a node of two logical GPUs. The number of threads of its jobs is a part of their fingerprint."""
-    return cluster.add_node(num_cpus=2, num_gpus=2, env_vars={"OMP_NUM_THREADS": str(threads)})
+    # Waiting threads yield, since more threads than cores run at the same time
+    settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    return cluster.add_node(num_cpus=2, num_gpus=2, env_vars=settings)
 
 
 def begun_on(node, results):
@@ -93,8 +97,8 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     """
     suite = tmp_path / "own.toml"
     suite.write_text(SUITE)
-    assert len(list(read_suite(str(suite)).parts())) == 5
-    nodes = [add_node(cluster, threads) for threads in (1, 2)]
+    assert len(list(read_suite(str(suite)).parts())) == 4
+    nodes = [add_node(cluster, threads) for threads in (2, 1)]
     process, most, moved = driver(suite, cluster.address, tmp_path), 0, []
     try:
 
@@ -107,7 +111,7 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
         wait_for(lambda: running() >= 3, process, tmp_path)
         wait_for(lambda: moved.extend(begun_on(nodes[0], tmp_path / "results")) or moved, process, tmp_path)
         cluster.remove_node(nodes[0], allow_graceful=False)
-        wait_for(lambda: sum(each["state"] == "done" for each in status_of(suite, tmp_path)) >= 3, process, tmp_path)
+        wait_for(lambda: sum(each["state"] == "done" for each in status_of(suite, tmp_path)) >= 2, process, tmp_path)
         process.kill()
         process.wait()
         process = driver(suite, cluster.address, tmp_path)
@@ -119,10 +123,10 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     assert {each["state"] for each in jobs} == {"done"}
     for key in moved:
         environments = [tmp_path / "results" / key / name / ENVIRONMENT for name in ("attempts/1", ".")]
-        assert [json.loads(each.read_text())["threads"] for each in environments] == [1, 2]
+        assert [json.loads(each.read_text())["threads"] for each in environments] == [2, 1]
     console.specbench("run", "--suite", suite, "--out", "alone", cwd=tmp_path)
     folders = sorted(path.parent for path in (tmp_path / "alone").glob("*/run.toml"))
-    assert len(folders) == 5
+    assert len(folders) == 4
     for folder in folders:
         theirs, ours = load(folder), load(tmp_path / "results" / folder.name)
         assert ours.complete and not ours.problems, "no key has two records"

@@ -102,9 +102,16 @@ def request(out, **more):
     )  # fmt: skip
 
 
-def test_the_same_command_finishes_an_interrupted_collection(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of an uninterrupted training, and its messages."""
+    folder = tmp_path_factory.mktemp("whole")
+    train_head(request(folder), observer := Weighing())
+    return folder, observer.messages
+
+
+def test_the_same_command_finishes_an_interrupted_collection(whole, tmp_path):
     """Interrupted in the third of three shards: two are kept, and the head is that of an uninterrupted training."""
-    train_head(request(tmp_path / "whole"), whole := Weighing())
     with pytest.raises(KeyboardInterrupt):
         train_head(request(tmp_path / "again"), Weighing(after=45))
     (folder,) = (tmp_path / "again" / "collected").iterdir()
@@ -112,9 +119,9 @@ def test_the_same_command_finishes_an_interrupted_collection(tmp_path):
     assert [path.name for path in sorted(kept)] == ["000000.safetensors", "000020.safetensors"]
     train_head(request(tmp_path / "again"), again := Weighing())
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "shards on disk are not collected again"
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
+    one, two = (load_file(folder / "model.safetensors") for folder in (whole[0], tmp_path / "again"))
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
-    assert "features of 60 texts take" in whole.messages[0] and "features of 20 texts take" in again.messages[0]
+    assert "features of 60 texts take" in whole[1][0] and "features of 20 texts take" in again.messages[0]
 
 
 def test_a_damaged_shard_is_planned_and_collected_again(tmp_path):
@@ -135,11 +142,11 @@ def test_a_damaged_shard_is_planned_and_collected_again(tmp_path):
     assert made == list(range(20, 40)) and again.rows()["text"].unique().tolist() == list(range(50))
 
 
-def test_the_size_is_that_of_the_files(tmp_path):
+def test_the_size_is_that_of_the_files(whole):
     """Reference answers have an exact size; generated ones at most the size of the token limit."""
-    train_head(request(tmp_path / "head"), observer := Weighing())
-    files = sum(path.stat().st_size for path in (tmp_path / "head" / "collected").glob("*/*.safetensors"))
-    said = float(observer.messages[0].split(" take ")[1].split()[0])
+    folder, messages = whole
+    files = sum(path.stat().st_size for path in (folder / "collected").glob("*/*.safetensors"))
+    said = float(messages[0].split(" take ")[1].split()[0])
     assert 1e9 * said == pytest.approx(files, rel=0.05)
     texts = [Text(0, [1] * 30, [1] * 20, Sample("0", ""), "", max_new_tokens=50)]
     assert [tokens_of(texts, 100, each) for each in (False, True)] == [50, 80]
