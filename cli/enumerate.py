@@ -51,7 +51,7 @@ def enumerate_(
         if built.declared_distribution() is None:
             why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
             raise ConfigError(f"{label} declares no exact output distribution{why}")
-        drafts, kinds = built.max_block > 1, {name: roles.heads[name].kind for name in built.heads}
+        drafts, kinds = max(built.blocks) > 1, {name: roles.heads[name].kind for name in built.heads}
         findings = examine(built, kinds) if gamma in (0, *GAMMAS) else []
         findings += examine_drafts(built, kinds) if gamma in (0, DEFAULT) else []
         for finding in findings:
@@ -65,7 +65,7 @@ def enumerate_(
         verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
     if drafts:
-        beyond = f"; longer ones, up to {built.max_block - 1}, were not" if longest < built.max_block - 1 else ""
+        beyond = f"; longer ones, up to {max(built.blocks) - 1}, were not" if longest < max(built.blocks) - 1 else ""
         print(f"drafts of up to {longest} tokens were enumerated{beyond}")
     if not all(finding.exact for finding in worst.values()):
         sys.exit(ExitCode.REGRESSION)

@@ -136,7 +136,8 @@ def _generate(method: Method, loaded: LoadedPair, task: Task, data: Data) -> Ite
             stop=task.stop,
             detokenize=lambda ids: loaded.tokenizer.decode(ids, skip_special_tokens=True),
         )
-        out = decode(method, models, Sampler(temperature=0.0), limits)
+        with torch.inference_mode():
+            out = decode(method, models, Sampler(temperature=0.0), limits)
         text = continuation(loaded.tokenizer, prompt, out.tokens, loaded.encoder_decoder)
         yield sample, without(task.stop, text), models
 

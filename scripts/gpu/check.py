@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from scripts.gpu import common as gpu
-from scripts.gpu.common import ENGINES, FAMILIES, SOURCE, VOCABULARY, Small, say
+from scripts.gpu.common import ENGINES, FAMILIES, SOURCE, VOCABULARY, Small, decode, say
 from scripts.gpu.devices import device_checks
 from scripts.gpu.exactness import (
     METHODS,
@@ -30,7 +30,7 @@ from scripts.gpu.exactness import (
 )
 from scripts.gpu.graphs import graph_checks
 from scripts.gpu.logits import StaleGraph, StaleLean, logits_agree
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint

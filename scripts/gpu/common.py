@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from specbench.decoding import loop
 from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
 from specbench.files import write
@@ -33,6 +34,7 @@ FUSED = True  # whether to include graphs with parts fused by torch.compile; onl
 BEAT = 8.0  # seconds between progress lines
 
 VOCABULARY, POSITIONS, SOURCE = 40, 640, [7, 3, 9, 1]  # of the small models; SOURCE is the input of an encoder
+decode = torch.inference_mode()(loop.decode)
 PREPARED, MOST = 320, 6  # positions and block size of their graphs, more than the 256 positions of the first span
 FAMILIES = tuple(Network.families)  # the examples of every architecture
 
@@ -93,7 +95,7 @@ class Small:
         fused = fused_graphs(network)
         for each in (graphs, fused):
             if each:
-                each.prepare(PREPARED, MOST)
+                each.prepare(PREPARED, range(1, MOST + 1))
                 poison(model.device)
         return Engines(model, network, graphs, vocabulary, fused)
 

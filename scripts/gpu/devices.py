@@ -61,7 +61,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
     (expected,) = memory_by_device(found, [], POSITIONS)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    model = load(found, preset.path.parent, device).models["target"]
+    model = load(found, preset.path.parent, device).models["target"].transformers()
     with torch.inference_mode():
         ids = torch.arange(POSITIONS, device=device)[None] % 100
         cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from scripts.gpu.common import Engines, Small, generator
+from scripts.gpu.common import Engines, Small, decode, generator
 from specbench.decoding.drafting import roll
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.session import Session, Usage
@@ -138,8 +138,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
     begin = time.perf_counter()
     with ExitStack() as stack:
         if engine != "listed":
-            for place in ("specbench.decoding.speculation.verify", "specbench.methods.speculative_ensemble.verify"):
-                stack.enter_context(patch(place, verify_at_once))
+            stack.enter_context(patch("specbench.decoding.rejection.verify", verify_at_once))
         while n < draws and time.perf_counter() - begin < SECONDS:
             counts[tuple(decode(method, world.open(engine), sampler, limits).tokens)] += 1
             n += 1
@@ -150,7 +149,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
 
 def accepting_all_matches(world: World, draws: int) -> Verdict:
     """Run the same check on a deliberate mistake: every draft token is accepted."""
-    with patch("specbench.decoding.speculation.verify", _accept_all):
+    with patch("specbench.decoding.rejection.verify", _accept_all):
         return distribution_matches(world, "listed", "sd", draws, seed=9)
 
 

@@ -10,17 +10,18 @@ from statistics import median
 
 import torch
 
-from scripts.gpu.common import Engines, fused_graphs, record, say
+from scripts.gpu.common import Engines, decode, fused_graphs, record, say
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
 from specbench.analysis.run_metrics import seconds
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
 from specbench.machine.memory import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
+from specbench.models.loaded_model import GraphModel, LeanModel
 from specbench.models.resolve import ResolvedModel
 from specbench.runs.record import Record
 from specbench.verification.enumeration import TableModels
@@ -37,14 +38,16 @@ def forward(settings: Settings) -> list[Figure]:
     out = [Figure(what="copy bandwidth", models="–", engine="–", simulated="", value=bandwidth / 1e9, unit="GB/s")]
     pair, found, loaded = dummy_pair("llama-2", settings)
     for role in pair.models:
-        network = loaded.networks[role]
-        graphs = loaded.graphs.get(role) or Graphs(network, settings.device)
+        model = loaded.models[role]
+        assert isinstance(model, LeanModel)
+        network = model.network
+        graphs = model.graphs if isinstance(model, GraphModel) else Graphs(network, settings.device)
         say(f"{role}: preparing graphs")
         fused = fused_graphs(network)
         for each in (graphs, fused):
             if each:
-                each.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, BLOCK)
-        engines = Engines(loaded.models[role], network, graphs, loaded.vocabulary, fused)
+                each.prepare(max(settings.prompt + settings.tokens, LONG) + BLOCK, range(1, BLOCK + 1))
+        engines = Engines(model.model, network, graphs, loaded.vocabulary, fused)
         bench = _Bench(
             settings, engines, found[role], bandwidth, {"models": named(pair, settings)(role), "simulated": "dummy"}
         )

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
 
 from scripts.gpu import common as gpu
-from scripts.gpu.common import Small, generator
+from scripts.gpu.common import Small, decode, generator
 from scripts.gpu.exactness import METHODS, Verdict
 from specbench.decoding import sampling
 from specbench.decoding import verify as verify_module
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.verify import verify_at_once
@@ -91,7 +91,7 @@ def bfloat16_is_close(
     """
     whole, half = model(shape, "float32", device), model(shape, "bfloat16", device)
     graphs = Graphs(network_of(half), device, fused)
-    graphs.prepare(span, max(blocks))
+    graphs.prepare(span, range(1, max(blocks) + 1))
     prompt = [(7 * i) % VOCABULARY for i in range(span - max(blocks))]
     worst, eager, size = 0.0, 0.0, 1.0
     for n in blocks:
@@ -118,7 +118,7 @@ def int4_agrees(device: torch.device) -> Verdict:
         return f"not run: {' '.join(str(error).split())}", "", None
     network = network_of(quantized)
     graphs = Graphs(network, device)
-    graphs.prepare(SPANS[0], max(BLOCKS))
+    graphs.prepare(SPANS[0], range(1, max(BLOCKS) + 1))
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
     errors = []
     for n in BLOCKS:
@@ -132,7 +132,7 @@ def streams_agree(device: torch.device) -> Verdict:
     """Compare graphs of two models that replay concurrently on two streams with sequential replays."""
     both = [Graphs(network_of(model(HEADS[name], "float32", device)), device) for name in list(HEADS)[:2]]
     for graphs in both:
-        graphs.prepare(SPANS[0], 1)
+        graphs.prepare(SPANS[0], (1,))
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
     alone = [_after(CachedSession(GraphFeeder(graphs, VOCABULARY)), prompt, 1) for graphs in both]
     sessions = [CachedSession(GraphFeeder(graphs, VOCABULARY)) for graphs in both]

@@ -7,14 +7,14 @@ acceptance rates. Methods alternate by generation.
 import time
 from typing import Any, NamedTuple
 
-from scripts.gpu.common import generator, record, say, synchronise
+from scripts.gpu.common import decode, generator, record, say, synchronise
 from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named
 from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
 from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwards
 from specbench.analysis.run_metrics import seconds
 from specbench.analysis.speed import speedup
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
@@ -51,7 +51,7 @@ def against_transformers(settings: Settings) -> list[Figure]:
     """
     pair, found, loaded = dummy_pair("llama-2", settings)
     roles = tuple(pair.models)
-    loaded.prepare(settings.prompt + settings.tokens, GAMMA + 1)
+    loaded.prepare(settings.prompt + settings.tokens, range(1, GAMMA + 2))
     ar = Autoregressive(scorers=("target",), target=Last())
     sd = Speculative(proposer=DraftModel(model="draft", gamma=GAMMA), scorers=("target",), target=Last())
     real = loaded.only(roles)
@@ -141,7 +141,7 @@ def ensemble(settings: Settings) -> list[Figure]:
     """Time `we` and `we-se` with draft lengths of 1 on the shapes of llama-vicuna, T = 1, at each acceptance rate."""
     pair, found, loaded = dummy_pair("llama-vicuna", settings, "synthetic")
     roles = pair.ensemble
-    loaded.prepare(settings.prompt + settings.tokens, 1 + len(roles))
+    loaded.prepare(settings.prompt + settings.tokens, range(1, 2 + len(roles)))
     methods: dict[str, Method] = {
         "we": Autoregressive(scorers=roles, target=Mixture()),
         "we-se": SpeculativeEnsemble(models=roles, gamma=(1,) * len(roles), target=Mixture()),

@@ -7,14 +7,19 @@ A table holds the fields of the member and `name`. Errors are one line with the 
 """
 
 import dataclasses
+import hashlib
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterable
 from enum import StrEnum
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any, ClassVar, Self, TypeVar
 
 from specbench.errors import ConfigError, hint
@@ -164,3 +169,22 @@ def import_modules(package: str, path: Iterable[str]) -> None:
     """Import all modules of a package, in alphabetical order, so that the classes in them register themselves."""
     for module in sorted(iter_modules(path)):
         import_module(f"{package}.{module.name}")
+
+
+def imported_file(path: Path) -> ModuleType:
+    """Import a Python file, once per process, so that its classes register themselves. Raises ConfigError without it."""
+    if not path.is_file():
+        raise ConfigError("no such file")
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"specbench_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

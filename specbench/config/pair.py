@@ -122,10 +122,11 @@ class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
     Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `device`, or `devices` with `parallel`, are where the model runs (`Placement`), by default the
-    run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are then
-    random, or that may be in addition to the architecture's. By default such weights are an error. `chat_template` is the
-    name of a bundled chat template, or a Jinja file; it replaces the tokenizer's.
+    loaded. `engine` runs the model unless `--engine` names another; by default the fastest that can. `device`, or `devices`
+    with `parallel`, are where the model runs (`Placement`), by default the run's device. `allowed_keys` are patterns
+    (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random, or that may be in addition to the
+    architecture's. By default such weights are an error. `chat_template` is the name of a bundled chat template, or a Jinja
+    file; it replaces the tokenizer's.
     """
 
     path: str
@@ -133,6 +134,7 @@ class ModelSpec:
     dtype: Dtype = "auto"
     quantization: Quantization = ""
     chat_template: str = ""
+    engine: str = "auto"
     device: str = ""
     devices: tuple[int | str, ...] = ()
     parallel: Parallel = "none"

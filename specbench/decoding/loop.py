@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
 from specbench.decoding.checks import CheckedRounds, name_of
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.errors import PluginError, exits_as_errors
+
+Clock = Callable[[], float]  # seconds since an arbitrary time
 
 
 class OpenSessions(Sessions, Protocol):
@@ -83,29 +83,32 @@ class GenerationLimits:
         return any(s in text for s in self.stop)
 
 
-def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: GenerationLimits) -> Generation:
+def decode(
+    method: Method, models: OpenSessions, sampler: Sampler, limits: GenerationLimits, clock: Clock = time.perf_counter
+) -> Generation:
     """Run a method on one prompt until it finishes.
 
-    The clock runs only while the method computes a round; cutting, detokenizing and bookkeeping are not timed. Each
+    The clock is read around each round that the method computes; cutting, detokenizing and bookkeeping are not timed. Each
     model's first forward, including its encoder's, counts as prefill wherever it happens; everything else counts as
-    decoding. Raises PluginError if the method yields an invalid round, ends too early, or exits.
+    decoding. The caller enters `torch.inference_mode`. Raises PluginError if the method yields an invalid round, ends too
+    early, or exits.
     """
     stop = limits.criteria(len(models.ids))
-    out, clock, finish = Generation(), 0.0, ""
-    with torch.inference_mode(), exits_as_errors(f"{name_of(method)}: rounds()"):
+    out, seconds, finish = Generation(), 0.0, ""
+    with exits_as_errors(f"{name_of(method)}: rounds()"):
         rounds = CheckedRounds(method, method.rounds(models, sampler, stop), limits.vocabulary)
         while not finish:
-            begin = time.perf_counter()
+            begin = clock()
             try:
                 current = rounds.step()
             except StopIteration:
                 ended = f"rounds() ended after {len(out.tokens)} tokens, with room for more"
                 raise PluginError(f"{name_of(method)}: {ended}") from None
-            clock += time.perf_counter() - begin
+            seconds += clock() - begin
             rounds.require_valid(current)
             if not out.first_token_seconds:
                 untimed = sum(session.usage.excluded_seconds for session in models.sessions.values())
-                out.first_token_seconds = clock - untimed if current.at is None else current.at
+                out.first_token_seconds = seconds - untimed if current.at is None else current.at
             count = 0
             while not finish and count < len(current.tokens):
                 out.tokens.append(current.tokens[count])
@@ -115,10 +118,10 @@ def decode(method: Method, models: OpenSessions, sampler: Sampler, limits: Gener
     for session in models.sessions.values():
         session.finish()
     usages = [session.usage for session in models.sessions.values()]
-    clock -= sum(usage.excluded_seconds for usage in usages)
+    seconds -= sum(usage.excluded_seconds for usage in usages)
     out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
     out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
-    out.decode_seconds = clock - out.prefill_seconds
+    out.decode_seconds = seconds - out.prefill_seconds
     out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
     return out
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 import torch
 
 from specbench.config.construct import Named
+from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Concurrent, Counted, InstrumentedModel, Session, TrainedHead
@@ -74,11 +75,12 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True)
 class Verification:
-    """A test of drafts: the model that drafts, and the target over its scorers that the drafts are tested against."""
+    """A test of drafts: who drafts, the target over its scorers that drafts are tested against, and the rejection rule."""
 
     proposer: str
     scorers: tuple[str, ...]
     target: Target
+    rejection: Rejection = BY_TOKEN
 
 
 class Method(Named):
@@ -95,9 +97,9 @@ class Method(Named):
         """Return the roles of the models that the method needs."""
 
     @property
-    def max_block(self) -> int:
-        """The largest number of tokens in one forward, prompts excepted."""
-        return 1
+    def blocks(self) -> tuple[int, ...]:
+        """The numbers of tokens that a forward may have, ascending, prompts excepted."""
+        return (1,)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -146,8 +148,8 @@ class Method(Named):
         """The models that define the output's distribution, or all if it is unknown. Without them nothing is written."""
         if declared := self.declared_distribution():
             return declared[0]
-        tested = self.verification()
-        return tested[1] if tested else self.roles()
+        tests = self.verifications()
+        return tests[0].scorers if tests else self.roles()
 
     @property
     def combines_logits(self) -> bool:
@@ -155,14 +157,9 @@ class Method(Named):
         declared = self.declared_distribution()
         return declared is not None and declared[1].combines_logits
 
-    def verification(self) -> tuple[str, tuple[str, ...], Target] | None:
-        """Return the drafting role, and the scorers and target that test its drafts; None if no draft is tested."""
-        return None
-
-    def verifications(self) -> tuple["Verification", ...]:
+    def verifications(self) -> tuple[Verification, ...]:
         """Return all tests of drafts, the outermost first: a chain of models tests what drafts for its own drafts."""
-        outermost = self.verification()
-        return () if outermost is None else (Verification(*outermost),)
+        return ()
 
     def calibrated(self, pilot: "Pilot") -> "Method":
         """Return the method with the parameters set that depend on the models' output for the run's own prompts."""
@@ -177,10 +174,11 @@ Pilot = Callable[[Method], Iterable[list[Round]]]  # runs a method on every prom
 
 
 class Level(NamedTuple):
-    """A middle model of a chain, and the number of verified tokens that it collects before the next model tests them."""
+    """A middle model of a chain, its rejection rule, and how many tokens it collects before the next model tests them."""
 
     model: str
     threshold: int
+    rejection: Rejection | None = None
 
 
 class Proposer(Named):

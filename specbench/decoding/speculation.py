@@ -8,11 +8,11 @@ from torch import Tensor
 
 from specbench.decoding.checks import require_draft
 from specbench.decoding.method import Propose, StopCriteria
+from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
-from specbench.decoding.verify import tv, verify
 from specbench.errors import PluginError
 
 MILLION = 1_000_000
@@ -52,6 +52,7 @@ class Speculation:
     sampler: Sampler
     bonus: bool = False
     beyond: Sequence[Session] = ()
+    rejection: Rejection = BY_TOKEN
 
     def round(self, ids: list[int], stop: StopCriteria) -> VerifiedRound:
         """Compute one round after ids.
@@ -78,7 +79,7 @@ class Speculation:
             raise PluginError(
                 f"the proposer '{self.proposer}': Draft.probs must have {pi.shape[-1]} columns, one per token"
             )
-        out = verify(draft, pi, sampler, unread=with_distances(deferred, draft, pi))
+        out = self.rejection(draft, pi, sampler, unread=with_distances(deferred, draft, pi, self.rejection))
         tested = min(out.accepted + 1, k)
         made = Round(
             out.tokens,
@@ -95,15 +96,18 @@ class Speculation:
         return VerifiedRound(made, pi, after)
 
 
-def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor) -> Tensor | None:
-    """Return where a rule deferred (rows,), then TV in millionths between pi and what the k tokens were drawn from.
+def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor, rejection: Rejection = BY_TOKEN) -> Tensor | None:
+    """Return where a rule deferred (rows,), then the probabilities, in millionths, that each of the k tokens is rejected.
 
-    It is the probability that a token is rejected: delta TV(q, p) of SpecCascade's Lemma 3 for a token drawn from q, and
-    (1 - delta) TV(q, p) for a deferred bonus token, drawn from p. None without a rule.
+    Token by token, these are delta TV(q, p) of SpecCascade's Lemma 3 for a token drawn from q, and (1 - delta) TV(q, p) for a
+    deferred bonus token, drawn from p. None without a rule that defers.
     """
     if deferred is None or not draft.tokens:
         return deferred
-    return torch.cat([deferred, (tv(draft.probs, pi[: len(draft.tokens)]) * MILLION).long()])  # promoted to int64
+    distances = rejection.distance(draft.probs, pi[: len(draft.tokens)])  # (k,)
+    if distances is None:
+        return deferred
+    return torch.cat([deferred, (distances * MILLION).long()])  # promoted to int64
 
 
 def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Sequence[int] = ()) -> dict[str, float]:

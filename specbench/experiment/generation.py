@@ -3,7 +3,7 @@
 import hashlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -100,7 +100,8 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
             torch.cuda.reset_peak_memory_stats(device)
             torch.cuda.synchronize(device)
     load = OtherLoad()
-    out = decode(method, models, setting.sampler(record.seed, sample), limits)
+    with torch.inference_mode():
+        out = decode(method, models, setting.sampler(record.seed, sample), limits)
     other = load.seconds()
     record.other_cpu_seconds = None if other is None else rounded(other)
     _fill(record, out, models, pair.tokenizer)
@@ -128,12 +129,12 @@ def _gpus(pair: LoadedPair) -> list[torch.device]:
     return [device for device in pair.all_devices if device.type == "cuda"]
 
 
-def capture(pair: LoadedPair, length: int, block: int = 0) -> tuple[int, float]:
+def capture(pair: LoadedPair, length: int, blocks: Iterable[int] = ()) -> tuple[int, float]:
     """Capture missing CUDA graphs for sequences of `length` tokens, untimed. Returns their number and the seconds."""
-    if not pair.graphs:
+    if not pair.has_graphs:
         return 0, 0.0
     begin = time.perf_counter()
-    return pair.prepare(length, block), time.perf_counter() - begin
+    return pair.prepare(length, blocks), time.perf_counter() - begin
 
 
 def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Method:
@@ -144,7 +145,9 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
             try:
                 prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
                 sampler = setting.sampler(setting.decoding.seed, sample)
-                yield decode(method, setting.pair.open(prompt), sampler, setting.limits(method)).rounds
+                with torch.inference_mode():
+                    out = decode(method, setting.pair.open(prompt), sampler, setting.limits(method))
+                yield out.rounds
             except Exception as error:
                 if isinstance(error, AssertionError) and location_of(error) is None:
                     raise
@@ -227,7 +230,7 @@ def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[Traced
     try:
         (prompt,) = encode_firsts(pair.tokenizer, run.task, [sample], pair.window)
         method = calibrated(run.methods[label], setting, [sample])
-        pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.max_block)
+        pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.blocks)
         out = generate(method, record, setting, sample, [])
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from specbench.analysis.acceptance import acceptance_interval
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.analysis.run_metrics import complete, paired
@@ -208,7 +210,7 @@ def measure_acceptance(
     no token was tested.
     """
     base, head = drafting.proposer.base, EagleHead.read(folder)
-    pair.heads[NAME] = head.goes_with(pair.models[base].get_input_embeddings().weight)
+    pair.heads[NAME] = head.goes_with(pair.models[base].transformers().get_input_embeddings().weight)
     method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())
     counts = []
     texts = texts[:MOST_TEXTS]
@@ -217,7 +219,8 @@ def measure_acceptance(
             limits = limits_of(pair, text)
             limits = replace(limits, max_new_tokens=min(limits.max_new_tokens, MOST_TOKENS))
             sampler = sampler_of(pair, text, 0, drafting.temperature)
-            rounds = decode(method, pair.open(text.prompt), sampler, limits).rounds
+            with torch.inference_mode():
+                rounds = decode(method, pair.open(text.prompt), sampler, limits).rounds
             counts.append((sum(r.accepted for r in rounds), sum(r.tested for r in rounds), str(text.number)))
             advance()
     return acceptance_interval(counts)

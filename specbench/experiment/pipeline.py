@@ -134,7 +134,7 @@ def decode(plan: PairPlan, run: PlannedRun, lock: FolderLock, access: Access, ob
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     try:
         with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-            for _ in runner.decode_missing(run, plan.load(), recorder, check):
+            for _ in runner.decode_missing(run, plan.load(), recorder, check=check):
                 advance()
     except BaseException:
         if plan.ranks:  # they wait for this process

@@ -4,9 +4,10 @@ For `specbench profile`, forwards are also timed by the number of tokens that th
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import tomli_w
 import torch
@@ -136,32 +137,51 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
         raise ConfigError(f"task {run.spec.task.name}: {error}") from None
 
 
-def decode_missing(
-    run: PlannedRun, loaded: LoadedPair, recorder: RecordSink, check: Callable[[Record], None] | None = None
-) -> Iterator[Record]:
-    """Decode the missing generations of a run, and yield each record after it is written.
+class Trial(NamedTuple):
+    """One method on some prompts, one after another, in one repeat."""
 
-    `check` is called with each record before that, warm-ups included. Repeat r uses seed + r. The order of the methods
-    rotates from prompt to prompt, so that no method is always first.
+    method: str
+    repeat: int
+    samples: Sequence[Sample]
+
+
+def rotation(run: PlannedRun) -> Iterator[Trial]:
+    """Yield trials prompt by prompt. The order of the methods rotates, so that no method is always first."""
+    labels = list(run.spec.methods)
+    for repeat in range(run.spec.decoding.repeats):
+        for i, sample in enumerate(run.data.samples):
+            for label in labels[i % len(labels) :] + labels[: i % len(labels)]:
+                yield Trial(label, repeat, (sample,))
+
+
+def decode_missing(
+    run: PlannedRun,
+    loaded: LoadedPair,
+    recorder: RecordSink,
+    schedule: Callable[[PlannedRun], Iterable[Trial]] = rotation,
+    check: Callable[[Record], None] | None = None,
+) -> Iterator[Record]:
+    """Decode the missing generations of a run in the order of a schedule, and yield each record after it is written.
+
+    `check` is called with each record before that, warm-ups included. Repeat r uses seed + r.
     """
-    spec, data, labels = run.spec, run.data, list(run.spec.methods)
+    spec, data = run.spec, run.data
     conversations = Conversations(data, recorder)
     todo = [
-        (repeat, sample, label)
-        for repeat in range(spec.decoding.repeats)
-        for i, sample in enumerate(data.samples)
-        for label in labels[i % len(labels) :] + labels[: i % len(labels)]
-        if (label, sample.id, repeat) not in recorder.done
+        (trial.repeat, sample, trial.method)
+        for trial in schedule(run)
+        for sample in trial.samples
+        if (trial.method, sample.id, trial.repeat) not in recorder.done
     ]
     if not todo:
         return
     pair = run.pair_of(loaded)
     setting = Setting(pair, run.task, spec.decoding)
-    for graphs in pair.graphs.values():
-        graphs.forget_drafts()
+    for model in pair.models.values():
+        model.forget_drafts()
     firsts = [sample for sample in data.samples if not sample.after]
     pilots = [sample for sample in data.all_samples if not sample.after]
-    captured = capture(pair, _longest(setting, data), max(method.max_block for method in run.methods.values()))
+    captured = capture(pair, _longest(setting, data), {n for method in run.methods.values() for n in method.blocks})
     lacking = {label for _, _, label in todo}
     methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in lacking}
     baseline = run.methods[spec.baseline].declared_distribution()
@@ -285,7 +305,7 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float
     prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], window)
     models = pair.open(prompt)
     largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(models.ids))
-    pair.prepare(len(models.ids) + largest, largest)
+    pair.prepare(len(models.ids) + largest, range(1, largest + 1))
     session = models[role]
     session.score(models.ids, len(models.ids) - 1)
     for time in range(FORWARDS_OF_EACH_SIZE + 1):

@@ -213,7 +213,7 @@ def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
         except (EOFError, OSError):  # rank 0 has ended
             return
         try:
-            for _ in runner.decode_missing(run, pair, Replica(run.folder, set(done)), agree):
+            for _ in runner.decode_missing(run, pair, Replica(run.folder, set(done)), check=agree):
                 pass
         except Exception as error:
             pipe.send(RuntimeError(str(error)))

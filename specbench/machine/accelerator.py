@@ -80,7 +80,7 @@ ENGINES = {  # assumed
 
 def forward_seconds(machine: Accelerator, engine: str, bytes_: float, layers: int, fast: bool) -> float:
     """Return the seconds of a decoding forward that reads so many bytes, under the fast or the slow assumptions."""
-    speed = ENGINES[engine]
+    speed = ENGINES.get(engine, ENGINES["eager"])  # a plugin's engine is assumed to be as fast as eager
     bandwidth = machine.bandwidth_gb_s * 1e9 * (machine.copy_share or COPY_SHARE)
     return max(bytes_ / (bandwidth * speed.share[fast]), layers * speed.layer[fast]) + speed.forward[fast]
 

@@ -48,8 +48,8 @@ class OriginalBild(Method, name="bild"):
         return (self.large,)  # it continues alone where the small model cannot
 
     @property
-    def max_block(self) -> int:
-        return 1 + self.gamma
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(range(1, 2 + self.gamma))
 
     @property
     def draft_length(self) -> str:

@@ -9,6 +9,7 @@ import torch
 from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix, roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
+from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.speculation import Speculation
@@ -189,9 +190,11 @@ class Chain(Proposer, name="chain"):
     proposer: Proposer
     model: str
     threshold: int = 8
+    rejection: Rejection | None = None  # None: token by token
 
     def __post_init__(self) -> None:
         within("threshold", self.threshold, 1, math.inf)
+        object.__setattr__(self, "rejection", without_default(self.rejection))
 
     @property
     def role(self) -> str:
@@ -207,7 +210,7 @@ class Chain(Proposer, name="chain"):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        return (*self.proposer.levels, Level(self.model, self.threshold))
+        return (*self.proposer.levels, Level(self.model, self.threshold, self.rejection))
 
     @property
     def innermost(self) -> Proposer:
@@ -225,6 +228,7 @@ class Chain(Proposer, name="chain"):
             target=Last(),
             sampler=sampler,
             bonus=True,
+            rejection=self.rejection or BY_TOKEN,
         )
 
         def propose(ids: list[int], room: int) -> Draft:

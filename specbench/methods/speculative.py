@@ -7,11 +7,11 @@ from typing import Literal
 from torch import Tensor
 
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
+from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation, counters_of, drawn, with_distances
 from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
-from specbench.decoding.verify import verify
 from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]
@@ -39,16 +39,18 @@ class Speculative(Method, name="speculative"):
     scorers: tuple[str, ...]
     target: Target
     bonus: Bonus = "deferred"
+    rejection: Rejection | None = None  # None: token by token
 
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
+        object.__setattr__(self, "rejection", without_default(self.rejection))
 
     def roles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.proposer.roles(), *self.scorers)))
 
     @property
-    def max_block(self) -> int:
-        return 1 + self.proposer.longest
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(range(1, 2 + self.proposer.longest))
 
     @property
     def draft_length(self) -> str:
@@ -64,8 +66,8 @@ class Speculative(Method, name="speculative"):
 
     def theory(self) -> Theory | None:
         drafting, levels = self.proposer.innermost, self.proposer.levels
-        if drafting.fixed_length is None:
-            return None  # no formula covers drafts of varying length
+        if drafting.fixed_length is None or not all(test.rejection.independent for test in self.verifications()):
+            return None  # no formula covers drafts of varying length, or tests of whole drafts
         others = tuple(role for role in self.scorers if role != drafting.role)
         return Theory(
             formula="chain" if levels else "speculation",
@@ -76,16 +78,15 @@ class Speculative(Method, name="speculative"):
             drafter_scores=drafting.role in self.scorers,
         )
 
-    def verification(self) -> tuple[str, tuple[str, ...], Target]:
-        return self.proposer.role, self.scorers, self.target
-
     def verifications(self) -> tuple[Verification, ...]:
         levels = self.proposer.levels  # innermost first
         drafters = (self.proposer.innermost.role, *(level.model for level in levels))
         inner = [
-            Verification(drafter, (level.model,), Last()) for drafter, level in zip(drafters, levels, strict=False)
+            Verification(drafter, (level.model,), Last(), level.rejection or BY_TOKEN)
+            for drafter, level in zip(drafters, levels, strict=False)
         ]
-        return (Verification(*self.verification()), *reversed(inner))
+        outermost = Verification(self.proposer.role, self.scorers, self.target, self.rejection or BY_TOKEN)
+        return (outermost, *reversed(inner))
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
@@ -94,6 +95,7 @@ class Speculative(Method, name="speculative"):
         ids, drafter = list(models.ids), self.proposer.role
         others = [role for role in self.scorers if role != drafter]
         scorers = [models[role] for role in self.scorers]
+        rejection = self.rejection or BY_TOKEN
         is_known = drafter not in self.scorers  # whether pi after a draft is known without the drafter
         speculation = Speculation(
             proposer=drafter,
@@ -103,6 +105,7 @@ class Speculative(Method, name="speculative"):
             sampler=sampler,
             bonus=is_known and self.bonus != "none",
             beyond=[] if is_known or self.bonus == "none" else [models[role] for role in others],
+            rejection=rejection,
         )
 
         def pi() -> tuple[Tensor, Tensor | None]:
@@ -116,7 +119,7 @@ class Speculative(Method, name="speculative"):
                 if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # also read t, for the token after it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
-                out = verify(pending, target, sampler, unread=with_distances(deferred, pending, target))
+                out = rejection(pending, target, sampler, unread=with_distances(deferred, pending, target, rejection))
                 ids += out.tokens
                 rejected = () if out.accepted else tuple(pending.tokens)
                 pending, counters = None, counters_of(None, out.read[:1], out.read[1:])

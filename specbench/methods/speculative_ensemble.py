@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.decoding.method import Method, Round, Sessions, StopCriteria
+from specbench.decoding.method import Method, Round, Sessions, StopCriteria, Verification
+from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
-from specbench.decoding.verify import verify
 
 
 class Proposal(NamedTuple):
@@ -37,8 +37,10 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     models: tuple[str, ...]
     gamma: tuple[int, ...]
     target: Target
+    rejection: Rejection | None = None  # None: token by token
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rejection", without_default(self.rejection))
         self.target.check(len(self.models))
         if len(self.models) < 2:
             raise ValueError(f"models = {list(self.models)}: an ensemble needs at least two")
@@ -49,24 +51,26 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
         return self.models
 
     @property
-    def max_block(self) -> int:
-        return 1 + sum(self.gamma)
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(range(1, 2 + sum(self.gamma)))
 
     @property
     def draft_length(self) -> str:
         return ", ".join(map(str, self.gamma))
 
-    def theory(self) -> Theory:
+    def theory(self) -> Theory | None:
+        if not (self.rejection or BY_TOKEN).independent:
+            return None
         return Theory(formula="ensemble", models=self.models, gamma=self.gamma)
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
         return self.models, self.target
 
-    def verification(self) -> tuple[str, tuple[str, ...], Target]:
-        return self.models[0], self.models, self.target
+    def verifications(self) -> tuple[Verification, ...]:
+        return (Verification(self.models[0], self.models, self.target, self.rejection or BY_TOKEN),)
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
-        ids, n, drafted = list(models.ids), len(self.models), 0
+        ids, n, drafted, rejection = list(models.ids), len(self.models), 0, self.rejection or BY_TOKEN
         pending: deque[Proposal] = deque()  # B
         scored: list[deque[Tensor]] = [deque() for _ in range(n)]  # C_i: model i's logits (1, V), from B's head on
 
@@ -110,7 +114,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             heads = [pending.popleft() for _ in range(ready)]
             draft = Draft([head.token for head in heads], torch.cat([head.probs for head in heads]))
             logits = [torch.cat([rows.popleft() for _ in heads]) for rows in scored]  # n x (heads, V)
-            out = verify(draft, self.target(logits, sampler), sampler, unread=token)
+            out = rejection(draft, self.target(logits, sampler), sampler, unread=token)
             if probs is not None:
                 pending.append(Proposal(out.read[0], probs, self.models[i]))
                 drafted += 1

@@ -44,8 +44,8 @@ class Sprinter(Method, name="sprinter"):
         return self.draft, self.target
 
     @property
-    def max_block(self) -> int:
-        return 2 + self.max_run
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(range(1, 3 + self.max_run))
 
     @property
     def draft_length(self) -> str:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session, Usage
-from specbench.models.transformers_session import window_of
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,6 @@ class Reach:
     embedded: int
     entries: int
     window: int | None
-
-    @classmethod
-    def of(cls, role: str, model: PreTrainedModel) -> "Reach":
-        """Return the reach of a loaded model."""
-        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        return cls(role, embedding.num_embeddings, head.out_features, window_of(model))
 
     def covered(self, ids: Sequence[int]) -> int:
         """Return how many of ids, counted from the first, the model can read."""

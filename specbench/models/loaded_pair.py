@@ -6,20 +6,19 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network
-from specbench.models.feeding import Feeder
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
+from specbench.models.loaded_model import LoadedModel
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
-from specbench.models.transformers_session import EagerFeeder, InstrumentedSession
+from specbench.models.transformers_session import InstrumentedSession
 
 H = TypeVar("H", bound=TrainedHead)
 # Tokenizers that split this text alike are taken to be the same.
@@ -40,41 +39,30 @@ class LoadedPair:
     names a method. A model that only drafts cannot change them. Of several deciding models, the vocabulary has the tokens
     of any (of all, if their logits are combined), and the EOS ids are those of any.
 
-    `networks` holds the lean form of the models that are not run eagerly, `graphs` the CUDA graphs of those that have
-    them, and `synthetic` the distributions of those whose logits are synthetic.
+    `device` is the run's, where distributions and random numbers are. `synthetic` holds the distributions of the models whose
+    logits are synthetic.
     """
 
-    def __init__(
-        self,
-        models: dict[str, PreTrainedModel],
-        tokenizers: dict[str, PreTrainedTokenizerBase],
-        networks: dict[str, Network] | None = None,
-        graphs: dict[str, Graphs] | None = None,
-        simulated: bool = False,
-    ) -> None:
+    def __init__(self, models: Mapping[str, LoadedModel], device: torch.device, simulated: bool = False) -> None:
         """Raise ConfigError, naming both, if two roles' tokenizers differ.
 
         Models with random weights share one tokenizer.
         """
-        self.models, self._tokenizers = models, tokenizers
+        self.models, self.device, self.simulated = dict(models), device, simulated
         self.deciding: tuple[str, ...] = (list(models)[-1],)
         self._combines_logits = False
-        self.networks, self.graphs, self.simulated = networks or {}, graphs or {}, simulated
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Any] = {}  # of models that run concurrently on a GPU, by role
         self.synthetic: dict[str, SyntheticDistribution] = {}
         self.workers: Workers | None = None
-        self.packing_seconds = 0.0  # for storing matrices as the lean engine reads them
-        self.device: torch.device = next(iter(models.values())).device
-        self.devices: dict[str, torch.device] = {}  # of models that are elsewhere than the pair's device, by role
-        for role, other in tokenizers.items():
-            require_same_tokenizer(self.tokenizer, other, self.target, role)
+        for role, model in self.models.items():
+            require_same_tokenizer(self.tokenizer, model.tokenizer, self.target, role)
         rows = min(reach.entries for reach in self.reaches.values())
         if simulated and rows < len(self.tokenizer):
             raise ConfigError(
                 f"a dummy vocabulary of {rows} is too small for the prompts' {len(self.tokenizer)} tokens"
             )
-        self.encoder_decoder = models[self.target].config.is_encoder_decoder
+        self.encoder_decoder = models[self.target].start is not None
 
     @property
     def target(self) -> str:
@@ -83,12 +71,14 @@ class LoadedPair:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self._tokenizers[self.target]
+        return self.models[self.target].tokenizer
 
     @cached_property
     def reaches(self) -> dict[str, Reach]:
         """What each model can read and write."""
-        return {role: Reach.of(role, model) for role, model in self.models.items()}
+        return {
+            role: Reach(role, model.embedded, model.vocabulary, model.window) for role, model in self.models.items()
+        }
 
     @cached_property
     def vocabulary(self) -> int:
@@ -111,7 +101,7 @@ class LoadedPair:
         """The EOS ids of the deciding models; none of random weights. Raises ConfigError for an id outside a vocabulary."""
         if self.simulated:  # their vocabulary may be cut, and their outputs have a fixed length
             return frozenset()
-        return frozenset(i for role in self.deciding for i in eos_of(self.models[role], self.reaches[role]))
+        return frozenset(i for role in self.deciding for i in eos_of(role, self.models[role]))
 
     @property
     def window(self) -> int | None:
@@ -132,16 +122,25 @@ class LoadedPair:
                 f" {self.reaches[lacking[0]].entries} of {self.vocabulary} tokens; help: a method whose baseline does too"
             )
 
-    def set_devices(self, device: torch.device, devices: Mapping[str, torch.device]) -> None:
-        """Set the run's device, and those of the models."""
-        self.device = device
-        self.devices = {role: each for role, each in devices.items() if numbered(each) != numbered(device)}
+    def is_elsewhere(self, role: str) -> bool:
+        """Return whether a model is on another device than the run's."""
+        return numbered(self.models[role].device) != numbered(self.device)
+
+    @property
+    def packing_seconds(self) -> float:
+        """The seconds that storing matrices as the engines read them took."""
+        return sum({id(model): model.packing_seconds for model in self.models.values()}.values())
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether a model captures CUDA graphs."""
+        return any(model.has_graphs for model in self.models.values())
 
     @property
     def all_devices(self) -> set[torch.device]:
         """Every device that a model is on, and the run's."""
-        parts = {torch.device(part) for model in self.models.values() for part in _device_map(model) if part != "disk"}
-        return {numbered(each) for each in (self.device, *self.devices.values(), *parts)}
+        parts = {device for model in self.models.values() for device in model.devices}
+        return {numbered(each) for each in (self.device, *parts)}
 
     def only(
         self, roles: tuple[str, ...], spreads: Mapping[str, float] | None = None, decided_by: Method | None = None
@@ -151,13 +150,7 @@ class LoadedPair:
         With spreads, by role, their logits are synthetic. The models that decide are those of the method `decided_by`, the
         baseline of a run. Raises ConfigError if an EOS id is not one of their tokens.
         """
-        pair = LoadedPair(
-            {r: self.models[r] for r in roles},
-            {r: self._tokenizers[r] for r in roles},
-            {r: self.networks[r] for r in roles if r in self.networks},
-            {r: self.graphs[r] for r in roles if r in self.graphs},
-            self.simulated,
-        )
+        pair = LoadedPair({role: self.models[role] for role in roles}, self.device, self.simulated)
         if decided_by:
             pair.deciding = decided_by.deciding
             pair._combines_logits = decided_by.combines_logits
@@ -166,20 +159,16 @@ class LoadedPair:
             pair.synthetic = {role: SyntheticDistribution(rows, i, spreads[role]) for i, role in enumerate(roles)}
         _ = pair.eos  # raises for ids outside the vocabulary
         pair.workers, pair.heads, pair.streams = self.workers, self.heads, self.streams
-        pair.set_devices(self.device, {role: device for role, device in self.devices.items() if role in roles})
         return pair
 
-    def prepare(self, length: int, max_block: int = 0) -> int:
+    def prepare(self, length: int, blocks: Iterable[int] = ()) -> int:
         """Capture missing graphs. Returns how many were captured.
 
-        They are for sequences of up to `length` tokens and forwards of up to `max_block`.
+        They are for sequences of up to `length` tokens and forwards of so many.
         """
         of_heads = [head.graphs for head in self.heads.values() if isinstance(head, EagleHead) and head.graphs]
-        of_models = {id(graphs): (role, graphs) for role, graphs in self.graphs.items()}  # roles may share one
-        captured = 0
-        for role, graphs in of_models.values():
-            with on(graphs.device):
-                captured += graphs.prepare(min(length, self.reaches[role].window or length), max_block)
+        models = {id(model): model for model in self.models.values()}  # roles may share one
+        captured = sum(model.prepare(length, blocks) for model in models.values())
         for graphs in of_heads:
             with on(graphs.device):
                 captured += graphs.prepare(length)
@@ -189,7 +178,7 @@ class LoadedPair:
         """Return the CUDA stream on which a model runs concurrently with others."""
         if role not in self.streams:
             cuda: Any = torch.cuda
-            self.streams[role] = cuda.Stream(self.devices.get(role, self.device))
+            self.streams[role] = cuda.Stream(self.models[role].device)
         return self.streams[role]
 
     def open(self, prompt: list[int]) -> "Models":
@@ -200,20 +189,13 @@ class LoadedPair:
 
     def session(self, role: str, source: list[int] | None) -> Session:
         """Return a fresh session of one model; `source` is what an encoder reads."""
-        model, network, reach = self.models[role], self.networks.get(role), self.reaches[role]
+        model, reach = self.models[role], self.reaches[role]
         size = min(reach.entries, self.vocabulary)
-        feeder: Feeder
-        if network is None:
-            feeder = EagerFeeder(model, size, source, self.devices.get(role, self.device))
-        elif role in self.graphs:
-            feeder = GraphFeeder(self.graphs[role], size)
-        else:
-            feeder = LeanFeeder(network, size, source)
-        session: Session = CachedSession(feeder)
+        session: Session = CachedSession(model.feeder(size, source))
         if size < self.vocabulary or self._is_limited(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
-        if role in self.devices:
-            session = MovedSession(session, self.devices[role], self.device)
+        if self.is_elsewhere(role):
+            session = MovedSession(session, model.device, self.device)
         return (
             SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
         )
@@ -224,11 +206,6 @@ class LoadedPair:
         return is_short or reach.embedded < max(self.vocabulary, len(self.tokenizer))
 
 
-def _device_map(model: PreTrainedModel) -> set[Any]:
-    """Return the devices that accelerate has put a model's layers on; empty for a model on one device."""
-    return set((getattr(model, "hf_device_map", None) or {}).values())
-
-
 class Models:
     """The sessions of one prompt, opened on first use. `ids` holds the token ids that the sequence starts with."""
 
@@ -236,7 +213,9 @@ class Models:
         self._pair, self._prompt = pair, prompt
         self.sessions: dict[str, Any] = {}  # Session, InstrumentedSession or Concurrent
         if pair.encoder_decoder:
-            self.ids: list[int] = [pair.models[pair.target].config.decoder_start_token_id]
+            start = pair.models[pair.target].start
+            assert start is not None
+            self.ids: list[int] = [start]
         else:
             self.ids = list(prompt)
 
@@ -269,7 +248,7 @@ class Models:
         """Return the transformers model of a role. Raises ValueError if its logits are synthetic."""
         if role in self._pair.synthetic:
             raise ValueError("transformers' own decoding cannot use synthetic logits")
-        instrumented = self.sessions[role] = InstrumentedSession(self._pair.models[role], self._prompt)
+        instrumented = self.sessions[role] = InstrumentedSession(self._pair.models[role].transformers(), self._prompt)
         return instrumented
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
@@ -277,7 +256,7 @@ class Models:
         pair, source = self._pair, self._prompt if self._pair.encoder_decoder else None
         if pair.synthetic:
             raise ValueError("models that run in parallel cannot use synthetic logits")
-        if {pair.devices.get(role, pair.device).type for role in roles} != {pair.device.type}:
+        if {pair.models[role].device.type for role in roles} != {pair.device.type}:
             raise ValueError("models that run in parallel must all be on GPUs, or all on the CPU")
         opened: list[Concurrent]
         if pair.device.type == "cuda":
@@ -292,21 +271,15 @@ class Models:
         return opened
 
 
-def eos_of(model: PreTrainedModel, reach: Reach) -> frozenset[int]:
-    """Return the EOS ids with which transformers' `generate` ends a model's output; empty if it has none.
-
-    Raises ConfigError for an id that the model cannot write.
-    """
-    config = model.generation_config or model.config
-    eos = config.eos_token_id
-    ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
-    for id_ in sorted(ids):
-        if not 0 <= id_ < reach.entries:
+def eos_of(role: str, model: LoadedModel) -> frozenset[int]:
+    """Return the EOS ids with which a model ends an output. Raises ConfigError for an id that it cannot write."""
+    for id_ in sorted(model.eos):
+        if not 0 <= id_ < model.vocabulary:
             raise ConfigError(
-                f"model '{reach.role}': {model.config.name_or_path} has the EOS id {id_}, and {reach.entries} tokens;"
+                f"model '{role}': {model.name} has the EOS id {id_}, and {model.vocabulary} tokens;"
                 " help: correct eos_token_id in its generation_config.json"
             )
-    return ids
+    return model.eos
 
 
 def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:

@@ -14,15 +14,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from specbench.config.construct import Table
 from specbench.config.model_files import ChatTemplate, chat_template
-from specbench.config.pair import ModelSpec, Pair, Parallel, folder
+from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
-from specbench.models.engine import can_fuse, unsupported
+from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, stored_by, torchao
-from specbench.models.sizes import ModelSize, shape_of, size_of
-from specbench.runs.run_spec import ModelSource, Shape
+from specbench.models.sizes import Architecture, ModelSize
+from specbench.runs.run_spec import ModelSource
 
 CONFIG_FILE = "config.json"  # of every model that Transformers saves
 
@@ -32,7 +32,7 @@ class ResolvedModel:
     """A model as described by its config: source, commit or checksum, dtype and engine."""
 
     spec: ModelSpec
-    config: PreTrainedConfig
+    architecture: Architecture
     dtype: str
     engine: str = "eager"
     weights: str = "real"
@@ -44,12 +44,12 @@ class ResolvedModel:
     @cached_property
     def size(self) -> ModelSize:
         """The sizes of the model by its config alone."""
-        return size_of(self.config, self.dtype, self.spec.quantization)
+        return self.architecture.size(self.dtype, self.spec.quantization)
 
-    @cached_property
-    def shape(self) -> Shape:
-        """The shape of the model: its layers, hidden size and heads."""
-        return shape_of(self.config)
+    @property
+    def config(self) -> PreTrainedConfig:
+        """transformers' config, for engines and heads that need it."""
+        return self.architecture.config
 
     @cached_property
     def source(self) -> ModelSource:
@@ -69,7 +69,7 @@ class ResolvedModel:
             parameters=self.size.parameters,
             forward_bytes=float(self.size.forward_bytes),
             position_bytes=float(self.size.position_bytes),
-            shape=self.shape,
+            shape=self.architecture.shape,
         )
 
     def copy_of(self, role: str) -> str:
@@ -145,7 +145,7 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution
     """Return the models of these roles. Raises MissingAsset, with advice, if one is not here and cannot be fetched."""
     with _errors_about_folders(pair, roles, base):
         models = {role: _resolve_model(role, pair, base, on) for role in roles}
-    if len({model.config.is_encoder_decoder for model in models.values()}) > 1:
+    if len({model.architecture.encoder_decoder for model in models.values()}) > 1:
         raise ConfigError("a pair cannot mix encoder-decoder and decoder-only models: " + ", ".join(map(str, roles)))
     return models
 
@@ -205,14 +205,18 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
         checksum = local_checksum(local) if local else ""
+    architecture = Architecture(config)
+    choice = spec.engine if on.engine == "auto" else on.engine
     try:
-        engine = engine_of(on.engine, config, device, spec.quantization, spec.placement.parallel)
+        engine = engine_of(choice, spec, architecture, device)
     except ValueError as error:
-        raise ConfigError(f"--engine {on.engine}: model '{role}': {error}") from None
+        raise ConfigError(f"--engine {choice}: model '{role}': {error}") from None
     if spec.quantization:
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
-    model = ResolvedModel(spec, config, dtype, engine, pair.weights, commit, checksum, template, local is not None)
+    model = ResolvedModel(
+        spec, architecture, dtype, engine, pair.weights, commit, checksum, template, local is not None
+    )
     _require_model(role, model)
     return model
 
@@ -225,11 +229,11 @@ def _require_model(role: str, model: ResolvedModel) -> None:
         is_recurrent = False
     if is_recurrent:
         raise ConfigError(
-            f"model '{role}': {model.spec.path} is a {model.config.model_type} model, and its recurrent states cannot go back"
-            " to an earlier token, as after a rejected draft; docs/engines.md lists what is supported"
+            f"model '{role}': {model.spec.path} is a {model.architecture.family} model, and its recurrent states cannot go"
+            " back to an earlier token, as after a rejected draft; docs/engines.md lists what is supported"
         )
     try:
-        smallest = min(vars(model.shape).values())
+        smallest = min(vars(model.architecture.shape).values())
         if (
             smallest >= 1 and model.size.parameters and model.weights == "dummy"
         ):  # else loading the weights checks the sizes
@@ -240,7 +244,9 @@ def _require_model(role: str, model: ResolvedModel) -> None:
         why = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {why}") from None
     if smallest < 1:
-        raise ConfigError(f"model '{role}': the config of {model.spec.path} describes no model: {model.shape}")
+        raise ConfigError(
+            f"model '{role}': the config of {model.spec.path} describes no model: {model.architecture.shape}"
+        )
 
 
 def _try_forward(config: PreTrainedConfig) -> None:
@@ -249,39 +255,6 @@ def _try_forward(config: PreTrainedConfig) -> None:
         ids = torch.zeros(1, 2, dtype=torch.long)
         model = class_of(config).from_config(config)
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
-
-
-def engine_of(
-    choice: str, config: PreTrainedConfig, device: torch.device, quantization: str = "", parallel: Parallel = "none"
-) -> str:
-    """Return the engine of a model: eager, lean, graph or compiled.
-
-    eager runs transformers' modules, lean ours, graph ours as CUDA graphs, and compiled these with fused layers.
-
-    `auto` is the fastest one available for this architecture and device, except that nf4 gets no graph: whether
-    torchao's unpacking can be captured is not known. A model that is split over devices runs eagerly. Raises ValueError if a
-    requested engine cannot be used.
-    """
-    if choice == "eager" or (choice == "auto" and parallel != "none"):
-        return "eager"
-    if parallel != "none":
-        raise ValueError(
-            f'{choice} runs a model on one device, and it has parallel = "{parallel}"; help: --engine eager'
-        )
-    why = unsupported(config)
-    if choice == "auto":
-        graphs = device.type == "cuda" and not config.is_encoder_decoder and quantization != "nf4"
-        return "eager" if why else "graph" if graphs else "lean"
-    if choice in ("graph", "compiled") and not why:
-        if choice == "compiled" and not can_fuse(config):
-            why = f"torch.compile is not used for {config.model_type}; help: --engine graph"
-        elif device.type != "cuda":
-            why = "CUDA graphs need a CUDA device; help: --engine lean, or auto"
-        elif config.is_encoder_decoder:
-            why = "no graphs of encoder-decoder models"
-    if why:
-        raise ValueError(why)
-    return choice
 
 
 def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, elsewhere: bool) -> None:

@@ -211,7 +211,10 @@ def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sam
         for role in {test.proposer, *test.scorers}
     }
     pi = test.target([values[role] for role in test.scorers], sampler)
-    return float(torch.minimum(pi, sampler.probs(values[test.proposer])).sum(-1).mean())
+    accepted = test.rejection.expected(sampler.probs(values[test.proposer]), pi)  # (contexts,)
+    if accepted is None:
+        raise ConfigError(f"the rejection rule '{test.rejection.name}' has no acceptance rate that could be calibrated")
+    return float(accepted.mean())
 
 
 def context_hash(before: int, token: int) -> int:

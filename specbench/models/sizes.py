@@ -1,7 +1,7 @@
-"""The sizes of a model from its config: parameters, bytes of weights and cache, and the sizes of its layers."""
+"""A model apart from its weights: its architecture, and its sizes: parameters, bytes of weights and cache, layers."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from transformers import PreTrainedConfig
@@ -49,6 +49,33 @@ class ModelSize:
     def cache_bytes(self, positions: int) -> int:
         """Return the size of the cache of a sequence. An encoder-decoder model also holds positions of the prompt."""
         return self.position_bytes * (min(positions, self.context) if self.context else positions)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model is, apart from its weights, by the config of its folder or hub id."""
+
+    config: PreTrainedConfig
+
+    @property
+    def family(self) -> str:
+        """The model type, such as `llama`."""
+        name: str = self.config.model_type
+        return name
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether an encoder reads the prompt."""
+        return bool(self.config.is_encoder_decoder)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Its layers, hidden size and heads."""
+        return shape_of(self.config)
+
+    def size(self, dtype: str, quantization: str = "") -> ModelSize:
+        """Return its sizes at a precision."""
+        return size_of(self.config, dtype, quantization)
 
 
 def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> ModelSize:

@@ -278,7 +278,7 @@ def seconds_per_token(
         return per_token / predict(lambda i, _: costs[i], per_token)
     each = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(seconds.values())
     declared = method.declared_distribution()
-    if method.max_block == 1 and declared and declared[0] == method.roles():
+    if method.blocks == (1,) and declared and declared[0] == method.roles():
         return max(each) if method.concurrent else sum(each)
     return min(each) if rates is FAST else sum(each)
 
@@ -293,7 +293,7 @@ def _adaptive(method: Method) -> Theory | None:
     return Theory(
         formula="chain" if levels else "speculation",
         models=(proposer, *(level.model for level in levels), *(role for role in scorers if role != proposer)),
-        gamma=(min(ASSUMED_DRAFTS, max(method.max_block - 1, 1)),),
+        gamma=(min(ASSUMED_DRAFTS, max(*method.blocks, 2) - 1),),
         thresholds=tuple(level.threshold for level in levels),
         bonus="exact",
         drafter_scores=proposer in scorers,

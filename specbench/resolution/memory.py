@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.machine.accelerator import GIB
+from specbench.models.engines import engine_named
 from specbench.models.resolve import ResolvedModel
 
 FIRST = "cuda:0"  # the run's device on a machine with GPUs
 CONTEXT = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
 GRAPHS = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
-WITH_GRAPHS = ("graph", "compiled")
 BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
 
 
@@ -77,7 +77,7 @@ def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) 
     """Yield the parts of a model. One without a placement is on every device of `default`."""
     placement, weights = model.spec.placement, model.size.resident_bytes
     if placement.parallel == "none":
-        graphs = GRAPHS if model.engine in WITH_GRAPHS else 0
+        graphs = GRAPHS if engine_named(model.engine).has_graphs else 0
         for device in placement.devices or default:
             device = FIRST if device == "cuda" else device
             yield _Part(device, role, weights + _copies(model, device), cache, graphs)

@@ -1,13 +1,12 @@
-"""Plugins: targets, stop rules, methods, proposers and tasks outside the package, in a Python file or module.
+"""Plugins: targets, stop and rejection rules, methods, proposers, tasks and engines in a Python file or module of the user.
 
-A plugin defines subclasses of Target, Stop, Method, Proposer or Task with a `name`, and importing it registers them. Each
-also gets a preset with its name. A TOML file can configure it further.
+A plugin defines subclasses of Target, Stop, Rejection, Method, Proposer, Task or Engine with a `name`, and importing it
+registers them. All but rejection rules and engines also get a preset with their name. A TOML file can configure it further.
 """
 
 import dataclasses
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 import traceback
@@ -16,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import presets
-from specbench.config.construct import Named
+from specbench.config.construct import Named, imported_file
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
+from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, PluginError, Terminated
 from specbench.methods.stopping import Stop
 
-FAMILIES: tuple[type[Named], ...] = (Target, Stop, Method, Proposer, Task)
 DRAFT = {"name": "model", "model": "draft"}
+ENGINES = "specbench.models.engines"
+
+
+def plugin_classes() -> tuple[type[Named], ...]:
+    """Return the classes that plugins define subclasses of: Engine only if it was imported, which takes seconds."""
+    engines: tuple[type[Named], ...] = (sys.modules[ENGINES].Engine,) if ENGINES in sys.modules else ()
+    return (Target, Stop, Rejection, Method, Proposer, Task, *engines)
 
 
 def load(where: str) -> tuple[str, str]:
@@ -33,11 +39,11 @@ def load(where: str) -> tuple[str, str]:
     `where` is a path to a .py file, or the name of an importable module. Raises ConfigError if it cannot be imported,
     defines nothing, or uses an existing name.
     """
-    before = {family: dict(family.members) for family in FAMILIES}
+    before = {family: dict(family.members) for family in plugin_classes()}
     bundled = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
     path = Path(where).expanduser()
     try:
-        module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
+        module = imported_file(path) if where.endswith(".py") else importlib.import_module(where)
     except ConfigError as error:
         raise ConfigError(f"plugin {where}: {error}") from None
     except (KeyboardInterrupt, Terminated):
@@ -50,21 +56,22 @@ def load(where: str) -> tuple[str, str]:
     source = Path(str(module.__file__))
     _SOURCES.add(str(source))
     count = 0
-    for family in FAMILIES:
+    for family in plugin_classes():
+        earlier_members = before.get(family, {})
         for name, member in family.members.items():
             is_ours = member.__module__.startswith("specbench.")  # the plugin only imports it
-            if before[family].get(name) is member or is_ours:
+            if earlier_members.get(name) is member or is_ours:
                 continue
             kind, table = _preset(family, name, member)
-            earlier = before[family].get(name)
+            earlier = earlier_members.get(name)
             if (earlier and earlier.__module__ not in _LOADED) or name in bundled.get(kind, ()):
-                family.members.update(before[family])
+                family.members.update(earlier_members)
                 raise ConfigError(f"plugin {where}: a {family.__name__.lower()} or a {kind} '{name}' already exists")
             count += 1
             if table:
                 presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))
     if not count and module.__name__ not in _LOADED:
-        raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in FAMILIES)} with a name")
+        raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in plugin_classes())} with a name")
     _LOADED.add(module.__name__)
     return source.name, hashlib.sha256(source.read_bytes()).hexdigest()
 
@@ -72,12 +79,12 @@ def load(where: str) -> tuple[str, str]:
 def register(member: type[Named]) -> tuple[str, str]:
     """Add a preset for a class that the running program defines; returns its file's name and the SHA-256 of its source.
 
-    Raises ConfigError for a class that is none of FAMILIES or has no name, and for a preset that there is already.
+    Raises ConfigError for a class that is none of `plugin_classes` or has no name, and for a preset that there is already.
     """
-    family = next((family for family in FAMILIES if issubclass(member, family)), None)
+    family = next((family for family in plugin_classes() if issubclass(member, family)), None)
     name = member.__dict__.get("name")
     if family is None or name is None:
-        families = ", ".join(family.__name__ for family in FAMILIES)
+        families = ", ".join(family.__name__ for family in plugin_classes())
         raise ConfigError(f"{member.__name__}: register takes a subclass of {families} with a name")
     kind, table = _preset(family, name, member)
     if kind in ("method", "task") and name in set(presets.names(kind)) - presets.added(kind):
@@ -101,26 +108,8 @@ def location_of(error: BaseException) -> str | None:
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
 
 
-def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise ConfigError("no such file")
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"specbench_plugin_{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the table of a class's preset.
+    """Return the kind and the table of a class's preset; an empty table for one without a preset.
 
     Targets, stop rules and proposers become part of speculative decoding. Methods and tasks keep their defaults. A proposer
     that has parameters without a default has no preset.
@@ -137,6 +126,8 @@ def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dic
         return "method", {**named, "baseline": "ar"}
     if family is Task:
         return "task", {"name": name}
+    if family is not Proposer:
+        return "", {}
     required = (
         [field for field in dataclasses.fields(member) if _is_required(field)]
         if dataclasses.is_dataclass(member)

@@ -41,7 +41,8 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns
         if rollout.answers == Answers.reference:
             written = text.rest[: rollout.steps]
             if not written:
-                return {"state": torch.empty(0, pair.models[rollout.draft].config.hidden_size), "label": torch.empty(0)}
+                width = pair.models[rollout.draft].transformers().config.hidden_size
+                return {"state": torch.empty(0, width), "label": torch.empty(0)}
         else:
             written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
         read, start = ids + written[:-1], len(ids) - 1

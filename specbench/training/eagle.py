@@ -244,7 +244,7 @@ class _Fit:
             raise ConfigError(
                 "too few texts have an answer after the prompt; use a task or --data with answers, or a larger --limit"
             )
-        model = pair.models[base]
+        model = pair.models[base].transformers()
         self.head = EagleHead.of(model.config).to(pair.device)
         embedding: Any = model.get_input_embeddings()
         self.head.goes_with(embedding.weight.float())

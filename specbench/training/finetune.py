@@ -54,7 +54,7 @@ def finetune(job: Finetuning, observer: Observer) -> Table:
     from transformers.trainer_utils import get_last_checkpoint
 
     recipe = construct(FinetuneRecipe, job.recipe, "recipe")
-    model = job.loaded.models[job.role].float().requires_grad_(True)
+    model = job.loaded.models[job.role].transformers().float().requires_grad_(True)
     examples = _Examples(job.loaded, model, recipe.most)
     splits: dict[str, list[Text]] = {"train": [], "validation": [], "test": []}
     for text in job.texts.texts:

@@ -197,7 +197,7 @@ class Writing:
 
     def _generated(self, pair: LoadedPair, texts: Sequence[Text], new: int) -> list[list[int]]:
         """Return `new` tokens after each prompt; those after an end-of-sequence token are padding."""
-        model: PreTrainedModel = pair.models[self.role]
+        model: PreTrainedModel = pair.models[self.role].transformers()
         width, device, pad = max(len(text.prompt) for text in texts), model.device, min(pair.eos, default=0)
         ids = torch.tensor([[pad] * (width - len(text.prompt)) + text.prompt for text in texts])  # (b, n)
         mask = torch.tensor([[0] * (width - len(text.prompt)) + [1] * len(text.prompt) for text in texts])  # (b, n)

@@ -107,7 +107,7 @@ class Training:
         rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
         collected, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
         rows = sprinter.balanced(collected, seed)
-        embedding = self.loaded.models[base].get_input_embeddings().weight.detach()
+        embedding = self.loaded.models[base].transformers().get_input_embeddings().weight.detach()
         shared = sprinter.Fitting(embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0)
         thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
         every = tuple(dict.fromkeys((*sprinter.SHOWN, features))) if self.settings.compare else (features,)
@@ -172,7 +172,7 @@ class Training:
         missing = shards.missing(shards.folder_of(self.rows_folder, self._collection(settings)), self.texts.texts)
         window = self.loaded.window_of(self.loaded.models).length or most
         size = tokens_of(missing, min(most, window), generated) * token_bytes(
-            self.loaded.models[base].config.hidden_size
+            self.loaded.models[base].transformers().config.hidden_size
         )
         if missing:
             self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.rows_folder))

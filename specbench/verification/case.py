@@ -57,7 +57,8 @@ def generate_outputs(
         models = pair.open(prompt)
         limits = GenerationLimits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
-        out = decode(method, models, sampler, limits)
+        with torch.inference_mode():
+            out = decode(method, models, sampler, limits)
         yield Output(prompt, models.ids, out.tokens, out.rounds)
 
 
@@ -151,9 +152,7 @@ def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tupl
 
 def no_first_tests(method: Method) -> str:
     """Return why acceptance cannot be checked."""
-    drafting = method.verification()
-    return (
-        "nothing is drafted"
-        if drafting is None
-        else f"'{drafting[0]}' drafts, and no model of the pair computes its distribution"
-    )
+    tests = method.verifications()
+    if not tests:
+        return "nothing is drafted"
+    return f"'{tests[0].proposer}' drafts, and no model of the pair computes its distribution"

@@ -238,10 +238,10 @@ def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> li
     declared = method.declared_distribution()
     assert declared is not None
     scorers, target = declared
-    if method.max_block == 1:
+    if method.blocks == (1,):
         return []
     plain, roles = Autoregressive(scorers=scorers, target=target), method.roles()
-    length = min(method.max_block - 1, LONGEST) + 1
+    length = min(max(method.blocks) - 1, LONGEST) + 1
     worlds = [tables(roles, 2, heads=heads)]
     return [_compared(method, plain, worlds, name, length, first=1) for name in SETTINGS if name != TOP_K]
 

@@ -98,7 +98,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
             resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
             Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
         )  # fmt: skip
-        loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.max_block)
+        loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.blocks)
         with observer.progress(f"verify {resolved.label} on {pair_preset.name}", outputs(case)) as advance:
             try:
                 verdict = verify(case, resolved.label, baseline, advance)

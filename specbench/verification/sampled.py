@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specbench.decoding.loop import OpenSessions
 from specbench.decoding.method import Method
+from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
@@ -238,10 +239,14 @@ class SampledStatistics:
             for group, part in GROUPS.items():
                 if len(x[part]):
                     self.tests[group].setdefault(name, MartingaleTest()).add(g[part], pi[part], x[part])
+        tests = self._case.method.verifications()
+        rule = tests[0].rejection if tests else BY_TOKEN
         for position, role, accepted in first_tested_tokens(output, roles):
-            self._accepted.append(accepted)
-            self._expected.append(float(torch.minimum(probs[role][position], pi[position]).sum()))
-        for drafted in tested_tokens(output, roles):
+            expected = rule.expected(probs[role][position], pi[position])
+            if expected is not None:
+                self._accepted.append(accepted)
+                self._expected.append(float(expected))
+        for drafted in tested_tokens(output, roles) if rule.independent else ():
             q, p = (float(rows[drafted.position, drafted.token]) for rows in (probs[drafted.role], pi))
             if q > 0.0:  # else only rounding has drawn it
                 self.by_token.add(drafted.draft_position, min(p / q, 1.0), drafted.accepted)
@@ -278,10 +283,10 @@ def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
 def control_of(case: Case) -> tuple[str, Method, float]:
     """Return a control that does not follow the declared distribution: its name, method and temperature."""
     method, (scorers, target) = case.method, case.declared
-    drafting, proposer = method.verification(), getattr(method, "proposer", None)
+    tests, proposer = method.verifications(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
         proposer = proposer.proposer
-    drafter = proposer.role if proposer else drafting[0] if drafting else ""
+    drafter = proposer.role if proposer else tests[0].proposer if tests else ""
     is_distinct = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
     if is_distinct and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature

@@ -17,15 +17,13 @@ from specbench.analysis.theory import (
     speculative_ensemble,
 )
 from specbench.config.presets import preset
-from specbench.decoding import speculation as speculation_module
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import StopCriteria
+from specbench.decoding.rejection import Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Usage
 from specbench.decoding.targets import Diff, Opt, Target
 from specbench.decoding.verify import Verified, tv
-from specbench.methods import speculative as speculative_module
-from specbench.methods import speculative_ensemble as ensemble_module
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
@@ -86,7 +84,7 @@ def test_certain_acceptance_has_a_limit():
 class Coin(Target, name="test-coin"):
     """A vocabulary of owners: model i always draws token i, and the last token belongs to none.
 
-    The distribution has all its mass on that token. `verify` is replaced and ignores it; an exact bonus is drawn from it.
+    The distribution has all its mass on that token. The rejection rule ignores it; an exact bonus is drawn from it.
     """
 
     def __init__(self, a: list[float]) -> None:
@@ -118,19 +116,18 @@ class Fixed:
         return 10**9
 
 
-def synthetic_acceptance(a, monkeypatch, *modules, seed=3):
-    """`verify` that keeps a proposal at its owner's rate; the owner is the token, and n belongs to none."""
-    rng = random.Random(seed)
+class AtOwnersRate(Rejection, name="test-at-owners-rate"):
+    """Accepts a proposal at its owner's rate; the owner is the token, and n belongs to none."""
 
-    def verify(draft, pi, sampler, unread=None):
-        read = [] if unread is None else unread.tolist()
+    def __init__(self, a, seed=3):
+        self.a, self.chance = a, random.Random(seed)
+
+    def __call__(self, draft, pi, sampler, unread=None):
+        read, n = [] if unread is None else unread.tolist(), len(self.a)
         for i, owner in enumerate(draft.tokens):
-            if rng.random() >= a[owner]:
-                return Verified([*draft.tokens[:i], len(a)], i, read)
-        return Verified([*draft.tokens, *[len(a)] * (len(pi) - len(draft.tokens))], len(draft.tokens), read)
-
-    for module in modules:
-        monkeypatch.setattr(module, "verify", verify)
+            if self.chance.random() >= self.a[owner]:
+                return Verified([*draft.tokens[:i], n], i, read)
+        return Verified([*draft.tokens, *[n] * (len(pi) - len(draft.tokens))], len(draft.tokens), read)
 
 
 def cycles(method, a, tokens):
@@ -156,11 +153,10 @@ GRID = [(a, gamma) for gamma in [(1, 1), (5, 1), (2, 3)] for a in [(0.5, 0.9), (
 
 
 @pytest.mark.parametrize(("a", "gamma"), GRID)
-def test_speculative_ensembles_cost_what_is_predicted(a, gamma, monkeypatch):
+def test_speculative_ensembles_cost_what_is_predicted(a, gamma):
     """Measured cycles are within 2 % of the exact long-run speedup, for every c and two costs of a block."""
-    synthetic_acceptance(a, monkeypatch, ensemble_module)
     n, tokens = len(a), 8_000
-    method = SpeculativeEnsemble(models=tuple("abc"[:n]), gamma=gamma, target=Coin(a))
+    method = SpeculativeEnsemble(models=tuple("abc"[:n]), gamma=gamma, target=Coin(a), rejection=AtOwnersRate(a))
     counted = cycles(method, a, tokens)
     for c in COSTS:
         for more in (0.0, 0.1):
@@ -200,11 +196,13 @@ def test_the_long_run_speedup_is_the_closed_form_and_not_theorem_36():
 
 @pytest.mark.parametrize("bonus", ["deferred", "exact", "none", "paper"])
 @pytest.mark.parametrize(("a", "gamma"), [((0.5, 0.9), 1), ((0.8, 0.4), 3), ((0.95, 0.7), 5)])
-def test_cascades_cost_what_is_predicted(a, gamma, bonus, monkeypatch):
+def test_cascades_cost_what_is_predicted(a, gamma, bonus):
     """Every bonus mode, where the drafting model is a scorer: measured cycles within 2 % of the formula."""
-    synthetic_acceptance(a, monkeypatch, speculation_module, speculative_module)
     tokens = 8_000
-    method = Speculative(proposer=DraftModel(model="a", gamma=gamma), scorers=("a", "b"), target=Coin(a), bonus=bonus)
+    method = Speculative(
+        proposer=DraftModel(model="a", gamma=gamma), scorers=("a", "b"), target=Coin(a), bonus=bonus,
+        rejection=AtOwnersRate(a),
+    )  # fmt: skip
     counted = cycles(method, a, tokens)
     for c in COSTS:
 

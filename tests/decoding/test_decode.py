@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from specbench.decoding.loop import Generation, GenerationLimits, decode
+from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
@@ -17,7 +17,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.token_cascade import TokenCascade
 from specbench.verification.enumeration import TableModels
-from tests.fixtures.worlds import open_models, random_model, table_world
+from tests.fixtures.worlds import decode, open_models, random_model, table_world
 
 EOS = 99
 
@@ -26,13 +26,13 @@ class Blocks(Method, name="test-blocks"):
     """Commits given blocks: accepted tokens and a last one, the replacement or bonus."""
 
     def __init__(self, blocks: list[list[int]]) -> None:
-        self.blocks = blocks
+        self.committed = blocks
 
     def roles(self) -> tuple[str, ...]:
         return ()
 
     def rounds(self, models, sampler, stop: StopCriteria):
-        for block in self.blocks:
+        for block in self.committed:
             k = len(block) - 1
             yield Round(block, drafted=k, tested=k, accepted=k, proposers=("a",) * k)
 

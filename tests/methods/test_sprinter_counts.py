@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
 from specbench.verification.enumeration import generate, tables
-from tests.fixtures.worlds import open_models, random_model
+from tests.fixtures.worlds import decode, open_models, random_model
 
 
 class Coin(Verifier):

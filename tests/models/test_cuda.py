@@ -14,7 +14,7 @@ from scripts.gpu import common as gpu
 from scripts.gpu import graphs as gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config.options import Access, Options, Request
-from specbench.decoding.loop import Generation, GenerationLimits, decode
+from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
@@ -27,6 +27,7 @@ from specbench.runs.locking import locked
 from specbench.runs.record import Record
 from specbench.verification.enumeration import TableModels
 from tests.fixtures.simulated_cuda import Graph, OnDevice, SimulatedCuda, Stream
+from tests.fixtures.worlds import decode
 
 CUDA = torch.device("cuda")
 GREEDY_ONLY = ("bild",)
@@ -194,9 +195,11 @@ def test_released_models_and_graphs_are_freed(device, tmp_path):
     plan = plan_of(["sd", "eagle"], "graph", tmp_path, limit=1, max_new_tokens=8, temperature=1.0)
     run(plan, device)
     loaded = plan.load()
-    left = [weakref.ref(each) for each in (*loaded.models.values(), *loaded.graphs.values(), *loaded.heads.values())]
+    graphs = [model.graphs for model in loaded.models.values()]
+    networks = [model.transformers() for model in loaded.models.values()]
+    left = [weakref.ref(each) for each in (*networks, *graphs, *loaded.heads.values())]
     assert len(device.live) > 0
-    del loaded
+    del loaded, graphs, networks
     plan.release()
     assert [each() for each in left if each() is not None] == []
     assert len(device.live) == 0
@@ -207,7 +210,8 @@ def test_each_model_captures_on_a_stream_and_into_a_pool_of_its_own(device, tmp_
     run(plan, device)
     loaded = plan.load()
     head = next(each for each in loaded.heads.values() if isinstance(each, EagleHead))
-    own = {id(graphs): captured_by(graphs, device) for graphs in (*loaded.graphs.values(), head.graphs)}
+    graphs_of_models = [model.graphs for model in loaded.models.values()]
+    own = {id(graphs): captured_by(graphs, device) for graphs in (*graphs_of_models, head.graphs)}
     assert all(len(each) == 1 for each in own.values()), "one stream and one pool for a model"
     assert len(set.union(*own.values())) == len(own) > 2
     assert id(Stream.default_capture()) not in {stream for each in own.values() for stream, _ in each}
@@ -256,7 +260,7 @@ def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
     """What transformers compiles has no hooks: they would be compiled with it."""
     loaded = plan_of(["sd"], "eager", tmp_path, limit=1).load()
-    model, seen = loaded.models["target"], []
+    model, seen = loaded.models["target"].transformers(), []
 
     def compiled(call, **_):
         def called(*args, **kwargs):

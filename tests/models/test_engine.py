@@ -5,10 +5,11 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig
+from transformers import AutoConfig, BitsAndBytesConfig, GPTJConfig, PreTrainedConfig
 
+from specbench.config.pair import ModelSpec
 from specbench.decoding.drafting import roll
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
@@ -18,7 +19,9 @@ from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
+from specbench.models.checkpoints import load_tokenizer
 from specbench.models.engine import (
     GraphFeeder,
     Graphs,
@@ -32,12 +35,14 @@ from specbench.models.engine import (
 )
 from specbench.models.engine.fusing import PLAIN, Elementwise
 from specbench.models.engine.network import RMSNorm
+from specbench.models.engines import engine_of
 from specbench.models.feeding import Output
+from specbench.models.loaded_model import TransformersModel
 from specbench.models.loaded_pair import LoadedPair, Models
-from specbench.models.resolve import engine_of
 from specbench.models.simulated import SyntheticDistribution
+from specbench.models.sizes import Architecture
 from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
-from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model
+from tests.fixtures.worlds import ENGINES, FAMILIES, decode, open_models, open_session, random_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 GREEDY = Sampler(temperature=0.0)
@@ -119,8 +124,7 @@ def test_verification_with_one_read_has_the_same_distribution():
 def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
-        monkeypatch.setattr("specbench.decoding.speculation.verify", verify_at_once)
-        monkeypatch.setattr("specbench.methods.speculative_ensemble.verify", verify_at_once)
+        monkeypatch.setattr("specbench.decoding.rejection.verify", verify_at_once)
     session = _Blind if at_once else CachedSession
 
     def models() -> TableModels:
@@ -132,8 +136,8 @@ def test_both_paths_follow_the_target(method, at_once, monkeypatch):
             [1],
         )
 
-    target = method.verification()[2]
-    scorers = method.verification()[1]
+    (test,) = method.verifications()
+    target, scorers = test.target, test.scorers
     assert (
         distance(
             joint_distribution(method, models(), 3),
@@ -149,7 +153,7 @@ class _Blind(CachedSession):
 
 def test_graphs_belong_to_one_session_at_a_time():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(32, max_block=2)
+    graphs.prepare(32, range(1, 3))
     old, new = CachedSession(GraphFeeder(graphs, 40)), CachedSession(GraphFeeder(graphs, 40))
     new.score(PROMPT, 0)
     with pytest.raises(AssertionError, match="another session owns"):
@@ -158,17 +162,21 @@ def test_graphs_belong_to_one_session_at_a_time():
 
 def test_a_graph_that_is_too_short_or_too_narrow_is_not_used():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(300, max_block=2)
+    graphs.prepare(300, range(1, 3))
     assert graphs.find(2, 512) is not None
     assert graphs.find(3, 10) is None
     assert graphs.find(1, 513) is None
+
+
+def chosen(engine: str, config: PreTrainedConfig, device: torch.device) -> str:
+    return engine_of(engine, ModelSpec(path="x"), Architecture(config), device)
 
 
 @pytest.mark.parametrize(("wish", "device", "expected"), [
     ("auto", CPU, "lean"), ("eager", CPU, "eager"), ("lean", CUDA, "lean"), ("auto", CUDA, "graph"), ("graph", CUDA, "graph"),
 ])  # fmt: skip
 def test_the_engine_is_chosen_by_architecture_and_device(wish, device, expected):
-    assert engine_of(wish, FAMILIES["llama"](), device) == expected
+    assert chosen(wish, FAMILIES["llama"](), device) == expected
 
 
 def test_unsupported_architectures_are_reported():
@@ -185,12 +193,12 @@ def test_unsupported_architectures_are_reported():
         (GPTJConfig(), "GPTJ"),
     ):
         assert word in unsupported(config)
-        assert engine_of("auto", config, CPU) == "eager"
+        assert chosen("auto", config, CPU) == "eager"
         with pytest.raises(ValueError, match=word):
-            engine_of("lean", config, CPU)
+            chosen("lean", config, CPU)
     with pytest.raises(ValueError, match="CUDA"):
-        engine_of("graph", FAMILIES["llama"](), CPU)
-    assert engine_of("auto", FAMILIES["t5"](), CUDA) == "lean"
+        chosen("graph", FAMILIES["llama"](), CPU)
+    assert chosen("auto", FAMILIES["t5"](), CUDA) == "lean"
     assert unsupported(AutoConfig.for_model("llama")) == ""
 
 
@@ -198,12 +206,11 @@ def test_unsupported_architectures_are_reported():
 
 
 def peers(family: str = "llama") -> Models:
-    models = {"draft": random_model(family, 1), "target": random_model(family, 2)}
-    pair = LoadedPair.__new__(LoadedPair)
-    pair.models, pair.networks, pair.graphs, pair.synthetic, pair.vocabulary = models, {}, {}, {}, 40
-    pair.device, pair.devices, pair.deciding, pair._tokenizers = CPU, {}, ("target",), {"target": range(40)}
-    pair.encoder_decoder = models["target"].config.is_encoder_decoder
-    return Models(pair, PROMPT)
+    tokenizer = load_tokenizer("target", str(simulated.TOKENIZERS[family == "t5"]))
+    models = {
+        role: TransformersModel(random_model(family, i), tokenizer) for i, role in enumerate(("draft", "target"), 1)
+    }
+    return Models(LoadedPair(models, CPU), PROMPT)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
@@ -266,7 +273,7 @@ def test_transformers_methods_sample_from_the_target():
 
 def test_transformers_methods_leave_the_models_unchanged():
     models = peers()
-    target, draft = (models._pair.models[role] for role in ("target", "draft"))
+    target, draft = (models._pair.models[role].transformers() for role in ("target", "draft"))
     before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
     state = torch.random.get_rng_state()
     list(Assisted(draft="draft", model="target", gamma=2).rounds(models, GREEDY, StopCriteria(frozenset(), 12)))
@@ -286,13 +293,13 @@ def test_graphs_that_a_sequence_outgrew_are_not_used_again():
     model = random_model("llama", 1)
     model.config.max_position_embeddings = 1024
     graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
-    graphs.prepare(200, max_block=4)
+    graphs.prepare(200, range(1, 5))
     long = [i % 40 for i in range(300)]
     CachedSession(GraphFeeder(graphs, 40)).score(long, 299)  # the cache grows, and moves
     session, oracle = CachedSession(GraphFeeder(graphs, 40)), open_session(model)
     for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
-    graphs.prepare(200, max_block=4)
+    graphs.prepare(200, range(1, 5))
     assert graphs.find(1, 100) is not None, "prepared again, they are there again"
 
 
@@ -316,7 +323,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     monkeypatch.setattr(cache, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
-    graphs.prepare(300, max_block=3)
+    graphs.prepare(300, range(1, 4))
     assert {span for _, span in graphs._graphs} == {512}, "one graph serves every length"
     compiled, plain = CachedSession(GraphFeeder(graphs, 40)), CachedSession(LeanFeeder(network, 40))
     long = [i % 40 for i in range(260)]
@@ -333,7 +340,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     masks = []
     monkeypatch.setattr(cache, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
-    graphs.prepare(512, max_block=2)
+    graphs.prepare(512, range(1, 3))
     for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
         session = CachedSession(GraphFeeder(graphs, 40))
         session.score([1] * (length - 1), length - 2)
@@ -358,12 +365,12 @@ def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, que
 @pytest.mark.parametrize(("family", "why"), [("llama", "need a CUDA device"), ("gpt2", "not used for gpt2")])
 def test_the_compiled_engine_reports_why_it_cannot_run(family, why):
     with pytest.raises(ValueError, match=why):
-        engine_of("compiled", random_model(family, 1).config, CPU)
+        chosen("compiled", random_model(family, 1).config, CPU)
 
 
 def test_a_sample_after_one_with_nan_is_correct():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
-    graphs.prepare(64, max_block=2)
+    graphs.prepare(64, range(1, 3))
     oracle = open_session(random_model("llama", 1))
     CachedSession(GraphFeeder(graphs, 40)).score(PROMPT, 0)  # and never finished
     with torch.inference_mode():
@@ -378,7 +385,7 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     model.config.max_position_embeddings = 1024
     network = network_of(copy.deepcopy(model))
     graphs = Graphs(network, CPU)
-    graphs.prepare(400, max_block=2)
+    graphs.prepare(400, range(1, 3))
     assert {span for _, span in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
         assert graph._tables[0].data_ptr() == network.layers.ropes[0].until(0)[0].data_ptr(), (
@@ -410,9 +417,9 @@ def test_tensors_that_a_longer_cache_replaces_are_tables(family, monkeypatch):
     monkeypatch.setitem(FAMILIES, family, partial(small_config, family, vocabulary=40, positions=1024))
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU)
-    graphs.prepare(64, max_block=2)
+    graphs.prepare(64, range(1, 3))
     before, tables = tensors_of(network, set()), {id(table) for table in network.tables()}
-    graphs.prepare(600, max_block=2)
+    graphs.prepare(600, range(1, 3))
     after = {id(tensor) for tensor in tensors_of(network, set())}
     replaced = {id(tensor) for tensor in before} - after
     assert len(before) > 4 and replaced <= tables

@@ -43,7 +43,7 @@ class Place:
         self.models = {"draft": {"path": "one"}, "target": {"path": "two"}}
         pair = construct(Pair, {"models": self.models}, "pair.toml")
         self.found = resolve_models(pair, ("draft", "target"), base, Execution(CPU))
-        self.model = LlamaForCausalLM.from_pretrained(base / "one")
+        self.model = load(self.found, base, CPU).models["draft"]
 
     def heads(self, kind: str):
         heads = {"mine": {"path": "head", "base": "draft", "kind": kind}}
@@ -112,7 +112,7 @@ def test_a_head_uses_the_embedding_of_its_base(place):
 
 
 def embedding(pair: LoadedPair) -> torch.Tensor:
-    return pair.models["draft"].get_input_embeddings().weight
+    return pair.models["draft"].transformers().get_input_embeddings().weight
 
 
 @pytest.mark.parametrize("kind", STATED)

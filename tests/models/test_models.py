@@ -188,6 +188,8 @@ def test_t5_keeps_its_wo_layers_in_float32_under_float16(tmp_path):
     """T5's feed-forward output overflows in float16; transformers keeps these layers in float32 on loading."""
     model_folder(tmp_path / "t5", family="t5")
     pair = construct(Pair, {"models": {"target": {"path": "t5", "dtype": "float16"}}}, "pair.toml")
-    model = load(resolve_models(pair, ("target",), tmp_path, Execution(CPU)), tmp_path, CPU).models["target"]
+    model = (
+        load(resolve_models(pair, ("target",), tmp_path, Execution(CPU)), tmp_path, CPU).models["target"].transformers()
+    )
     kept = {name.split(".")[-2]: p.dtype for name, p in model.named_parameters() if "DenseReluDense" in name}
     assert kept == {"wi": torch.float16, "wo": torch.float32}

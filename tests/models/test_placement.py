@@ -19,6 +19,7 @@ from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import tensor_parallel
+from specbench.models.engines import engine_of
 from specbench.models.loader import load
 from specbench.models.placed import MovedSession, loading_settings, numbered
 from specbench.models.resolve import (
@@ -26,9 +27,9 @@ from specbench.models.resolve import (
     assuming,
     device_of,
     device_of_model,
-    engine_of,
     resolve_models,
 )  # fmt: skip
+from specbench.models.sizes import Architecture
 from specbench.resolution import selection
 from specbench.resolution.memory import layer_split, memory_by_device
 from specbench.runs.record import Record
@@ -98,10 +99,11 @@ def test_a_device_that_is_not_here_is_missing(tmp_path):
 
 
 def test_only_eager_splits_a_model(tmp_path):
-    config = AutoConfig.for_model("llama")
-    assert engine_of("auto", config, CPU, parallel="layers") == "eager"
+    llama = Architecture(AutoConfig.for_model("llama"))
+    in_layers, split = (ModelSpec(path="x", devices=(0, 1), parallel=kind) for kind in ("layers", "tensor"))
+    assert engine_of("auto", in_layers, llama, CPU) == "eager"
     with pytest.raises(ValueError, match="help: --engine eager"):
-        engine_of("lean", config, CPU, parallel="tensor")
+        engine_of("lean", split, llama, CPU)
 
 
 def test_a_model_in_layers_over_two_memories_decodes_the_same_tokens(tmp_path):
@@ -122,7 +124,7 @@ def test_the_layers_are_where_the_placement_says():
     preset, pair = selection.read_pair("tiny", Options(overrides=overrides))
     found = resolve_models(pair, ("draft", "target"), preset.path.parent, Execution(CPU))
     loaded = load(found, preset.path.parent, CPU)
-    assert set(loaded.models["target"].hf_device_map.values()) == {"cpu", "disk"}
+    assert set(loaded.models["target"].model.hf_device_map.values()) == {"cpu", "disk"}
     assert found["draft"].engine == "lean" and found["target"].engine == "eager"
     assert loaded.all_devices == {CPU}
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from specbench.config.construct import construct
-from specbench.config.pair import PACKAGE, Pair
+from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.presets import preset
 from specbench.data.synthetic import gsm8k
 from specbench.decoding.verify import tv
@@ -21,6 +21,8 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder
+from specbench.models.engines import engine_of
+from specbench.models.loaded_model import LeanModel
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.products import FULL_BLOCK
@@ -34,7 +36,8 @@ from specbench.models.quantization import (
     quantize,
     quantized,
 )
-from specbench.models.resolve import Execution, engine_of, resolve_models
+from specbench.models.resolve import Execution, resolve_models
+from specbench.models.sizes import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
 CPU = torch.device("cpu")
@@ -149,12 +152,14 @@ def test_every_engine_computes_the_same_logits_with_quantized_weights_after_trun
 def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     """On a GPU the kernels are recorded and replayed; on a CPU the static forward runs without capture."""
     place = torch.device(device)
-    network = load(
-        resolve_models(tiny(kind), (kind,), Path(), Execution(place, "bfloat16", "lean")), Path(), place
-    ).networks[kind]
+    network = (
+        load(resolve_models(tiny(kind), (kind,), Path(), Execution(place, "bfloat16", "lean")), Path(), place)
+        .models[kind]
+        .network
+    )
     assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
     graphs = Graphs(network, place)
-    graphs.prepare(64, max_block=3)
+    graphs.prepare(64, range(1, 4))
     lean, graph = CachedSession(LeanFeeder(network, 1024)), CachedSession(GraphFeeder(graphs, 1024))
     ids = list(range(5, 30))
     for each in (ids, [*ids, 7], [*ids, 7, 2, 9], [*ids[:20], 4]):
@@ -169,7 +174,8 @@ def test_quantized_copies_of_the_bundled_target_are_close_to_it_on_every_engine(
     Int4 .006, int8 .0004, nf4 .005 on 40 of them, where this was written.
     """
     lean, eager = brought(tiny("", *KINDS)), brought(tiny("", *KINDS), "eager")
-    assert set(lean.networks) == {"full", *KINDS} and not eager.networks
+    assert all(isinstance(model, LeanModel) for model in lean.models.values())
+    assert not any(isinstance(model, LeanModel) for model in eager.models.values())
     apart: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for ids in prompts(lean):
         full = lean.session("full", None).score(ids, 0).softmax(-1)
@@ -198,12 +204,12 @@ def test_a_quantized_copy_of_a_source_is_another_model_of_as_many_parameters():
     assert len(set(identities)) == 3 and identities[1] == identities[2]
     assert len({each.size.parameters for each in found.values()}) == 1
     loaded = load(found, Path(), CPU)
-    assert loaded.models["int4"] is loaded.models["same"] and loaded.networks["int4"] is loaded.networks["same"]
+    assert loaded.models["int4"] is loaded.models["same"]
     assert len({id(model) for model in loaded.models.values()}) == 3
-    plain = [m for m in loaded.models["full"].modules() if isinstance(m, nn.Linear)]
+    plain = [m for m in loaded.models["full"].model.modules() if isinstance(m, nn.Linear)]
     assert len(plain) == 7 * 7 + 1, "the original keeps its matrices"
-    kept = [m for m in loaded.models["int4"].modules() if isinstance(m, nn.Linear)]
-    assert kept == [loaded.models["int4"].get_output_embeddings()], "the head is not quantized"
+    kept = [m for m in loaded.models["int4"].model.modules() if isinstance(m, nn.Linear)]
+    assert kept == [loaded.models["int4"].model.get_output_embeddings()], "the head is not quantized"
 
 
 @needs_torchao
@@ -231,8 +237,8 @@ def test_a_polybasic_pair_runs_on_dummy_weights(name):
     models = {role: spec | {"config": small | {"num_key_value_heads": 2}} for role, spec in table["models"].items()}
     pair = construct(Pair, table | {"weights": "dummy", "models": models}, name)
     loaded = brought(pair, roles=("middle", "target"))
-    assert not any(isinstance(m, QuantizedLinear) for m in loaded.models["target"].modules())
-    assert sum(isinstance(m, Tiles) for m in loaded.models["middle"].modules()) == 7
+    assert not any(isinstance(m, QuantizedLinear) for m in loaded.models["target"].model.modules())
+    assert sum(isinstance(m, Tiles) for m in loaded.models["middle"].model.modules()) == 7
     assert loaded.session("middle", None).score([1, 2, 3], 2).isfinite().all()
 
 
@@ -288,7 +294,8 @@ def test_graphs_are_chosen_only_for_models_that_can_be_captured():
 
     Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
     """
-    config, cuda = simulated.architecture("lmsys/vicuna-7b-v1.3", {}), torch.device("cuda")
-    assert [engine_of("auto", config, cuda, kind) for kind in ("", *KINDS)] == ["graph", "graph", "graph", "lean"]
-    assert engine_of("graph", config, cuda, "nf4") == "graph"
-    assert engine_of("auto", config, CPU, "int4") == "lean"
+    vicuna, cuda = Architecture(simulated.architecture("lmsys/vicuna-7b-v1.3", {})), torch.device("cuda")
+    plain, *copies = (ModelSpec(path="x", quantization=kind) for kind in ("", *KINDS))
+    assert [engine_of("auto", spec, vicuna, cuda) for spec in (plain, *copies)] == ["graph", "graph", "graph", "lean"]
+    assert engine_of("graph", ModelSpec(path="x", quantization="nf4"), vicuna, cuda) == "graph"
+    assert engine_of("auto", ModelSpec(path="x", quantization="int4"), vicuna, CPU) == "lean"

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from specbench.decoding.loop import GenerationLimits, decode
+from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture
@@ -30,6 +30,7 @@ from specbench.models.simulated import (
     random_model,
 )
 from specbench.verification.enumeration import TableModels, TableSession, distance, generate, joint_distribution
+from tests.fixtures.worlds import decode
 
 CPU = torch.device("cpu")
 SD = Speculative(proposer=DraftModel(model="draft", gamma=4), scorers=("target",), target=Last())
@@ -107,7 +108,8 @@ def test_every_level_of_a_chain_has_its_own_rate(temperature):
 
 @pytest.mark.parametrize("method", [SD, ensemble(Contrastive(mu=0.3), (1, 2))], ids=str)
 def test_distributions_are_exact_with_synthetic_logits(method):
-    _, scorers, target = method.verification()
+    (test, *_) = method.verifications()
+    scorers, target = test.scorers, test.target
     exact = joint_distribution(Autoregressive(scorers=scorers, target=target), world(2.0, vocabulary=3), 3)
     assert distance(joint_distribution(method, world(2.0, vocabulary=3), 3), exact) < 1e-6  # float32 logits
     assert distance(joint_distribution(method, world(0.5, vocabulary=3), 3), exact) > 1e-3, "the spread matters"
@@ -162,9 +164,8 @@ def test_time_of_the_synthetic_logits_is_not_measured(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     models = TableModels({"target": SyntheticSession(SlowSession(50, 0), SlowLaw(50, 0, 1.0), CPU)}, vocabulary=50)
-    out = decode(
-        Autoregressive(scorers=("target",), target=Last()), models, Sampler(), GenerationLimits(frozenset(), 12)
-    )
+    ar, limits = Autoregressive(scorers=("target",), target=Last()), GenerationLimits(frozenset(), 12)
+    out = decode(ar, models, Sampler(), limits, clock=time.perf_counter)
     assert models["target"].usage.excluded_seconds == 12 * 20.0
     assert out.first_token_seconds == 1.0
     assert out.prefill_seconds + out.decode_seconds == 12.0

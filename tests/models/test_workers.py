@@ -19,7 +19,7 @@ def both():
     preset, pair = read_pair("tiny", Options())
     found = resolve_models(pair, ("draft",), preset.path.parent, Execution(device_of("cpu"), "float32", "lean"))
     loaded = load(found, preset.path.parent, device_of("cpu"))
-    workers = Workers(partial(open_alone, found, preset.path.parent))
+    workers = Workers(partial(open_alone, found, preset.path.parent, []))
     return lambda size=loaded.vocabulary: workers.open(loaded.reaches, size, None)[0], loaded
 
 

@@ -23,6 +23,7 @@ from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import ResolvedModel
+from specbench.models.sizes import Architecture
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task
@@ -37,7 +38,7 @@ def specs_of(methods: list[str], pair_name: str, task_name: str, options: Option
     options = replace(options, overrides=(*options.overrides, ("pair.weights", "dummy")))
     preset, pair = read_pair(pair_name, options)
     models = {
-        role: ResolvedModel(pair.models[role], CONFIG, "float32", weights="dummy")
+        role: ResolvedModel(pair.models[role], Architecture(CONFIG), "float32", weights="dummy")
         for role in Methods(tuple(methods), pair, options).roles
     }
     heads = resolve_heads(pair, Methods(tuple(methods), pair, options).heads, preset.path.parent)

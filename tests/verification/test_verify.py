@@ -13,7 +13,7 @@ import torch
 from specbench import tasks as tasks  # registers them
 from specbench.config.options import Options
 from specbench.data.prompting import encode
-from specbench.decoding import speculation
+from specbench.decoding import rejection
 from specbench.decoding import verify as verify_module
 from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
@@ -21,7 +21,7 @@ from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.verify import Verified, verify
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
-from specbench.models import loaded_pair
+from specbench.models import loaded_model
 from specbench.models import loader as models
 from specbench.models.engine import LeanFeeder
 from specbench.models.heads.resolve import resolve_heads
@@ -123,7 +123,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     An entry is a stale token's, or lost.
     """
 
-    monkeypatch.setattr(loaded_pair, "LeanFeeder", stale(LeanFeeder, kept))
+    monkeypatch.setattr(loaded_model, "LeanFeeder", stale(LeanFeeder, kept))
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
         verdict.outcome == VerdictKind.differs
@@ -180,7 +180,7 @@ def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
         rest = verify(Draft(draft.tokens[1:], draft.probs[1:]), pi[1:], sampler) if len(pi) > 1 else Verified([], 0)
         return Verified([draft.tokens[0], *rest.tokens], 1 + rest.accepted)
 
-    monkeypatch.setattr(speculation, "verify", credulous)
+    monkeypatch.setattr(rejection, "verify", credulous)
     found = failures(tiny.verdict("sd", **ENOUGH))
     assert {"greedy tokens", "greedy acceptance", "first tokens", "later tokens", "acceptance"} <= found
 
@@ -193,12 +193,12 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 
         def feed(self, feed, rows):
             feed = feed._replace(start=feed.start - self.missed)
-            if self.network is tiny.loaded.networks["draft"] and feed.start and len(feed.tokens) == 2:
+            if self.network is tiny.loaded.models["draft"].network and feed.start and len(feed.tokens) == 2:
                 self.missed += 1
                 feed = feed._replace(tokens=feed.tokens[1:])
             return super().feed(feed, rows)
 
-    monkeypatch.setattr(loaded_pair, "LeanFeeder", Forgetful)
+    monkeypatch.setattr(loaded_model, "LeanFeeder", Forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 

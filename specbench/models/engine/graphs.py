@@ -6,7 +6,7 @@ starts.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
@@ -172,7 +172,7 @@ class Graphs:
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
         self._storage: Tensor | None = None  # the tensor that the graphs were captured on
-        self._max_block = 0
+        self._blocks: set[int] = set()
         self._graphs: dict[tuple[int, int], CapturedForward] = {}
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
         self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
@@ -192,14 +192,14 @@ class Graphs:
         """Mark the cache as finite."""
         self._is_clean = True
 
-    def prepare(self, length: int, max_block: int = 0) -> int:
+    def prepare(self, length: int, blocks: Iterable[int] = ()) -> int:
         """Capture missing graphs for sequences of up to `length`. Returns how many were captured.
 
-        Graphs cover forwards of 1 to `max_block` tokens, of this or an earlier call, and the drafts that sessions have
-        requested. Capturing writes to the cache, so an open session loses it. A longer cache drops all graphs of the
+        Graphs cover forwards of the numbers of tokens in `blocks`, of this and earlier calls, and the drafts that sessions
+        have requested. Capturing writes to the cache, so an open session loses it. A longer cache drops all graphs of the
         shorter one. The longest spans come first, since tables by position are made for the longest sequence.
         """
-        self._max_block = max(self._max_block, max_block)
+        self._blocks |= set(blocks)
         before = len(self._graphs) + len(self._drafts)
         with torch.inference_mode():
             if length > self.cache.capacity or self._storage is not self.cache.storage:
@@ -209,7 +209,7 @@ class Graphs:
                 self._storage = self.cache.storage
                 self._storage.zero_()
             for span in reversed(self._spans()):
-                for n in range(1, self._max_block + 1):
+                for n in sorted(self._blocks):
                     if (n, span) not in self._graphs:
                         assert isinstance(self.network, Network)
                         self._graphs[n, span] = CapturedForward(self.network, self._view(n, span), self._capture)

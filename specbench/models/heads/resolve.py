@@ -6,14 +6,16 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig
 
 from specbench.config.construct import Table
 from specbench.config.pair import HeadSpec, Pair, folder
 from specbench.data.hub import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset, hint
-from specbench.models.heads import EagleHead, Head, LengthHead, Provenance, Verifier
+from specbench.models.engine import Graphs
+from specbench.models.heads import EagleHead, EagleNetwork, Head, LengthHead, Provenance, Verifier
 from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
+from specbench.models.loaded_model import GraphModel, LoadedModel
 from specbench.models.resolve import ResolvedModel
 from specbench.runs.run_spec import HeadSource
 
@@ -78,7 +80,7 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
 
 
 def load_head(
-    name: str, head: ResolvedHead, models: Mapping[str, ResolvedModel], base: Path, model: PreTrainedModel
+    name: str, head: ResolvedHead, models: Mapping[str, ResolvedModel], base: Path, model: LoadedModel
 ) -> Head:
     """Return a head on its base's device, ready for use. `model` is the base.
 
@@ -89,7 +91,7 @@ def load_head(
     if head.weights == "dummy":
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
-            loaded = _fresh(kind, model)
+            loaded = _fresh(kind, config)
     else:
         loaded = kind.read(_here(name, head, base))
         _require_match(name, head, loaded, models)
@@ -99,19 +101,21 @@ def load_head(
             f"head '{name}' ({head.spec.path}) reads states of width {head_width}, and its base '{head.spec.base}'"
             f" ({models[head.spec.base].spec.path}) has {width}"
         )
-    embedding = model.get_input_embeddings().weight
     if isinstance(loaded, EagleHead):
-        return loaded.goes_with(embedding)
+        loaded.goes_with(model.transformers().get_input_embeddings().weight)
+        if isinstance(model, GraphModel):
+            loaded.graphs = Graphs(EagleNetwork(loaded, model.network), model.device)
+        return loaded
     if isinstance(loaded, Verifier):
-        loaded.embedding = embedding.detach()
+        loaded.embedding = model.transformers().get_input_embeddings().weight.detach()
     return loaded.placed(model.device)
 
 
-def _fresh(kind: type[Head], model: PreTrainedModel) -> Head:
+def _fresh(kind: type[Head], config: PreTrainedConfig) -> Head:
     """Return an untrained head, for models with random weights."""
     if kind is EagleHead:
-        return EagleHead.of(model.config)
-    return kind(**({} if kind is LengthHead else {"hidden": model.config.hidden_size}))
+        return EagleHead.of(config)
+    return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 
 
 def _here(name: str, head: ResolvedHead, base: Path) -> Path:

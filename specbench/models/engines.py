@@ -1,0 +1,154 @@
+"""Engines: what runs a model's forwards. A plugin adds one as a subclass of Engine, which a pair names: `engine = "NAME"`."""
+
+import time
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specbench.config.construct import Named
+from specbench.config.pair import ModelSpec, folder
+from specbench.errors import ConfigError
+from specbench.models import simulated
+from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
+from specbench.models.engine import can_fuse, network_of, unsupported
+from specbench.models.loaded_model import GraphModel, LeanModel, LoadedModel, TransformersModel
+from specbench.models.placed import loading_settings, remove_with
+from specbench.models.quantization import quantize, stored_by
+from specbench.models.sizes import Architecture
+from specbench.models.transformers_session import new_cache
+
+if TYPE_CHECKING:
+    from specbench.models.resolve import ResolvedModel
+
+
+class Engine(Named):
+    """What runs a model's forwards."""
+
+    has_graphs = False  # whether it captures CUDA graphs
+
+    @abstractmethod
+    def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+        """Return why the engine cannot run a model on a device; empty if it can."""
+
+    @abstractmethod
+    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+        """Load weights and tokenizer. Raises MissingAsset for what is not here, ConfigError for a mistake.
+
+        `base` is the folder that paths are relative to.
+        """
+
+
+class Eager(Engine, name="eager"):
+    """transformers' own modules: any architecture, quantized files, several devices."""
+
+    def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+        return ""
+
+    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+        return TransformersModel(*load_transformers(role, model, base, device), device)
+
+
+class Lean(Engine, name="lean"):
+    """Our own forwards of the architectures in `specbench/models/engine/`."""
+
+    def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+        if model.parallel != "none":
+            return f'{self.name} runs a model on one device, and it has parallel = "{model.parallel}"; help: --engine eager'
+        return unsupported(architecture.config)
+
+    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+        loaded, tokenizer = load_transformers(role, model, base, device)
+        begin = time.perf_counter()
+        network = network_of(loaded)
+        seconds = time.perf_counter() - begin
+        made = (
+            GraphModel(loaded, tokenizer, network, fused=self.name == "compiled")
+            if self.has_graphs
+            else LeanModel(loaded, tokenizer, network)
+        )
+        made.packing_seconds = seconds
+        return made
+
+
+class Graph(Lean, name="graph"):
+    """Our own forwards as CUDA graphs."""
+
+    has_graphs = True
+
+    def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+        if why := super().unsupported(model, architecture, device):
+            return why
+        if device.type != "cuda":
+            return "CUDA graphs need a CUDA device; help: --engine lean, or auto"
+        return "no graphs of encoder-decoder models" if architecture.encoder_decoder else ""
+
+
+class Compiled(Graph, name="compiled"):
+    """Our own forwards as CUDA graphs, with elementwise operations fused by torch.compile."""
+
+    def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+        if why := Lean.unsupported(self, model, architecture, device):
+            return why
+        if not can_fuse(architecture.config):
+            return f"torch.compile is not used for {architecture.family}; help: --engine graph"
+        return super().unsupported(model, architecture, device)
+
+
+AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
+
+
+def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
+    """Return the name of the engine that runs a model: the one chosen, or the fastest that can.
+
+    nf4 gets no graph without being asked for: whether torchao's unpacking can be captured is not known. Raises ValueError,
+    with the reason, if the chosen engine cannot run the model, ConfigError if there is no such engine.
+    """
+    if choice != "auto":
+        if why := engine_named(choice).unsupported(model, architecture, device):
+            raise ValueError(why)
+        return choice
+    names = AUTO[1:] if model.quantization == "nf4" else AUTO
+    return next(name for name in names if not engine_named(name).unsupported(model, architecture, device))
+
+
+def engine_named(name: str) -> Engine:
+    """Return an engine by name. Raises ConfigError, with the nearest name, if there is none."""
+    engine: Engine = Engine.build({"name": name}, "engine")
+    return engine
+
+
+def load_transformers(
+    role: str, model: "ResolvedModel", base: Path, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load one model of transformers and its tokenizer, quantized if the pair says so."""
+    config = model.config
+    source = str(folder(model.spec.path, base) or model.spec.path)
+    if model.weights == "dummy":
+        tokenizer = load_tokenizer(role, str(simulated.TOKENIZERS[config.is_encoder_decoder]))
+        if model.spec.placement.parallel != "none":
+            raise ConfigError(
+                f"model '{role}': dummy weights cannot be split over devices; help: --place {role}=cuda:0"
+            )
+        loaded = simulated.random_model(config, model.dtype, device, role)
+    else:
+        tokenizer = load_tokenizer(role, source, model.revision or None)
+        dtype = getattr(torch, model.dtype)
+        checkpoint = Checkpoint(role, source, config, model.revision or None, model.spec.allowed_keys)
+        settings = loading_settings(model.spec.placement)
+        loaded = load_model(checkpoint, dtype, device, settings)
+        remove_with(loaded, settings)
+    if model.chat_template:
+        tokenizer.chat_template = model.chat_template.text
+    try:
+        new_cache(loaded)
+    except ValueError as error:
+        raise ConfigError(f"model '{role}': {error}") from None
+    if not stored_by(config) and model.spec.placement.parallel == "none":  # others are where they must stay
+        loaded = loaded.to(device)
+    loaded.eval().requires_grad_(False)
+    if model.spec.quantization:
+        quantize(loaded, model.spec.quantization)
+    return loaded, tokenizer

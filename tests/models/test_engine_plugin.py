@@ -1,0 +1,125 @@
+"""A plugin's engine decodes with every method that needs no Transformers model."""
+
+import json
+
+import pytest
+
+from specbench.config.options import Options
+from specbench.config.pair import PACKAGE
+from specbench.config.presets import names
+from specbench.errors import ConfigError, MissingAsset
+from specbench.resolution.methods import Methods
+from specbench.resolution.selection import read_pair
+from tests.fixtures.console import specbench
+
+ENGINE = '''
+"""Logits by the last token alone, from a table."""
+
+import torch
+
+from specbench.config.pair import folder
+from specbench.models.checkpoints import load_tokenizer
+from specbench.models.engines import Engine
+from specbench.models.feeding import Feeder, Output
+from specbench.models.loaded_model import LoadedModel
+
+
+def normal(seed, size):
+    return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+
+
+class TableFeeder(Feeder):
+    name, device = "table", torch.device("cpu")
+
+    def __init__(self, logits):
+        self.logits = logits  # (V, V)
+
+    def feed(self, feed, rows):
+        return Output(self.logits[feed.tokens[-rows:]], None)
+
+    def logits_of(self, states):
+        raise ValueError("a table has no states")
+
+
+class TableModel(LoadedModel):
+    name, device, dtype = "table", torch.device("cpu"), torch.float32
+
+    def __init__(self, tokenizer, role):
+        self.tokenizer, size = tokenizer, len(tokenizer)
+        self.embedded = self.vocabulary = size
+        self.logits = 3.0 * normal(0, size) + normal(len(role), size)  # the models of a pair are alike
+
+    def feeder(self, vocabulary, source):
+        return TableFeeder(self.logits[:, :vocabulary])
+
+
+class TableEngine(Engine, name="table"):
+    def unsupported(self, model, architecture, device):
+        return "the engine table has no encoder" if architecture.encoder_decoder else ""
+
+    def load(self, role, model, base, device):
+        return TableModel(load_tokenizer(role, str(folder(model.spec.path, base))), role)
+'''
+ROLES = ("draft", "middle", "math", "code", "target")
+FEW = ("-t", "gsm8k", "--data", "synthetic", "-n", "2", "--repeats", "1", "--max-new-tokens", "12")
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "table.py").write_text(ENGINE)
+    models = "".join(f'[models.{role}]\npath = "{PACKAGE}/tiny/models/target"\nengine = "table"\n' for role in ROLES)
+    (tmp_path / "pair.toml").write_text('ensemble = ["math", "code"]\n' + models)
+    return tmp_path
+
+
+def without_heads(pair_file) -> list[str]:
+    """The methods of the pair without hf-*, heads, BiLD, which is for T = 0 only, and se, which stands for another."""
+    _, pair = read_pair(str(pair_file), Options())
+    found = []
+    for name in names("method"):
+        try:
+            Methods((name,), pair, Options()).groups(dict.fromkeys(pair.models, 1))
+        except (ConfigError, MissingAsset):
+            continue
+        if not name.startswith(("hf-", "bild")) and name != "se" and not Methods((name,), pair, Options()).heads:
+            found.append(name)
+    return found
+
+
+def records(folder):
+    return [json.loads(line) for path in folder.glob("*/samples.jsonl") for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_every_method_without_transformers_decodes_on_a_plugins_engine(place, temperature):
+    methods = without_heads(place / "pair.toml")
+    assert {"sd", "pld", "we-se", "we-p", "cascade-opt", "polybasic-model", "seq-cascade"} <= set(methods)
+    chosen = [word for name in methods for word in ("-m", name)]
+    specbench("run", *chosen, "-p", "pair.toml", *FEW, "--temperature", temperature, "--plugin", "table.py", cwd=place)
+    rows = records(place / "results")
+    assert not [row["error"] for row in rows if row["error"]]
+    assert len(ENGINE.strip().splitlines()) < 60
+    assert {row["method"].partition("(")[0] for row in rows} >= set(methods)
+    if temperature == "0":
+        plain = {row["sample"]: row["tokens"] for row in rows if row["method"] == "ar"}
+        assert all(
+            row["tokens"] == plain[row["sample"]] for row in rows if row["method"] in ("sd", "pld", "polybasic-model")
+        )
+
+
+def test_what_needs_transformers_is_rejected_with_the_reason(place):
+    done = specbench(
+        "run", "-m", "hf-generate", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code={2, 3}
+    )
+    assert "no transformers model" in " ".join((done.stderr + done.stdout).split())
+
+
+def test_an_explicit_engine_takes_precedence_and_an_unknown_one_is_named(place):
+    shown = specbench(
+        "run", "-m", "sd", "-p", "pair.toml", *FEW, "--engine", "eager", "--plugin", "table.py", cwd=place
+    ).stdout
+    assert "engine eager" in " ".join(shown.split())
+    text = (place / "pair.toml").read_text()
+    (place / "pair.toml").write_text(text.replace('"table"', '"tabel"'))
+    done = specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=2)
+    assert "'tabel'" in done.stderr and "did you mean 'table'" in done.stderr
