@@ -26,6 +26,8 @@ from specbench.errors import ConfigError, hint
 
 Table = dict[str, object]  # a TOML table whose keys its reader checks
 T = TypeVar("T")
+PLUGIN = "specbench_plugin_"  # the beginning of the names of modules imported from files
+OURS = "specbench."  # the beginning of the names of this package's modules
 
 
 class Named:
@@ -38,6 +40,9 @@ class Named:
         if Named in cls.__bases__:
             cls.members = {}
         if name is not None:
+            earlier = cls.members.get(name)
+            if earlier and earlier.__module__.startswith(OURS) and not cls.__module__.startswith(OURS):
+                raise ConfigError(f"the name '{name}' already exists: {earlier.__module__}.{earlier.__name__}")
             cls.name = name
             cls.members[name] = cls
 
@@ -171,12 +176,12 @@ def import_modules(package: str, path: Iterable[str]) -> None:
         import_module(f"{package}.{module.name}")
 
 
-def imported_file(path: Path) -> ModuleType:
-    """Import a Python file, once per process, so that its classes register themselves. Raises ConfigError without it."""
+def import_file(path: Path) -> ModuleType:
+    """Import a Python file once per process, and return its module. Raises ConfigError if there is no such file."""
     if not path.is_file():
         raise ConfigError("no such file")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"specbench_plugin_{path.stem}_{digest}"
+    name = f"{PLUGIN}{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path.resolve())

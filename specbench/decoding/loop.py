@@ -88,7 +88,8 @@ def decode(
 ) -> Generation:
     """Run a method on one prompt until it finishes.
 
-    The clock is read around each round that the method computes; cutting, detokenizing and bookkeeping are not timed. Each
+    `clock` returns seconds at the rate of `time.perf_counter`, with which sessions time their forwards. It is read around
+    each round that the method computes; cutting, detokenizing and bookkeeping are not timed. Each
     model's first forward, including its encoder's, counts as prefill wherever it happens; everything else counts as
     decoding. The caller enters `torch.inference_mode`. Raises PluginError if the method yields an invalid round, ends too
     early, or exits.

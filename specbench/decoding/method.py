@@ -75,7 +75,7 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True)
 class Verification:
-    """A test of drafts: who drafts, the target over its scorers that drafts are tested against, and the rejection rule."""
+    """A test of drafts: the drafting role, the scorers and target that define pi, and the rejection rule."""
 
     proposer: str
     scorers: tuple[str, ...]
@@ -91,6 +91,7 @@ class Method(Named):
 
     greedy_only: ClassVar[bool] = False  # whether the method is undefined at T > 0
     concurrent: ClassVar[bool] = False  # whether the forwards of its models run at the same time
+    needs_transformers: ClassVar[bool] = False  # whether it runs the models of transformers itself
 
     @abstractmethod
     def roles(self) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from specbench.decoding.verify import Verified, tv, verify
 class Rejection(Named):
     """A rule that turns a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
-    `independent` says whether each token is tested by itself, as formulas of speedups by acceptance rate assume.
+    `independent` says whether every token is accepted at the rate of `expected`, independently of the others, as the formulas
+    of speedups assume.
     """
 
     independent: ClassVar[bool] = False
@@ -31,8 +32,12 @@ class Rejection(Named):
         """Return the probability that a first token from q (..., V) is accepted: (...). None if it has no closed form."""
         return None
 
+    def token_acceptance(self, q: float, pi: float) -> float | None:
+        """Return the probability that a drafted token is accepted, given its probabilities. None if it has no closed form."""
+        return None
+
     def distance(self, q: Tensor, pi: Tensor) -> Tensor | None:
-        """Return the probability that it is rejected, at least 0: (...)."""
+        """Return the probability that a first token from q is rejected, at least 0: (...). None where `expected` is None."""
         accepted = self.expected(q, pi)
         return None if accepted is None else (1.0 - accepted).clamp_min(0.0)
 
@@ -48,6 +53,9 @@ class TokenRejection(Rejection, name="token"):
 
     def expected(self, q: Tensor, pi: Tensor) -> Tensor:
         return torch.minimum(q, pi).sum(-1)
+
+    def token_acceptance(self, q: float, pi: float) -> float:
+        return min(pi / q, 1.0)
 
     def distance(self, q: Tensor, pi: Tensor) -> Tensor:
         return tv(q, pi)  # accurate where it is small

@@ -29,6 +29,7 @@ from specbench.machine.hardware import (
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.runs.kind import Manifest
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.run_folder import (
@@ -36,12 +37,12 @@ from specbench.runs.run_folder import (
     BLOCKS,
     CONFIG,
     ENVIRONMENT,
+    GENERATIONS,
     JUDGED,
     MANIFEST,
     SAMPLES,
     SCORES,
     SUMMARY,
-    Manifest,
     Recorder,
     RecordSink,
     read,
@@ -54,7 +55,7 @@ LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token befor
 FORWARDS_OF_EACH_SIZE = 20
 
 
-def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder:
+def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder[Record]:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
     Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
@@ -71,7 +72,7 @@ def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder
     if access.fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
             (folder / name).unlink(missing_ok=True)
-    recorder = Recorder(lock, run.expected)
+    recorder = Recorder(lock, run.expected, GENERATIONS)
     if recorder.done:
         _require_same(run.spec, folder, environment)
     else:
@@ -138,11 +139,11 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
 
 
 class Trial(NamedTuple):
-    """One method on some prompts, one after another, in one repeat."""
+    """One generation: a method on a sample, in one repeat."""
 
     method: str
     repeat: int
-    samples: Sequence[Sample]
+    sample: Sample
 
 
 def rotation(run: PlannedRun) -> Iterator[Trial]:
@@ -151,7 +152,7 @@ def rotation(run: PlannedRun) -> Iterator[Trial]:
     for repeat in range(run.spec.decoding.repeats):
         for i, sample in enumerate(run.data.samples):
             for label in labels[i % len(labels) :] + labels[: i % len(labels)]:
-                yield Trial(label, repeat, (sample,))
+                yield Trial(label, repeat, sample)
 
 
 def decode_missing(
@@ -163,15 +164,15 @@ def decode_missing(
 ) -> Iterator[Record]:
     """Decode the missing generations of a run in the order of a schedule, and yield each record after it is written.
 
-    `check` is called with each record before that, warm-ups included. Repeat r uses seed + r.
+    `schedule` yields the trials of a run; a turn comes after the earlier turns of its conversation. `check` is called with
+    each record before it is written, warm-ups included. Repeat r uses seed + r.
     """
     spec, data = run.spec, run.data
     conversations = Conversations(data, recorder)
     todo = [
-        (trial.repeat, sample, trial.method)
+        (trial.repeat, trial.sample, trial.method)
         for trial in schedule(run)
-        for sample in trial.samples
-        if (trial.method, sample.id, trial.repeat) not in recorder.done
+        if (trial.method, trial.sample.id, trial.repeat) not in recorder.done
     ]
     if not todo:
         return

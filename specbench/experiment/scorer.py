@@ -10,6 +10,7 @@ from typing import Any
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
 from specbench.files import read_with_checksum, write_with_checksum
+from specbench.runs.kind import StoredRecord
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
@@ -81,7 +82,7 @@ def score(
     for record in records:
         if record.error is None:
             sample = samples[record.sample]
-            values = {} if fixed_length else _checked(task, _graded(task, sample, record.text, sandbox))
+            values = {} if fixed_length else grade(task, sample, record, sandbox)
             rows.append(_row(record, sample.group, values))
         advance()
     scores = {
@@ -117,13 +118,16 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     return task, data
 
 
-def _graded(task: Task, sample: Sample, text: str, sandbox: Sandbox | None) -> Score:
-    """Return what the task's grader returns; {} for None. Raises PluginError if it exits, or returns no dictionary."""
+def grade(task: Task, sample: Sample, record: StoredRecord, sandbox: Sandbox | None) -> Score:
+    """Return the metrics of a record of any kind by its text; {} if the grader returns None.
+
+    Raises PluginError if it exits, or returns no dictionary, ConfigError for values that are none of its metrics.
+    """
     with exits_as_errors(f"task {task.name}: score()"):
-        values: Any = task.score(sample, text, sandbox)
+        values: Any = task.score(sample, record.text, sandbox)
     if values is not None and not isinstance(values, dict):
         raise PluginError(f"task {task.name}: score() returned {shown(values)}, which is not a dictionary of metrics")
-    return values or {}
+    return _checked(task, values or {})
 
 
 def _checked(task: Task, values: Score) -> Score:

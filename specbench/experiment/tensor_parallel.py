@@ -14,7 +14,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
@@ -35,7 +35,7 @@ from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.plan import PairPlan, PlannedRun
-from specbench.runs.record import Key, Record
+from specbench.runs.record import Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
 STARTED, LOADED = "started", "loaded"
@@ -61,7 +61,7 @@ class Replica:
     """An in-memory recorder for ranks other than 0, which write no files. `done` are the keys of existing records."""
 
     folder: Path
-    done: set[Key]
+    done: set[Hashable]
 
     def append(self, record: Record) -> Record:
         """Count a record as done, and return it."""
@@ -122,7 +122,7 @@ class TensorParallel:
                 raise MissingAsset(f"rank {rank} on {placement.devices[rank]}: {answer}") from None
         return pair
 
-    def follow(self, run: PlannedRun, done: set[Key]) -> Callable[[Record], None]:
+    def follow(self, run: PlannedRun, done: Collection[Hashable]) -> Callable[[Record], None]:
         """Start decoding a run's missing generations on the other ranks. Returns the check of each generation.
 
         Raises ConfigError for a run with plugins, whose classes another process does not know.

@@ -23,6 +23,8 @@ from specbench.decoding.session import InstrumentedModel
 class Generate(Method, name="hf-generate"):
     """`model.generate`, greedy or sampled. transformers compiles a static cache on a GPU."""
 
+    needs_transformers = True
+
     model: str
     cache: Literal["dynamic", "static"] = "dynamic"
 
@@ -44,6 +46,8 @@ class Assisted(Method, name="hf-assisted"):
 
     See Leviathan et al. 2023.
     """
+
+    needs_transformers = True
 
     draft: str
     model: str

@@ -13,7 +13,7 @@ from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
-from specbench.models.engine import can_fuse, network_of, unsupported
+from specbench.models.engine import Network, can_fuse, network_of, unsupported
 from specbench.models.loaded_model import GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
@@ -35,9 +35,9 @@ class Engine(Named):
 
     @abstractmethod
     def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
-        """Load weights and tokenizer. Raises MissingAsset for what is not here, ConfigError for a mistake.
+        """Return the model with its weights and tokenizer. `base` is the folder that relative paths start from.
 
-        `base` is the folder that paths are relative to.
+        Raises MissingAsset if files are missing, ConfigError if they do not fit the pair.
         """
 
 
@@ -64,30 +64,36 @@ class Lean(Engine, name="lean"):
         begin = time.perf_counter()
         network = network_of(loaded)
         seconds = time.perf_counter() - begin
-        made = (
-            GraphModel(loaded, tokenizer, network, fused=self.name == "compiled")
-            if self.has_graphs
-            else LeanModel(loaded, tokenizer, network)
-        )
+        made = self.made(loaded, tokenizer, network)
         made.packing_seconds = seconds
         return made
+
+    def made(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, network: Network) -> LeanModel:
+        """Return the loaded model over its network."""
+        return LeanModel(model, tokenizer, network)
 
 
 class Graph(Lean, name="graph"):
     """Our own forwards as CUDA graphs."""
 
     has_graphs = True
+    fused = False  # whether torch.compile fuses elementwise operations
 
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if why := super().unsupported(model, architecture, device):
             return why
         if device.type != "cuda":
-            return "CUDA graphs need a CUDA device; help: --engine lean, or auto"
+            return "CUDA graphs need a CUDA device; help: --engine lean"
         return "no graphs of encoder-decoder models" if architecture.encoder_decoder else ""
+
+    def made(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, network: Network) -> LeanModel:
+        return GraphModel(model, tokenizer, network, fused=self.fused)
 
 
 class Compiled(Graph, name="compiled"):
     """Our own forwards as CUDA graphs, with elementwise operations fused by torch.compile."""
+
+    fused = True
 
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if why := Lean.unsupported(self, model, architecture, device):
@@ -103,8 +109,8 @@ AUTO = ("graph", "lean", "eager")  # the first that can run a model is the faste
 def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
     """Return the name of the engine that runs a model: the one chosen, or the fastest that can.
 
-    nf4 gets no graph without being asked for: whether torchao's unpacking can be captured is not known. Raises ValueError,
-    with the reason, if the chosen engine cannot run the model, ConfigError if there is no such engine.
+    `auto` never selects `graph` for nf4: whether torchao's unpacking can be captured is not known. Raises ValueError, with
+    the reason, if the chosen engine cannot run the model, ConfigError if there is no such engine.
     """
     if choice != "auto":
         if why := engine_named(choice).unsupported(model, architecture, device):
@@ -123,7 +129,10 @@ def engine_named(name: str) -> Engine:
 def load_transformers(
     role: str, model: "ResolvedModel", base: Path, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load one model of transformers and its tokenizer, quantized if the pair says so."""
+    """Return a model of transformers and its tokenizer, quantized if the pair says so.
+
+    Raises MissingAsset if files are missing, ConfigError for dummy weights on several devices and for an unsupported cache.
+    """
     config = model.config
     source = str(folder(model.spec.path, base) or model.spec.path)
     if model.weights == "dummy":

@@ -15,11 +15,11 @@ from specbench.models.transformers_session import EagerFeeder, window_of
 
 
 class LoadedModel(ABC):
-    """A model in memory, which several sequences read one after another.
+    """A model in memory, as one engine runs it. Sequences use it one after another.
 
     `device` is where it reads its input. `embedded` is the number of token ids that it can read, `vocabulary` the number that
     it can write, `window` the longest sequence (None: unlimited), `eos` the ids with which it ends an output. `start` is the
-    token that a decoder behind an encoder starts with; None for a decoder-only model.
+    decoder's first token in an encoder-decoder model; None for a decoder-only model.
     """
 
     name: str  # for messages
@@ -36,9 +36,9 @@ class LoadedModel(ABC):
 
     @abstractmethod
     def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
-        """Return the forwards over a new sequence, with logits of the first `vocabulary` tokens.
+        """Return a feeder for a new sequence, whose logits are (rows, `vocabulary`).
 
-        `source` is what an encoder reads.
+        `source` holds the encoder's input ids; None for a decoder-only model.
         """
 
     @property
@@ -47,11 +47,14 @@ class LoadedModel(ABC):
         return {self.device}
 
     def shared(self) -> "LoadedModel":
-        """Return the model for another role of the same pair: the same weights, with what each sequence needs of its own."""
+        """Return the model for another role with the same weights: itself, unless a sequence needs a cache of its own."""
         return self
 
     def prepare(self, length: int, blocks: Iterable[int]) -> int:
-        """Prepare for sequences of `length` tokens and forwards of so many. Returns how many graphs it captured."""
+        """Prepare for sequences of up to `length` tokens and forwards of n for each n in `blocks`.
+
+        Returns the number of captured CUDA graphs.
+        """
         return 0
 
     def forget_drafts(self) -> None:

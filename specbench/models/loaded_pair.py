@@ -114,7 +114,12 @@ class LoadedPair:
         return min(windows, key=lambda each: each.length or 0, default=Window(None, self.target))
 
     def require_defined(self, label: str, method: Method) -> None:
-        """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens."""
+        """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens.
+
+        Raises it too if the method needs a model of transformers, and an engine has none.
+        """
+        for role in method.roles() if method.needs_transformers else ():
+            self.models[role].transformers()
         lacking = [role for role in method.deciding if self.reaches[role].entries < self.vocabulary]
         if lacking and method.combines_logits:
             raise ConfigError(
@@ -164,7 +169,7 @@ class LoadedPair:
     def prepare(self, length: int, blocks: Iterable[int] = ()) -> int:
         """Capture missing graphs. Returns how many were captured.
 
-        They are for sequences of up to `length` tokens and forwards of so many.
+        They are for sequences of up to `length` tokens and forwards of n for each n in `blocks`.
         """
         of_heads = [head.graphs for head in self.heads.values() if isinstance(head, EagleHead) and head.graphs]
         models = {id(model): model for model in self.models.values()}  # roles may share one

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from specbench.config.construct import imported_file
+from specbench.config.construct import OURS, PLUGIN, import_file
 from specbench.decoding.session import Session
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
@@ -46,24 +47,31 @@ def load(
         if isinstance(model, TransformersModel):
             use_huge_pages_for(model.model)
     pair = LoadedPair(models, device, simulated=any(each.weights != "real" for each in resolved.values()))
-    pair.workers = Workers(partial(open_alone, resolved, base, files_of_engines(resolved)))
+    pair.workers = Workers(partial(open_alone, resolved, base, plugins_of_engines(resolved)))
     for name, head in (heads or {}).items():
         pair.heads[name] = load_head(name, head, resolved, base, models[head.spec.base])
     return pair
 
 
-def files_of_engines(resolved: Mapping[str, ResolvedModel]) -> list[Path]:
-    """Return the files of the plugins whose engines run these models, which another process has to import."""
-    modules = {type(engine_named(model.engine)).__module__ for model in resolved.values()}
-    return [Path(str(sys.modules[name].__file__)) for name in sorted(modules) if not name.startswith("specbench.")]
+def plugins_of_engines(resolved: Mapping[str, ResolvedModel]) -> list[str]:
+    """Return the plugins whose engines run these models, as another process imports them: .py files and module names."""
+    names = sorted({type(engine_named(model.engine)).__module__ for model in resolved.values()})
+    return [
+        str(sys.modules[name].__file__) if name.startswith(PLUGIN) else name
+        for name in names
+        if not name.startswith(OURS) and name != "__main__"
+    ]
 
 
 def open_alone(
-    resolved: Mapping[str, ResolvedModel], base: Path, plugins: Sequence[Path], role: str
+    resolved: Mapping[str, ResolvedModel], base: Path, plugins: Sequence[str], role: str
 ) -> Callable[[list[int] | None], Session]:
     """Load one model on the CPU, in a process of its own, and return a function that opens its session."""
-    for path in plugins:
-        imported_file(path)
+    for name in plugins:
+        if name.endswith(".py"):
+            import_file(Path(name))
+        else:
+            import_module(name)
     return partial(load({role: resolved[role]}, base, torch.device("cpu")).session, role)
 
 

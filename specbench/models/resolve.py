@@ -74,7 +74,10 @@ class ResolvedModel:
 
     def copy_of(self, role: str) -> str:
         """Return a key that is equal for roles which share one copy of the weights. Random weights are not shared."""
-        return f"{self.identity} {self.engine} {self.spec.placement} {'' if self.weights == 'real' else role}"
+        revision = self.revision or self.spec.revision  # for another machine, no commit is resolved
+        return (
+            f"{self.identity} {revision} {self.engine} {self.spec.placement} {'' if self.weights == 'real' else role}"
+        )
 
     @property
     def identity(self) -> Table:
@@ -210,7 +213,8 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
     try:
         engine = engine_of(choice, spec, architecture, device)
     except ValueError as error:
-        raise ConfigError(f"--engine {choice}: model '{role}': {error}") from None
+        where = f"model '{role}': engine = '{choice}'" if on.engine == "auto" else f"--engine {choice}: model '{role}'"
+        raise ConfigError(f"{where}: {error}") from None
     if spec.quantization:
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None

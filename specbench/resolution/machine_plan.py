@@ -24,7 +24,8 @@ from specbench.resolution.resolve import Outline
 
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation
-MOST_GPUS = 8  # of one machine, in advice
+Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
+MOST_GPUS = 8  # of one machine, up to which placements are suggested
 HOUR = 3600.0
 LONG = 72 * HOUR  # longer times are given in days
 ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
@@ -38,9 +39,6 @@ NOTE = (
     " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
     " are not counted."
 )
-
-
-Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +155,11 @@ def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> s
     largest = max(models, key=lambda role: models[role].size.resident_bytes)
     for options, changed in _changes(models, largest, target.gpus):
         if target.fits(_devices({**models, **changed}, heads, outline.task)):
-            return options
+            is_named = outline.options.engine != "auto" or any(
+                model.spec.engine != "auto" for model in changed.values()
+            )
+            needs_eager = any(model.spec.parallel != "none" for model in changed.values())
+            return f"{options} --engine eager" if is_named and needs_eager else options
     return ""
 
 

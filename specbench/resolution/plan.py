@@ -1,7 +1,7 @@
 """What a request measures: its runs, where their records are, and the models that they share, loaded on first use."""
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import require_whole
 from specbench.models.resolve import ResolvedModel
 from specbench.resolution.spec import ResolvedPair
-from specbench.runs.record import Key, Record
+from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load
 from specbench.runs.run_spec import RunSpec
 
@@ -68,7 +68,7 @@ class PlannedRun:
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
-    def recorded(self) -> RunRecords:
+    def recorded(self) -> RunRecords[Record]:
         """The generations that the folder holds. Raises ConfigError if it was imported."""
         if origin := imported_of(self.folder):
             raise ConfigError(
@@ -93,7 +93,7 @@ class Ranks(Protocol):
 
     pair: LoadedPair
 
-    def follow(self, run: PlannedRun, done: set[Key]) -> Callable[[Record], None]:
+    def follow(self, run: PlannedRun, done: Collection[Hashable]) -> Callable[[Record], None]:
         """Have the other processes decode what a run lacks. Returns the check of each generation."""
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import presets
-from specbench.config.construct import Named, imported_file
+from specbench.config.construct import Named, import_file
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.rejection import Rejection
@@ -43,7 +43,7 @@ def load(where: str) -> tuple[str, str]:
     bundled = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
     path = Path(where).expanduser()
     try:
-        module = imported_file(path) if where.endswith(".py") else importlib.import_module(where)
+        module = import_file(path) if where.endswith(".py") else importlib.import_module(where)
     except ConfigError as error:
         raise ConfigError(f"plugin {where}: {error}") from None
     except (KeyboardInterrupt, Terminated):
@@ -66,7 +66,8 @@ def load(where: str) -> tuple[str, str]:
             earlier = earlier_members.get(name)
             if (earlier and earlier.__module__ not in _LOADED) or name in bundled.get(kind, ()):
                 family.members.update(earlier_members)
-                raise ConfigError(f"plugin {where}: a {family.__name__.lower()} or a {kind} '{name}' already exists")
+                kinds = " or a ".join(word for word in (family.__name__.lower(), kind) if word)
+                raise ConfigError(f"plugin {where}: the name '{name}' of a {kinds} already exists")
             count += 1
             if table:
                 presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))

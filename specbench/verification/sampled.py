@@ -227,6 +227,7 @@ class SampledStatistics:
         self._accepted: list[bool] = []
         self._expected: list[float] = []
         self.by_token = AcceptanceTest()
+        self.has_rate = True  # whether the rejection rule has an acceptance rate
 
     def add(self, output: Output) -> None:
         """Add the tokens and the acceptance tests of one output."""
@@ -243,13 +244,15 @@ class SampledStatistics:
         rule = tests[0].rejection if tests else BY_TOKEN
         for position, role, accepted in first_tested_tokens(output, roles):
             expected = rule.expected(probs[role][position], pi[position])
+            self.has_rate = expected is not None
             if expected is not None:
                 self._accepted.append(accepted)
                 self._expected.append(float(expected))
-        for drafted in tested_tokens(output, roles) if rule.independent else ():
+        for drafted in tested_tokens(output, roles):
             q, p = (float(rows[drafted.position, drafted.token]) for rows in (probs[drafted.role], pi))
-            if q > 0.0:  # else only rounding has drawn it
-                self.by_token.add(drafted.draft_position, min(p / q, 1.0), drafted.accepted)
+            chance = rule.token_acceptance(q, p) if q > 0.0 else None  # q = 0: only rounding has drawn it
+            if chance is not None:
+                self.by_token.add(drafted.draft_position, chance, drafted.accepted)
 
     @property
     def acceptance(self) -> MartingaleTest:
@@ -326,7 +329,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:
-        return CheckResult(name, no_first_tests(case.method), "", None)
+        return CheckResult(name, no_first_tests(case.method, has_rate=tested.has_rate), "", None)
     if not (first.varied or every.varied):
         return CheckResult(name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates

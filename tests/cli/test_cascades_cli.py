@@ -386,7 +386,7 @@ def test_plugins_that_cannot_be_loaded_are_reported_with_the_reason(tmp_path):
         "wrong.py": ("x = 1\n\ny = 1 / 0\n", "wrong.py:3: ZeroDivisionError"),
         "taken.py": (
             "from specbench.decoding.targets import Last\nclass Again(Last, name='last'):\n    pass\n",
-            "a target or a method 'last' already exists",
+            "the name 'last' already exists: specbench.decoding.targets",
         ),
     }
     for name, (text, message) in cases.items():

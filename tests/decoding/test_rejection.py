@@ -1,4 +1,4 @@
-"""Rejection rules as objects: the default leaves no trace, and another rule is used wherever drafts are tested."""
+"""Rejection rules as objects: the default is stored as None, and another rule is used wherever drafts are tested."""
 
 from dataclasses import dataclass
 
@@ -71,7 +71,7 @@ class AcceptAll(Rejection, name="accept-all"):
 
 @pytest.mark.parametrize("method", methods(AcceptAll()), ids=["speculative", "chain", "ensemble"])
 def test_a_rule_that_is_not_exact_is_found_by_enumeration(method):
-    """So every level of every method asks the rule that it was given."""
+    """Every level of every method applies its own rule."""
     assert not all(comparison.exact for comparison in examine(method))
 
 

@@ -108,9 +108,7 @@ def test_every_method_without_transformers_decodes_on_a_plugins_engine(place, te
 
 
 def test_what_needs_transformers_is_rejected_with_the_reason(place):
-    done = specbench(
-        "run", "-m", "hf-generate", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code={2, 3}
-    )
+    done = specbench("run", "-m", "hf-generate", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=2)
     assert "no transformers model" in " ".join((done.stderr + done.stdout).split())
 
 
@@ -123,3 +121,16 @@ def test_an_explicit_engine_takes_precedence_and_an_unknown_one_is_named(place):
     (place / "pair.toml").write_text(text.replace('"table"', '"tabel"'))
     done = specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=2)
     assert "'tabel'" in done.stderr and "did you mean 'table'" in done.stderr
+
+
+def test_a_bundled_engine_cannot_be_replaced(place):
+    (place / "table.py").write_text(ENGINE.replace('name="table"', 'name="lean"'))
+    done = specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=2)
+    assert "the name 'lean' already exists: specbench.models.engines.Lean" in " ".join(done.stderr.split())
+
+
+def test_an_engine_of_the_pair_that_cannot_run_here_is_named_by_its_key(tmp_path):
+    text = f'[models.target]\npath = "{PACKAGE}/tiny/models/target"\nengine = "graph"\n'
+    (tmp_path / "pair.toml").write_text(text)
+    done = specbench("run", "-m", "pld", "-p", "pair.toml", *FEW, "--device", "cpu", cwd=tmp_path, code=2)
+    assert "model 'target': engine = 'graph': CUDA graphs need a CUDA device" in " ".join(done.stderr.split())
