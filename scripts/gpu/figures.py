@@ -15,7 +15,8 @@ from specbench.config.pair import Pair
 from specbench.config.presets import preset
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, ResolvedModel, resolve_models
+from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolved_model import ResolvedModel
 
 SMALL = {  # for --small, which tries things out on a CPU
     "vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,

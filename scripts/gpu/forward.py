@@ -22,7 +22,7 @@ from specbench.machine.memory import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engine import Graphs
 from specbench.models.loaded_model import GraphModel, LeanModel
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.record import Record
 from specbench.verification.enumeration import TableModels
 

@@ -33,7 +33,7 @@ from specbench.models.heads.resolve import ResolvedHead
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 

@@ -3,7 +3,6 @@
 import time
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,11 +16,9 @@ from specbench.models.engine import Network, can_fuse, network_of, unsupported
 from specbench.models.loaded_model import GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
+from specbench.models.resolved_model import ResolvedModel
 from specbench.models.sizes import Architecture
 from specbench.models.transformers_session import new_cache
-
-if TYPE_CHECKING:
-    from specbench.models.resolve import ResolvedModel
 
 
 class Engine(Named):
@@ -34,7 +31,7 @@ class Engine(Named):
         """Return why the engine cannot run a model on a device; empty if it can."""
 
     @abstractmethod
-    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+    def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         """Return the model with its weights and tokenizer. `base` is the folder that relative paths start from.
 
         Raises MissingAsset if files are missing, ConfigError if they do not fit the pair.
@@ -47,7 +44,7 @@ class Eager(Engine, name="eager"):
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         return ""
 
-    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+    def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         return TransformersModel(*load_transformers(role, model, base, device), device)
 
 
@@ -59,7 +56,7 @@ class Lean(Engine, name="lean"):
             return f'{self.name} runs a model on one device, and it has parallel = "{model.parallel}"; help: --engine eager'
         return unsupported(architecture.config)
 
-    def load(self, role: str, model: "ResolvedModel", base: Path, device: torch.device) -> LoadedModel:
+    def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         loaded, tokenizer = load_transformers(role, model, base, device)
         begin = time.perf_counter()
         network = network_of(loaded)
@@ -127,7 +124,7 @@ def engine_named(name: str) -> Engine:
 
 
 def load_transformers(
-    role: str, model: "ResolvedModel", base: Path, device: torch.device
+    role: str, model: ResolvedModel, base: Path, device: torch.device
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model of transformers and its tokenizer, quantized if the pair says so.
 

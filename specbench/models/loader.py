@@ -19,7 +19,8 @@ from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_model import LoadedModel, TransformersModel
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
-from specbench.models.resolve import ResolvedModel, device_of_model
+from specbench.models.resolve import device_of_model
+from specbench.models.resolved_model import ResolvedModel
 
 
 def load(

@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session, Usage
 from specbench.errors import ConfigError, MissingAsset
-
-if TYPE_CHECKING:
-    from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 
 NO_ACCELERATE = (
     "parallel = \"layers\" needs accelerate, which is not installed\n  help: pip install 'specbench[placement]'"
@@ -54,7 +52,7 @@ def _limits(placement: Placement) -> dict[str, Any]:
     return settings
 
 
-def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
+def tensor_placement(models: Mapping[str, ResolvedModel]) -> Placement | None:
     """Return the placement of the models whose tensors are split; None if there are none.
 
     Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
@@ -70,7 +68,7 @@ def tensor_placement(models: "Mapping[str, ResolvedModel]") -> Placement | None:
     return first
 
 
-def require_whole(models: "Mapping[str, ResolvedModel]") -> None:
+def require_whole(models: Mapping[str, ResolvedModel]) -> None:
     """Raise ConfigError if tensors of models are split, which only `specbench run` measures, with several processes."""
     if tensor_placement(models):
         raise ConfigError('only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE')

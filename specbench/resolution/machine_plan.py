@@ -16,7 +16,8 @@ from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
 from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
 from specbench.methods.proposers import Eagle
-from specbench.models.resolve import Execution, ResolvedModel
+from specbench.models.resolve import Execution
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.grid import GridPart
 from specbench.resolution.memory import Memory, memory_by_device
 from specbench.resolution.methods import ResolvedMethod

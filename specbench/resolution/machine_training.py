@@ -14,7 +14,8 @@ from specbench.config.suite import Preparation, PreparedHead, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
-from specbench.models.resolve import ResolvedModel, resolve_models
+from specbench.models.resolve import resolve_models
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import selection
 from specbench.resolution.machine_plan import (
     ELSEWHERE,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from specbench.machine.accelerator import GIB
 from specbench.models.engines import engine_named
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 
 FIRST = "cuda:0"  # the run's device on a machine with GPUs
 CONTEXT = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations

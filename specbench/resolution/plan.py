@@ -15,7 +15,7 @@ from specbench.errors import ConfigError
 from specbench.models import loader
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import require_whole
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.spec import ResolvedPair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load

@@ -11,7 +11,8 @@ from specbench.config.presets import WORDS, Preset, require_known
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
-from specbench.models.resolve import Execution, ResolvedModel, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask, TaskChoice, prompt_count, read_pair, read_task, unused_options

@@ -14,7 +14,7 @@ from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
 from specbench.models.heads.resolve import ResolvedHead
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 from specbench.models.simulated import calibrate
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.selection import SelectedTask

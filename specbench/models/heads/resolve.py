@@ -16,7 +16,7 @@ from specbench.models.engine import Graphs
 from specbench.models.heads import EagleHead, EagleNetwork, Head, LengthHead, Provenance, Verifier
 from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
 from specbench.models.loaded_model import GraphModel, LoadedModel
-from specbench.models.resolve import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.run_spec import HeadSource
 
 HUB_FILES = ["config.json", "*.safetensors", "*.bin"]
