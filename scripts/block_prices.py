@@ -1,5 +1,7 @@
 """Measure the price of a block: the time of a forward of n tokens over that of one, T(n) / T(1), part of `make bench`.
 
+Also the blocks of a mixture of experts, and forwards of one token by every family of the lean engine.
+
 A draft of k tokens costs its target a forward of k + 1 tokens, so these prices bound the speedup of every method that drafts.
 Sizes and engines alternate in one process per number of threads. The models have random weights: only their shapes matter.
 """
@@ -20,7 +22,7 @@ from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import LeanFeeder, network_of
+from specbench.models.engine import LeanFeeder, network_of, small_config
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.simulated import random_model
 from specbench.models.sizes import size_of
@@ -50,6 +52,33 @@ SHAPES = {
     "450M": llama(12, 1536, 5120, 16, 16000),
     "T5 60M": AutoConfig.for_model("t5", d_model=512, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128),
 }
+MIXTURE = AutoConfig.for_model(  # 8 experts of 1.6M parameters in each layer, of which a token passes 2
+    "mixtral", num_hidden_layers=8, hidden_size=512, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8,
+    num_local_experts=8, num_experts_per_tok=2, vocab_size=8000, sliding_window=None, tie_word_embeddings=False,
+)  # fmt: skip
+FAMILIES = (
+    "llama", "qwen3", "gemma3", "phi3", "gpt-neox", "olmo2", "granite", "smollm3", "mixtral", "qwen3-moe",
+)  # fmt: skip
+FAMILY_TOKENS = 80  # timed forwards of one token
+
+
+class MixtureRow(NamedTuple):
+    """A block of a mixture of experts: its time, and the bytes that it reads of the experts that its tokens select."""
+
+    n: int
+    milliseconds: float
+    selected: float  # experts of a layer, mean
+    megabytes: float  # all weights that are read
+    bytes_bound: float  # milliseconds
+
+
+class FamilyRow(NamedTuple):
+    """The time of a forward of one token by a small model of a family, and transformers' over ours."""
+
+    family: str
+    lean: float  # milliseconds
+    transformers: float
+    ratio: Estimate
 
 
 class Row(NamedTuple):
@@ -81,9 +110,12 @@ def main() -> None:
     for threads in args.threads:  # a process each: the number of threads is fixed before the first product
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows += pool.apply(measured, (args.models, args.dtypes, threads, args.seconds))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        mixture, families = pool.apply(measured_at_one_thread)
+    text = page(rows, mixture, families)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(page(rows), encoding="utf-8")
-    print(page(rows))
+    args.out.write_text(text, encoding="utf-8")
+    print(text)
 
 
 def measured(models: list[str], dtypes: list[str], threads: int, seconds: float) -> list[Row]:
@@ -149,6 +181,83 @@ def timed(session: Any, first: list[int], size: int, at: int) -> float:
     return time.perf_counter() - begin
 
 
+def measured_at_one_thread() -> tuple[list[MixtureRow], list[FamilyRow]]:
+    """Return the blocks of the mixture, and the forwards of the families, on one thread in float32."""
+    torch.set_num_threads(1)
+    return list(mixture_rows(copy_bandwidth("cpu"))), [family_row(name) for name in FAMILIES]
+
+
+def mixture_rows(bandwidth: float) -> Iterator[MixtureRow]:
+    """Yield the mixture's blocks, timed in turn, with the experts that their tokens select."""
+    model = random_model(MIXTURE, "float32", torch.device("cpu")).eval().requires_grad_(False)
+    network: Any = network_of(model)
+    use_huge_pages_for(model)
+    session, first = CachedSession(LeanFeeder(network, MIXTURE.vocab_size)), [5 + i % 900 for i in range(CONTEXT - 1)]
+    session.score(first, len(first) - 1)
+    table = np.array([[timed(session, first, size, at) for size in SIZES] for at in range(40)])[1:]
+    experts = [layer.experts for layer in network.layers.layers]
+    one = sum(weight[0].numel() for weight in (experts[0].up, experts[0].down))  # numbers of one expert
+    counts: list[int] = []
+
+    def counting(block: Any) -> Any:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            counts.append(
+                len(set(torch.nn.functional.linear(x, block.router).topk(block.count, -1)[1].flatten().tolist()))
+            )
+            out: torch.Tensor = block(x)
+            return out
+
+        return call
+
+    for layer, block in zip(network.layers.layers, experts, strict=True):
+        layer.experts = counting(block)
+    size = size_of(MIXTURE, "float32")
+    rest = size.forward_bytes - 4 * one * MIXTURE.num_experts_per_tok * len(experts)
+    for i, n in enumerate(SIZES):
+        counts.clear()
+        for at in range(1, 40):
+            timed(session, first, n, at)
+        selected = float(np.mean(counts))
+        read = rest + 4 * one * selected * len(experts)
+        bound = 1e3 * (read + size.cache_bytes(CONTEXT)) / bandwidth
+        yield MixtureRow(n, 1e3 * float(np.median(table[:, i])), selected, read / 1e6, bound)
+
+
+def family_row(name: str) -> FamilyRow:
+    """Time forwards of one token by 12 layers of width 384, with a vocabulary of 8,000, after CONTEXT tokens."""
+    config = family_config(name)
+    models = [random_model(config, "float32", torch.device("cpu")).eval().requires_grad_(False) for _ in range(2)]
+    for model in models:
+        use_huge_pages_for(model)
+    sessions = [CachedSession(LeanFeeder(network_of(models[0]), 8000)), CachedSession(EagerFeeder(models[1], 8000))]
+    first = [5 + i % 900 for i in range(CONTEXT - 1)]
+    for session in sessions:
+        session.score(first, len(first) - 1)
+    table = np.array([[timed(session, first, 1, at) for session in sessions] for at in range(FAMILY_TOKENS)])[10:]
+    ratio = interval_of_ratio(table[:, ::-1], lambda sums: sums[..., 0] / sums[..., 1])
+    lean, transformers = (1e3 * float(each) for each in np.median(table, 0))
+    return FamilyRow(name, lean, transformers, ratio)
+
+
+def family_config(name: str) -> PreTrainedConfig:
+    """Return the config of a family at 12 layers of width 384."""
+    config = small_config(name, 8000, 512)
+    widths = {
+        "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "num_key_value_heads": 6,
+        "intermediate_size": 1024, "head_dim": 64,
+    }  # fmt: skip
+    for key in widths.keys() & config.to_dict().keys():
+        setattr(config, key, widths[key])
+    if getattr(config, "layer_types", None):
+        period = ["sliding_attention"] * 5 + ["full_attention"]
+        config.layer_types = 2 * period if name == "gemma3" else ["full_attention"] * 12
+    if name == "smollm3":
+        config.no_rope_layers = [1, 1, 1, 0] * 3
+    if getattr(config, "sliding_window", None):
+        config.sliding_window = CONTEXT
+    return config
+
+
 def rate_of_products(dtype: str) -> float:
     """Return the floating-point operations per second of a large product; the best of a few."""
     a = torch.randn(PRODUCT, PRODUCT).to(getattr(torch, dtype))
@@ -179,7 +288,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow]) -> str:
     """Return the results as Markdown."""
     env = dict(fingerprint())
     lines = [
@@ -197,6 +306,28 @@ def page(rows: list[Row]) -> str:
         "By the length of the context:",
         "",
         *table([row for row in rows if row.context != CONTEXT]),
+        "",
+        "A mixture of experts on the lean engine, float32, one thread: 8 layers of width 512 with 8 experts each, of which "
+        "a token passes 2. A block reads the experts that any of its tokens selects, so its price grows with its size.",
+        "",
+        "| n | T(n), ms | T(n) / T(1) | experts selected in a layer | weights read, MB | bytes, ms |",
+        "| --: | --: | --: | --: | --: | --: |",
+        *(
+            f"| {row.n} | {row.milliseconds:.2f} | {row.milliseconds / mixture[0].milliseconds:.2f} | {row.selected:.2f} |"
+            f" {row.megabytes:.0f} | {row.bytes_bound:.2f} |"
+            for row in mixture
+        ),
+        "",
+        "A forward of one token by family: 12 layers of width 384, a vocabulary of 8,000, float32, one thread, after "
+        f"{CONTEXT} tokens. The two engines alternate.",
+        "",
+        "| family | lean, ms | transformers, ms | transformers over lean |",
+        "| :-- | --: | --: | --: |",
+        *(
+            f"| {row.family} | {row.lean:.2f} | {row.transformers:.2f} | {row.ratio.value:.2f}x"
+            f" [{row.ratio.low:.2f}, {row.ratio.high:.2f}] |"
+            for row in families
+        ),
     ]
     kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
     return "\n".join([*lines, "", f"`{json.dumps(kept)}`", ""])
