@@ -37,7 +37,7 @@ def methods(rejection):
     return [
         Speculative(proposer=DRAFT, scorers=("target",), target=Last(), rejection=rejection),
         Speculative(proposer=chain, scorers=("target",), target=Last(), rejection=rejection),
-        SpeculativeEnsemble(models=("draft", "target"), gamma=(2, 1), target=Mixture(), rejection=rejection),
+        SpeculativeEnsemble(models=("draft", "target"), gamma=(1, 1), target=Mixture(), rejection=rejection),
     ]
 
 
