@@ -6,13 +6,16 @@ import pytest
 import torch
 
 from specbench.config.construct import construct, to_table
-from specbench.decoding.rejection import BY_TOKEN, Rejection, TokenRejection
-from specbench.decoding.targets import Last, Mixture
+from specbench.decoding import rejection
+from specbench.decoding.rejection import BY_TOKEN, BlockRejection, Rejection, TokenRejection
+from specbench.decoding.sampling import exact_distribution
+from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.verify import Verified
-from specbench.methods.proposers import Chain, DraftModel
+from specbench.methods.proposers import Chain, DraftModel, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import examine
+from specbench.methods.stopping import Confidence
+from specbench.verification.enumeration import examine, generate, tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +82,55 @@ def test_a_rule_without_a_closed_form_expects_nothing():
     q, pi = torch.tensor([0.5, 0.5]), torch.tensor([0.2, 0.8])
     assert float(BY_TOKEN.expected(q, pi)) == pytest.approx(0.7)
     assert Match().expected(q, pi) is None, "the default"
+
+
+BLOCK = BlockRejection()
+LONGER = DraftModel(model="draft", gamma=3)
+STOPPED = DraftModel(model="draft", gamma=3, stop=Confidence(threshold=0.5))
+IN_BLOCKS = {
+    "draft model": Speculative(proposer=LONGER, scorers=("target",), target=Last(), rejection=BLOCK),
+    "stop rule": Speculative(proposer=STOPPED, scorers=("target",), target=Last(), rejection=BLOCK),
+    "lookup": Speculative(proposer=PromptLookup(gamma=3), scorers=("target",), target=Last(), rejection=BLOCK),
+    "cascade": Speculative(proposer=LONGER, scorers=("draft", "target"), target=Opt(alpha=0.3), rejection=BLOCK),
+    "no bonus": Speculative(
+        proposer=LONGER, scorers=("draft", "target"), target=Mixture(), bonus="none", rejection=BLOCK
+    ),
+    "chain": methods(BLOCK)[1],
+    "ensemble": methods(BLOCK)[2],
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_block_rejection_is_exact(name):
+    """Sun et al. 2024, Theorem 1, also for targets over several models, stop rules, and drafts without a bonus token."""
+    assert all(comparison.exact for comparison in examine(IN_BLOCKS[name]))
+
+
+def accepted(rule, seed):
+    """The expected number of accepted tokens of a first draft of three."""
+    method = Speculative(proposer=LONGER, scorers=("target",), target=Last(), rejection=rule)
+    world = tables(("draft", "target"), 3, seed)
+    counts = exact_distribution(lambda sampler: generate(method, world, sampler, 4)[1][0].accepted)
+    return sum(count * mass for count, mass in counts.items())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_block_rejection_accepts_more_than_token_by_token(seed):
+    assert accepted(BLOCK, seed) > accepted(None, seed) + 0.01
+
+
+@pytest.mark.parametrize("mutant", ["product without a limit", "residual of the last prefix", "limit only at the end"])
+def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
+    right = rejection.prefix_weights
+
+    def wrong(x, pi, q):
+        ratios = (pi.gather(-1, x) / q.gather(-1, x)).squeeze(-1)
+        products = torch.cat([ratios.new_ones(1), ratios.cumprod(0)])
+        if mutant == "product without a limit":
+            return products.clamp(max=1.0)
+        if mutant == "limit only at the end":
+            return torch.cat([right(x, pi, q)[:-1], products[-1:].clamp(max=1.0)])
+        return right(x, pi, q).roll(1, 0)
+
+    monkeypatch.setattr(rejection, "prefix_weights", wrong)
+    assert not all(comparison.exact for comparison in examine(IN_BLOCKS["draft model"]))
