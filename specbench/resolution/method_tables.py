@@ -14,6 +14,7 @@ from specbench.config.pair import Pair
 from specbench.config.presets import Preset, preset
 from specbench.decoding import targets
 from specbench.decoding.method import Method, Proposer
+from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, hint
 from specbench.methods import proposers
@@ -23,7 +24,9 @@ from specbench.methods.stopping import Stop
 BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
-FAMILIES: dict[str, type[Named]] = {"": Method, "proposer": Proposer, "stop": Stop, "target": Target}  # by key
+FAMILIES: dict[str, type[Named]] = {  # by key
+    "": Method, "proposer": Proposer, "rejection": Rejection, "stop": Stop, "target": Target,
+}  # fmt: skip
 REGISTERED = (methods, proposers, stops, targets)  # modules whose import registers what a table may name
 
 
@@ -135,7 +138,9 @@ def keys_of(table: Table, *before: str) -> set[str]:
 
     `before` is the path of an inner table.
     """
-    keys = {".".join([*before, key]) for key in {*table, *_types_of(table, before[-1] if before else "")} - {"name"}}
+    types = _types_of(table, before[-1] if before else "")
+    keys = {".".join([*before, key]) for key in {*table, *types} - {"name"}}
+    keys |= {".".join([*before, key, "name"]) for key in FAMILIES if key in types and table.get(key) is None}
     keys -= {".".join([*before, key]) for key, _ in inner_tables(table)}
     for key, inner in inner_tables(table):
         keys |= keys_of(inner, *before, key)
@@ -165,12 +170,15 @@ def value_error(table: Table, path: tuple[str, ...], value: object, option: str)
 
 def _types_at(table: Table, path: tuple[str, ...]) -> dict[str, object] | None:
     """Return the types by field of the inner table that has the last key of a path; None if no table has it."""
+    before = ""
     for key in path[:-1]:
         inner = table.get(key)
+        if inner is None and key in FAMILIES and key in _types_of(table, before):
+            inner = {"name": ""}  # the table that an override of its name makes
         if not isinstance(inner, dict):
             return None
-        table = inner
-    types = _types_of(table, path[-2] if len(path) > 1 else "")
+        table, before = inner, key
+    types = _types_of(table, before)
     return types if path[-1] in types or path[-1] in table else None
 
 

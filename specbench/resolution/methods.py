@@ -14,6 +14,7 @@ from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import LOSSLESS, WORDS, Preset, preset
 from specbench.decoding.method import Method
+from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
@@ -57,7 +58,9 @@ class _Variant:
 
     def label(self, method: Method) -> str:
         """Return the preset's name with the values of swept keys in brackets, for example `sd(gamma=5)`."""
-        values = [f"{path.rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept]
+        values = [
+            f"{path.removesuffix('.name').rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept
+        ]
         return f"{self.preset.name}({', '.join(values)})" if values else self.preset.name
 
 
@@ -359,6 +362,8 @@ def _attribute(part: object, path: str) -> object:
     """Return a method's value at a dotted path, such as `proposer.gamma`."""
     for key in path.split("."):
         part = getattr(part, key)
+        if key == "rejection" and part is None:
+            part = BY_TOKEN
     return part
 
 

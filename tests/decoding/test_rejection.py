@@ -16,6 +16,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import Confidence
 from specbench.verification.enumeration import examine, generate, tables
+from tests.fixtures.console import specbench
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,3 +135,15 @@ def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
 
     monkeypatch.setattr(rejection, "prefix_weights", wrong)
     assert not all(comparison.exact for comparison in examine(IN_BLOCKS["draft model"]))
+
+
+def test_a_rule_is_set_swept_and_corrected_by_name(tmp_path):
+    few = ("-m", "sd", "-p", "tiny", "-t", "gsm8k", "--data", "synthetic", "-n", "1", "--repeats", "1")
+    few = (*few, "--max-new-tokens", "8", "--temperature", "1")
+    shown = specbench("run", *few, "--over", 'method.rejection.name=["token", "block"]', cwd=tmp_path).stdout
+    assert "sd(rejection=token)" in shown and "sd(rejection=block)" in shown
+    shown = specbench("run", *few, "--set", "method.rejection.name=blok", cwd=tmp_path, code=2).stderr
+    assert "did you mean 'block'" in shown
+    specbench(
+        "verify", *few[:6], "--data", "synthetic", "-n", "2", "--set", "method.rejection.name=block", cwd=tmp_path
+    )
