@@ -34,10 +34,13 @@ def enumerate_(
     # imports torch
     from specbench.resolution.method_tables import applies, constructor, length_path
     from specbench.resolution.methods import Methods
-    from specbench.resolution.selection import read_pair
+    from specbench.resolution.selection import read_pair, unused_options
     from specbench.verification.enumeration import LENGTH, ExactComparison, examine, examine_drafts
 
-    _, roles = read_pair(pair, plain)
+    source, roles = read_pair(pair, plain)
+    unused = unused_options(source, pair, (), plain) | Methods((method,), roles, plain).unused_options(pair)
+    for error in unused.values():
+        raise error
     worst: dict[str, ExactComparison] = {}
     drafts, longest = False, 0
     base = constructor(method)

@@ -3,9 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
+from specbench.config.construct import OURS
 from specbench.decoding.method import Method, Sessions, StopCriteria
+from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.verify import Verified
 from specbench.errors import PluginError, exits_as_errors, shown
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
@@ -96,6 +101,49 @@ def require_draft(draft: Draft, room: int, proposer: str) -> None:
     """
     if fault := fault_in_draft(draft, room):
         raise PluginError(f"the proposer '{proposer}': {fault}")
+
+
+class _CheckedRejection(Rejection):
+    """The rejection rule of a plugin, whose results are checked."""
+
+    def __init__(self, rule: Rejection) -> None:
+        self._rule = rule
+        self.independent = rule.independent  # type: ignore[misc]  # a class variable of the rule
+
+    def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+        out = self._rule(draft, pi, sampler, unread)
+        if fault := fault_in_verified(out, draft, pi):
+            raise PluginError(f"the rejection rule '{self._rule.name}': {fault}")
+        return out
+
+    def expected(self, q: Tensor, pi: Tensor) -> Tensor | None:
+        return self._rule.expected(q, pi)
+
+    def token_acceptance(self, q: float, pi: float) -> float | None:
+        return self._rule.token_acceptance(q, pi)
+
+
+def checked_rejection(rule: Rejection | None) -> Rejection:
+    """Return the rule, by default token by token; one of a plugin with its results checked."""
+    if rule is None or type(rule).__module__.startswith(OURS):
+        return rule or BY_TOKEN
+    return _CheckedRejection(rule)
+
+
+def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
+    """Return why a rejection rule may not return this for a draft; empty if it may."""
+    if not isinstance(out, Verified):
+        return f"{shown(out)} is not a Verified"
+    k = len(draft.tokens)
+    if type(out.accepted) is not int or not 0 <= out.accepted <= k:
+        return f"Verified.accepted = {shown(out.accepted)} must be an int from 0 to {k}"
+    if fault := fault_in_tokens("Verified.tokens", out.tokens, pi.shape[-1]):
+        return fault
+    count = out.accepted + (out.accepted < len(pi))
+    if len(out.tokens) != count or out.tokens[: out.accepted] != draft.tokens[: out.accepted]:
+        more = count - out.accepted
+        return f"Verified.tokens = {shown(out.tokens)} must be the {out.accepted} accepted tokens and {more} after them"
+    return ""
 
 
 def fault_in_draft(draft: Draft, room: int) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from specbench.config.construct import within
+from specbench.decoding.checks import checked_rejection
 from specbench.decoding.drafting import common_prefix, roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
-from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
+from specbench.decoding.rejection import Rejection, without_default
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.speculation import Speculation
@@ -228,7 +229,7 @@ class Chain(Proposer, name="chain"):
             target=Last(),
             sampler=sampler,
             bonus=True,
-            rejection=self.rejection or BY_TOKEN,
+            rejection=checked_rejection(self.rejection),
         )
 
         def propose(ids: list[int], room: int) -> Draft:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
@@ -95,7 +96,7 @@ class Speculative(Method, name="speculative"):
         ids, drafter = list(models.ids), self.proposer.role
         others = [role for role in self.scorers if role != drafter]
         scorers = [models[role] for role in self.scorers]
-        rejection = self.rejection or BY_TOKEN
+        rejection = checked_rejection(self.rejection)
         is_known = drafter not in self.scorers  # whether pi after a draft is known without the drafter
         speculation = Speculation(
             proposer=drafter,

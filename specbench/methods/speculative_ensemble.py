@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.sampling import Draft, Sampler
@@ -70,7 +71,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
         return (Verification(self.models[0], self.models, self.target, self.rejection or BY_TOKEN),)
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
-        ids, n, drafted, rejection = list(models.ids), len(self.models), 0, self.rejection or BY_TOKEN
+        ids, n, drafted, rejection = list(models.ids), len(self.models), 0, checked_rejection(self.rejection)
         pending: deque[Proposal] = deque()  # B
         scored: list[deque[Tensor]] = [deque() for _ in range(n)]  # C_i: model i's logits (1, V), from B's head on
 

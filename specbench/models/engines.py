@@ -9,11 +9,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.config.construct import Named
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, PluginError, shown
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.engine import Network, can_fuse, network_of, unsupported
-from specbench.models.loaded_model import GraphModel, LeanModel, LoadedModel, TransformersModel
+from specbench.models.loaded_model import REQUIRED, GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantize, stored_by
 from specbench.models.resolved_model import ResolvedModel
@@ -25,6 +25,11 @@ class Engine(Named):
     """What runs a model's forwards."""
 
     has_graphs = False  # whether it captures CUDA graphs
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        if name == "auto":
+            raise ConfigError("an engine cannot have the name 'auto', which selects one")
+        super().__init_subclass__(name)
 
     @abstractmethod
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
@@ -110,7 +115,12 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
     the reason, if the chosen engine cannot run the model, ConfigError if there is no such engine.
     """
     if choice != "auto":
-        if why := engine_named(choice).unsupported(model, architecture, device):
+        engine = engine_named(choice)
+        try:
+            why = engine.unsupported(model, architecture, device)
+        except TypeError as error:  # of a plugin's other parameters
+            raise PluginError(f"engine '{choice}': unsupported(): {error}") from None
+        if why:
             raise ValueError(why)
         return choice
     names = AUTO[1:] if model.quantization == "nf4" else AUTO
@@ -121,6 +131,16 @@ def engine_named(name: str) -> Engine:
     """Return an engine by name. Raises ConfigError, with the nearest name, if there is none."""
     engine: Engine = Engine.build({"name": name}, "engine")
     return engine
+
+
+def load_model_on(name: str, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
+    """Load a model on an engine. Raises what `Engine.load` does, and PluginError if that returns no complete model."""
+    loaded: object = engine_named(name).load(role, model, base, device)
+    if not isinstance(loaded, LoadedModel):
+        raise PluginError(f"engine '{name}': load() returned {shown(loaded)}, which is not a LoadedModel")
+    if missing := [key for key in REQUIRED if not hasattr(loaded, key)]:
+        raise PluginError(f"engine '{name}': load() returned a model without {', '.join(missing)}")
+    return loaded
 
 
 def load_transformers(

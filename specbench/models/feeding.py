@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from specbench.config.construct import OURS
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Usage
+from specbench.errors import PluginError, shown
 
 
 class Feed(NamedTuple):
@@ -100,6 +102,40 @@ class Feeder(ABC):
     def finish(self) -> None:
         """Called once after the last forward of a sequence. By default does nothing."""
         return
+
+
+class CheckedFeeder(Feeder):
+    """The feeder of a plugin's engine, whose logits are checked. They are (rows, vocabulary)."""
+
+    def __init__(self, feeder: Feeder, vocabulary: int) -> None:
+        self._feeder, self._vocabulary = feeder, vocabulary
+        self.name, self.device, self.branches = feeder.name, feeder.device, feeder.branches
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        self._feeder.keeps_states = self.keeps_states
+        out: object = self._feeder.feed(feed, rows)
+        if not isinstance(out, Output):
+            raise PluginError(f"{self.name}: feed() returned {shown(out)}, which is not an Output")
+        if tuple(out.logits.shape) != (rows, self._vocabulary):
+            raise PluginError(
+                f"{self.name}: feed() returned logits of shape {tuple(out.logits.shape)}, and ({rows}, {self._vocabulary})"
+                " were expected"
+            )
+        return out
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self._feeder.logits_of(states)
+
+    def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        return self._feeder.draft_graph(drafting, length, start)
+
+    def finish(self) -> None:
+        self._feeder.finish()
+
+
+def checked_feeder(feeder: Feeder, vocabulary: int) -> Feeder:
+    """Return a feeder of this package as it is, and one of a plugin checked."""
+    return feeder if type(feeder).__module__.startswith(OURS) else CheckedFeeder(feeder, vocabulary)
 
 
 Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before

@@ -13,6 +13,8 @@ from specbench.models.feeding import Feeder
 from specbench.models.placed import on
 from specbench.models.transformers_session import EagerFeeder, window_of
 
+REQUIRED = ("name", "tokenizer", "device", "dtype", "embedded", "vocabulary")  # attributes of every loaded model
+
 
 class LoadedModel(ABC):
     """A model in memory, as one engine runs it. Sequences use it one after another.
@@ -63,7 +65,9 @@ class LoadedModel(ABC):
 
     def transformers(self) -> PreTrainedModel:
         """Return transformers' model. Raises ConfigError for an engine without one."""
-        raise ConfigError(f"{self.name}: its engine has no transformers model, which hf-*, heads and training need")
+        raise ConfigError(
+            f"{self.name}: its engine has no transformers model, which hf-*, heads and training need; help: --engine eager"
+        )
 
 
 class TransformersModel(LoadedModel):

@@ -12,6 +12,7 @@ from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
+from specbench.models.feeding import checked_feeder
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.loaded_model import LoadedModel
@@ -119,7 +120,10 @@ class LoadedPair:
         Raises it too if the method needs a model of transformers, and an engine has none.
         """
         for role in method.roles() if method.needs_transformers else ():
-            self.models[role].transformers()
+            try:
+                self.models[role].transformers()
+            except ConfigError as error:
+                raise ConfigError(f"{label}: model '{role}': {error}") from None
         lacking = [role for role in method.deciding if self.reaches[role].entries < self.vocabulary]
         if lacking and method.combines_logits:
             raise ConfigError(
@@ -196,7 +200,7 @@ class LoadedPair:
         """Return a fresh session of one model; `source` is what an encoder reads."""
         model, reach = self.models[role], self.reaches[role]
         size = min(reach.entries, self.vocabulary)
-        session: Session = CachedSession(model.feeder(size, source))
+        session: Session = CachedSession(checked_feeder(model.feeder(size, source), size))
         if size < self.vocabulary or self._is_limited(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
         if self.is_elsewhere(role):

@@ -14,7 +14,7 @@ from specbench.config.construct import OURS, PLUGIN, import_file
 from specbench.decoding.session import Session
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
-from specbench.models.engines import engine_named
+from specbench.models.engines import engine_named, load_model_on
 from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_model import LoadedModel, TransformersModel
 from specbench.models.loaded_pair import LoadedPair
@@ -41,7 +41,7 @@ def load(
     for role, each in resolved.items():
         same = first_roles.setdefault(each.copy_of(role), role)
         models[role] = (
-            engine_named(each.engine).load(role, each, base, devices[role]) if same == role else models[same].shared()
+            load_model_on(each.engine, role, each, base, devices[role]) if same == role else models[same].shared()
         )
     return_freed_memory()  # of weights that were packed
     for model in (models[role] for role in first_roles.values()):

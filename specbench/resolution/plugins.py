@@ -58,7 +58,7 @@ def load(where: str) -> tuple[str, str]:
     count = 0
     for family in plugin_classes():
         earlier_members = before.get(family, {})
-        for name, member in family.members.items():
+        for name, member in [*family.members.items()]:
             is_ours = member.__module__.startswith("specbench.")  # the plugin only imports it
             if earlier_members.get(name) is member or is_ours:
                 continue
@@ -68,6 +68,10 @@ def load(where: str) -> tuple[str, str]:
                 family.members.update(earlier_members)
                 kinds = " or a ".join(word for word in (family.__name__.lower(), kind) if word)
                 raise ConfigError(f"plugin {where}: the name '{name}' of a {kinds} already exists")
+            lacking = [key for key in dir(member) if getattr(getattr(member, key), "__isabstractmethod__", False)]
+            if lacking:
+                del family.members[name]
+                raise ConfigError(f"plugin {where}: {member.__name__} lacks {', '.join(lacking)}")
             count += 1
             if table:
                 presets.add(kind, presets.Preset(name, source, {"description": _summary_of(member), **table}))

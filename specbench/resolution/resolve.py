@@ -50,6 +50,11 @@ class Choice:
         by_methods = self.methods.unused_options(self.request.pair)  # first: mistakes come before missing data
         return unused_options(self.preset, self.request.pair, self.tasks.names, self.request.options) | by_methods
 
+    def require_used_options(self) -> None:
+        """Raise ConfigError for an option that no method, pair or task reads."""
+        for error in self.unused_options().values():
+            raise error
+
     def resolved_models(self, pair: Pair, on: Execution) -> dict[str, ResolvedModel]:
         """Return the models that the methods need, of the pair with the checkpoints of a task."""
         return resolve_models(pair, self.methods.roles, self.preset.path.parent, on)
@@ -79,8 +84,7 @@ def resolve(request: Request) -> ResolvedRequest:
     data, or the sandbox of the only task is missing.
     """
     choice = Choice.of(request)
-    for error in choice.unused_options().values():
-        raise error
+    choice.require_used_options()
     return plans_of(choice)
 
 

@@ -68,7 +68,9 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     if options.temperature is None:
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
     require_known([request.method], request.pair, request.tasks)  # a single method, not the word `all`
-    choice = Choice.of(Request(methods=(request.method,), pair=request.pair, options=options, out=Path()))
+    methods, tasks_named = (request.method,), tuple(request.tasks)
+    choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks_named, options=options, out=Path()))
+    choice.require_used_options()
     pair_preset, pair = choice.preset, choice.pair
     base, on = pair_preset.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
     if pair.logits != "real":

@@ -70,7 +70,8 @@ class AcceptAll(Rejection, name="accept-all"):
 
     def __call__(self, draft, pi, sampler, unread=None):
         read = [] if unread is None else unread.tolist()
-        return Verified(list(draft.tokens) or [int(sampler.choose(pi[0]))], len(draft.tokens), read)
+        last = [int(sampler.choose(pi[-1]))] if len(pi) > len(draft.tokens) else []
+        return Verified([*draft.tokens, *last], len(draft.tokens), read)
 
 
 @pytest.mark.parametrize("method", methods(AcceptAll()), ids=["speculative", "chain", "ensemble"])
@@ -147,3 +148,48 @@ def test_a_rule_is_set_swept_and_corrected_by_name(tmp_path):
     specbench(
         "verify", *few[:6], "--data", "synthetic", "-n", "2", "--set", "method.rejection.name=block", cwd=tmp_path
     )
+
+
+RULE = '''
+from dataclasses import dataclass
+
+from specbench.decoding.rejection import Rejection
+from specbench.decoding.verify import Verified
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(Rejection, name="wrong"):
+    """A rule of a plugin."""
+
+    def __call__(self, draft, pi, sampler, unread=None):
+        RETURN
+'''
+
+
+@pytest.mark.parametrize(("returned", "message"), [
+    ("return Verified([], 0, [])", "must be the 0 accepted tokens and 1 after them"),
+    ("return [], 0", "is not a Verified"),
+    ("return Verified(draft.tokens, len(draft.tokens) + 1, [])", "must be an int from 0 to "),
+])  # fmt: skip
+def test_what_a_rule_must_not_return_fails_the_generation_and_names_the_rule(returned, message, tmp_path):
+    (tmp_path / "wrong.py").write_text(RULE.replace("RETURN", returned))
+    few = ("-m", "sd", "-p", "tiny", "-t", "gsm8k", "--data", "synthetic", "-n", "1", "--max-new-tokens", "8")
+    chosen = ("--plugin", "wrong.py", "--set", "method.rejection.name=wrong")
+    specbench("run", *few, "--repeats", "1", *chosen, cwd=tmp_path, code=3)
+    (path,) = tmp_path.glob("results/*/samples.jsonl")
+    assert "the rejection rule 'wrong': " in path.read_text() and message in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "key", ["method.foo.bar", "method.rejection.nam", "method.proposer.gama", "pair.foo", "task.foo"]
+)
+def test_no_command_ignores_an_override(key, tmp_path):
+    """A rule that is not applied must not be called exact."""
+    commands = (
+        ("enumerate",),
+        ("verify", "-p", "tiny", "-t", "gsm8k", "--data", "synthetic"),
+        ("trace", "-p", "tiny", "one"),
+    )
+    for command in commands:
+        done = specbench(command[0], "-m", "sd", *command[1:], "--set", f"{key}=3", cwd=tmp_path, code=2)
+        assert f"--set {key}" in " ".join(done.stderr.split())

@@ -135,3 +135,36 @@ def test_an_engine_of_the_pair_that_cannot_run_here_is_named_by_its_key(tmp_path
     (tmp_path / "pair.toml").write_text(text)
     done = specbench("run", "-m", "pld", "-p", "pair.toml", *FEW, "--device", "cpu", cwd=tmp_path, code=2)
     assert "model 'target': engine = 'graph': CUDA graphs need a CUDA device" in " ".join(done.stderr.split())
+
+
+BROKEN = {
+    "load returns a tuple": ("return TableModel(load_tokenizer", "return 1, 2  # (load_tokenizer",
+                             "engine 'table': load() returned (1, 2), which is not a LoadedModel"),
+    "no vocabulary": ("self.embedded = self.vocabulary = size", "self.embedded = size",
+                      "engine 'table': load() returned a model without vocabulary"),
+    "no load": ("    def load(self", "    def loads(self", "TableEngine lacks load"),
+    "a reserved name": ('name="table")', 'name="auto")', "cannot have the name 'auto'"),
+    "unsupported": ("def unsupported(self, model, architecture, device):", "def unsupported(self, model):",
+                    "engine 'table': unsupported(): "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_mistake_in_an_engine_is_one_line(place, mistake):
+    right, wrong, message = BROKEN[mistake]
+    assert right in ENGINE
+    (place / "table.py").write_text(ENGINE.replace(right, wrong))
+    done = specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=2)
+    assert message in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), [
+    ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-1:]]", "feed() returned logits of shape (1, "),
+    ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:], :5]", "5), and "),
+    ("return Output(self.logits[feed.tokens[-rows:]], None)", "return self.logits", "which is not an Output"),
+])  # fmt: skip
+def test_wrong_logits_fail_the_generation_and_name_the_feeder(place, right, wrong, message):
+    (place / "table.py").write_text(ENGINE.replace(right, wrong))
+    specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=3)
+    errors = {row["method"]: row["error"] for row in records(place / "results")}
+    assert "table: " in errors["sd"] and message in errors["sd"]
