@@ -231,7 +231,7 @@ Plugins = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin",
-        help="A Python file or module that defines targets, stop rules, proposers, methods or tasks.",
+        help="A Python file or module that defines targets, stop or rejection rules, proposers, methods, tasks or engines.",
         rich_help_panel=OVERRIDES,
     ),
 ]
