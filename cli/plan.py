@@ -222,8 +222,11 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
         print(note, file=sys.stderr)
     if as_json:
         plan = {
-            "machine": asdict(machine), "gpus": gpus, "runs": [asdict(row) for row in rows], "total": asdict(total)
-        }  # fmt: skip
+            "machine": asdict(machine),
+            "gpus": gpus,
+            "runs": [asdict(row) for row in rows],
+            "total": asdict(total) | {"complete": total.complete},
+        }
         print(json.dumps(plan, indent=2))
     else:
         _print_estimate(rows, sentence(suite.name or "this run", total, target), total, machine)

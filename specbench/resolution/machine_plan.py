@@ -312,15 +312,21 @@ def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineTotal:
-    """The totals of a plan: seconds under the fast and the slow assumptions, and bytes."""
+    """The totals of a plan: seconds under the fast and the slow assumptions, bytes, and the number of GPUs that are used."""
 
     seconds: tuple[float, float]
+    gpus: int
     memory: int
     download: int
     disk: int
     fits: bool
     remedy: str = ""  # with which all runs fit
-    complete: bool  # every run has an estimate
+    lacking: tuple[str, ...]  # tasks of runs without an estimate
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has an estimate."""
+        return not self.lacking
 
 
 def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
@@ -335,7 +341,8 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
         disk=download + RECORD * sum(row.generations or 0 for row in rows),
         fits=all(row.fits for row in rows),
         remedy=remedies.pop() if len(remedies) == 1 else "",
-        complete=all(row.seconds and not row.why for row in rows),
+        gpus=max((sum(each.device.startswith("cuda") for each in row.devices) for row in rows), default=0),
+        lacking=tuple(dict.fromkeys(row.task for row in rows if not row.seconds or row.why)),
     )
 
 
@@ -361,7 +368,12 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
         change = f"it fits {' or '.join(ways)}" if ways else "no known machine has enough memory"
         need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
         text = f"{name} does not fit on {machine_label}: {need}; {change}"
-    return f"{text}.{'' if total.complete else ' Some runs have no estimate.'}"
+    elif total.gpus < gpus:
+        text += (
+            f"; {total.gpus} of {gpus} GPUs {'is' if total.gpus == 1 else 'are'} used, --place puts a model on others"
+        )
+    lacking = "" if total.complete else f" There is no estimate for {', '.join(total.lacking)}."
+    return f"{text}.{lacking}"
 
 
 def span(low: float, high: float) -> str:

@@ -238,6 +238,15 @@ def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tm
     assert "no architecture for kssteven/mT5-small-wmt2014-de-en" in done
     done = specbench("plan", "-m", "sd", "-p", "gpt2", "-t", "lm1b", "--for", "h100", cwd=tmp_path, code=4).stdout
     assert "help: -n N" in done and "time unknown, at most " in done
+    assert "There is no estimate for lm1b." in " ".join(done.split())
+
+
+def test_gpus_that_no_model_uses_are_named(tmp_path):
+    command = ("plan", "-m", "sd", "-p", "gpt2", "-t", "gsm8k", "-n", "4", "--for", "h100", "--gpus", "2")
+    shown = " ".join(specbench(*command, cwd=tmp_path).stdout.split())
+    assert shown.endswith("1 of 2 GPUs is used, --place puts a model on others.")
+    total = json.loads(specbench(*command, "--json", cwd=tmp_path).stdout)["total"]
+    assert (total["gpus"], total["complete"], total["lacking"]) == (1, True, [])
 
 
 def test_mistakes_name_the_nearest_right_value(tmp_path):
