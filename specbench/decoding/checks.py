@@ -108,7 +108,6 @@ class _CheckedRejection(Rejection):
 
     def __init__(self, rule: Rejection) -> None:
         self._rule = rule
-        self.independent = rule.independent  # type: ignore[misc]  # a class variable of the rule
 
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
         out = self._rule(draft, pi, sampler, unread)
@@ -116,11 +115,8 @@ class _CheckedRejection(Rejection):
             raise PluginError(f"the rejection rule '{self._rule.name}': {fault}")
         return out
 
-    def expected(self, q: Tensor, pi: Tensor) -> Tensor | None:
-        return self._rule.expected(q, pi)
-
-    def token_acceptance(self, q: float, pi: float) -> float | None:
-        return self._rule.token_acceptance(q, pi)
+    def distance(self, q: Tensor, pi: Tensor) -> Tensor | None:
+        return self._rule.distance(q, pi)
 
 
 def checked_rejection(rule: Rejection | None) -> Rejection:

@@ -150,11 +150,11 @@ def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tupl
         position += len(entry.tokens)
 
 
-def no_first_tests(method: Method, has_rate: bool = True) -> str:
-    """Return why acceptance cannot be checked. `has_rate` says whether the rejection rule has an acceptance rate."""
-    tests = method.verifications()
+def no_first_tests(method: Method) -> str:
+    """Return why acceptance cannot be checked."""
+    tests, certain = method.verifications(), torch.ones(1)
     if not tests:
         return "nothing is drafted"
-    if not has_rate:
+    if tests[0].rejection.expected(certain, certain) is None:
         return f"the rejection rule '{tests[0].rejection.name}' has no acceptance rate in closed form"
     return f"'{tests[0].proposer}' drafts, and no model of the pair computes its distribution"

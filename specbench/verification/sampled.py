@@ -227,7 +227,6 @@ class SampledStatistics:
         self._accepted: list[bool] = []
         self._expected: list[float] = []
         self.by_token = AcceptanceTest()
-        self.has_rate = True  # whether the rejection rule has an acceptance rate
 
     def add(self, output: Output) -> None:
         """Add the tokens and the acceptance tests of one output."""
@@ -244,7 +243,6 @@ class SampledStatistics:
         rule = tests[0].rejection if tests else BY_TOKEN
         for position, role, accepted in first_tested_tokens(output, roles):
             expected = rule.expected(probs[role][position], pi[position])
-            self.has_rate = expected is not None
             if expected is not None:
                 self._accepted.append(accepted)
                 self._expected.append(float(expected))
@@ -329,7 +327,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:
-        return CheckResult(name, no_first_tests(case.method, has_rate=tested.has_rate), "", None)
+        return CheckResult(name, no_first_tests(case.method), "", None)
     if not (first.varied or every.varied):
         return CheckResult(name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
