@@ -13,7 +13,8 @@ from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
 from specbench.machine.accelerator import GIB
 from specbench.reporting.notes import counted
-from specbench.runs.run_folder import CONFIG, load
+from specbench.runs.kind import CONFIG
+from specbench.runs.run_folder import load
 
 
 def export(

@@ -13,8 +13,7 @@ from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import read_toml, read_with_checksum
-from specbench.runs.kind import CONFIG as CONFIG
-from specbench.runs.kind import DEFAULT, Expectation, Manifest, R, RunKind, S, kind_in, register
+from specbench.runs.kind import CONFIG, DEFAULT, Expectation, Manifest, R, RunKind, S, kind_in, register
 from specbench.runs.record import Count, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
