@@ -9,7 +9,7 @@ from specbench.config.construct import OURS
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, path_to
 from specbench.decoding.verify import Verified
 from specbench.errors import PluginError, exits_as_errors, shown
 
@@ -95,7 +95,7 @@ def fault_in(round_: Round, vocabulary: int) -> str:
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:
-    """Raise PluginError if a draft does not have at most `room` tokens, and a row of its distributions for each.
+    """Raise PluginError if a draft is not at most `room` tokens long, or lacks a row of its distributions for a token.
 
     The sums of the rows are not computed, which would wait for the device.
     """
@@ -135,6 +135,11 @@ def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
         return f"Verified.accepted = {shown(out.accepted)} must be an int from 0 to {k}"
     if fault := fault_in_tokens("Verified.tokens", out.tokens, pi.shape[-1]):
         return fault
+    if draft.parents is not None:
+        path = list(out.path)
+        is_path = len(path) == out.accepted and path == path_to(draft.parents, path[-1] if path else -1)
+        is_written = out.tokens[: out.accepted] == [draft.tokens[token] for token in path]
+        return "" if is_path and is_written else f"Verified.path = {shown(out.path)} must lead to the accepted tokens"
     count = out.accepted + (out.accepted < len(pi))
     if len(out.tokens) != count or out.tokens[: out.accepted] != draft.tokens[: out.accepted]:
         more = count - out.accepted
@@ -149,8 +154,13 @@ def fault_in_draft(draft: Draft, room: int) -> str:
     shape: tuple[int, ...] = getattr(draft.probs, "shape", ())
     if len(shape) != 2 or not isinstance(draft.tokens, list) or (draft.tokens and shape[0] != len(draft.tokens)):
         return f"Draft.probs = {shown(draft.probs)} must have one row of shape (V,) per token"
-    if len(draft.tokens) > room:
-        return f"Draft.tokens has {len(draft.tokens)} tokens, and there is room for {room}"
+    if draft.parents is not None:
+        is_tree = len(draft.parents) == len(draft.tokens) and all(-1 <= p < i for i, p in enumerate(draft.parents))
+        if not is_tree:
+            return f"Draft.parents = {shown(draft.parents)} must give every token an earlier one, or -1"
+    if draft.depth > room:
+        in_a_row = "" if draft.parents is None else " in a row"
+        return f"Draft.tokens has {draft.depth} tokens{in_a_row}, and there is room for {room}"
     return fault_in_tokens("Draft.tokens", draft.tokens, shape[1])
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from specbench.config.construct import Named
 from specbench.decoding.rejection import BY_TOKEN, Rejection
@@ -75,12 +76,29 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True)
 class Verification:
-    """A test of drafts: the drafting role, the scorers and target that define pi, and the rejection rule."""
+    """A test of drafts: the drafting role, the scorers and target that define pi, and the rejection rule.
+
+    `tree` says whether the drafts are trees.
+    """
 
     proposer: str
     scorers: tuple[str, ...]
     target: Target
     rejection: Rejection = BY_TOKEN
+    tree: bool = False
+
+    def expected(self, q: Tensor, pi: Tensor) -> Tensor | None:
+        """Return `Rejection.expected`; None for trees, whose tests have no closed form."""
+        return None if self.tree else self.rejection.expected(q, pi)
+
+    def token_acceptance(self, q: float, pi: float) -> float | None:
+        """Return `Rejection.token_acceptance`; None for trees."""
+        return None if self.tree else self.rejection.token_acceptance(q, pi)
+
+    @property
+    def kind(self) -> str:
+        """What is tested by which rule, for messages."""
+        return "tests of draft trees have" if self.tree else f"the rejection rule '{self.rejection.name}' has"
 
 
 class Method(Named):
@@ -101,6 +119,11 @@ class Method(Named):
     def blocks(self) -> tuple[int, ...]:
         """The numbers of tokens that a forward may have, ascending, prompts excepted."""
         return (1,)
+
+    @property
+    def depth(self) -> int:
+        """The maximum number of tokens of a draft that a round can accept."""
+        return max(self.blocks) - 1
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -193,7 +216,22 @@ class Proposer(Named):
     @property
     @abstractmethod
     def longest(self) -> int:
+        """The maximum number of tokens that can be accepted of a draft: the depth of a tree."""
+
+    @property
+    def nodes(self) -> int:
         """The maximum number of tokens in a draft."""
+        return self.longest
+
+    @property
+    def tree(self) -> bool:
+        """Whether drafts are trees."""
+        return False
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The parents of the tokens of every draft, if all drafts are the same tree, else None."""
+        return None
 
     @property
     def draft_length(self) -> str:

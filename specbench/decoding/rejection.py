@@ -10,27 +10,33 @@ from torch import Tensor
 
 from specbench.config.construct import Named
 from specbench.decoding.sampling import INVALID, ROUNDING, Draft, Sampler, read_tokens, to_device
-from specbench.decoding.verify import Verified, require_distributions, tv, verify
+from specbench.decoding.verify import Verified, require_distributions, tv, verify, verify_tree
 
 
 class Rejection(Named):
     """A rule that turns a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
-    `independent` says whether every token is accepted at the rate of `expected`, independently of the others, as the formulas
-    of speedups assume.
+    `independent` says whether every token of a chain is accepted at the rate of `expected`, independently of the others, as
+    the formulas of speedups assume. `trees` says whether the rule takes drafts that are trees.
     """
 
     independent: ClassVar[bool] = False
+    trees: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
         """Test a draft of k tokens. pi is (k, V), or (k + 1, V) for one more token if all are accepted.
 
+        For a tree, pi is as in `verify_tree`.
+
         The values of `unread` are read from the device together with the rule's own.
         """
 
     def expected(self, q: Tensor, pi: Tensor) -> Tensor | None:
-        """Return the probability that a first token from q (..., V) is accepted: (...). None if it has no closed form."""
+        """Return the probability that a first token from q (..., V) is accepted: (...). None if it has no closed form.
+
+        It is that of a chain; the tests of a tree have none.
+        """
         return None
 
     def token_acceptance(self, q: float, pi: float) -> float | None:
@@ -45,12 +51,16 @@ class Rejection(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRejection(Rejection, name="token"):
-    """Token by token: accept x with probability min(1, pi(x) / q(x)). Leviathan et al. 2023, Algorithm 1."""
+    """Token by token: accept x with probability min(1, pi(x) / q(x)). Leviathan et al. 2023, Algorithm 1.
+
+    In a tree, all children of the last accepted token are tested.
+    """
 
     independent = True
+    trees = True
 
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
-        return verify(draft, pi, sampler, unread)
+        return (verify if draft.parents is None else verify_tree)(draft, pi, sampler, unread)
 
     def expected(self, q: Tensor, pi: Tensor) -> Tensor:
         return torch.minimum(q, pi).sum(-1)
@@ -111,3 +121,9 @@ BY_TOKEN = TokenRejection()
 def without_default(rejection: Rejection | None) -> Rejection | None:
     """Return None for the default rule, so that a method that names it equals one that does not."""
     return None if rejection == BY_TOKEN else rejection
+
+
+def require_trees(rejection: Rejection | None) -> None:
+    """Raise ValueError if the rule does not test trees."""
+    if rejection is not None and not rejection.trees:
+        raise ValueError(f'rejection = "{rejection.name}" tests chains, and the drafts are trees')

@@ -9,10 +9,11 @@ class Round:
 
     `tokens` holds untested tokens first, then accepted ones, then at most one replacement or bonus. `drafted` counts
     the tokens proposed in this round, `tested` those verified, and `proposers` names the proposer of each tested token;
-    tested - accepted is 0 or 1. `counters` holds whatever else a method counts: `deferrals` among the `positions` where
-    a deferral rule was evaluated, `fallbacks` of a drafter that stopped early, ... `inner` holds the rounds of the
-    chain that made the draft. If the driver cut the round's tokens, `counters`, `drafted` and `inner` still count the
-    whole round. Raises ValueError if `proposers` does not have one role per tested token.
+    tested - accepted is 0 or 1. Of a draft that is a tree, `tested` and `accepted` count depths, and `siblings` the tokens
+    that were tested at each tested depth, the accepted one last. `counters` holds whatever else a method counts:
+    `deferrals` among the `positions` where a deferral rule was evaluated, `fallbacks` of a drafter that stopped early, ...
+    `inner` holds the rounds of the chain that made the draft. If the driver cut the round's tokens, `counters`, `drafted`
+    and `inner` still count the whole round. Raises ValueError if `proposers` does not have one role per tested token.
     """
 
     tokens: list[int]
@@ -24,7 +25,8 @@ class Round:
     counters: dict[str, float] = field(default_factory=dict)
     untested: int = 0  # committed because a trained verifier accepted them
     inner: "tuple[Round, ...]" = ()
-    rejected: tuple[int, ...] = ()  # the rejected token and the drafted tokens after it
+    rejected: tuple[int, ...] = ()  # the rejected token and the drafted tokens after it; in a tree, its siblings
+    siblings: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.proposers and (isinstance(self.proposers, str) or len(self.proposers) != self.tested):
@@ -46,6 +48,7 @@ class Round:
             counters=self.with_counters(other.counters).counters,
             inner=self.inner + other.inner,
             rejected=self.rejected + other.rejected,
+            siblings=self.siblings + other.siblings,
         )
 
     def with_counters(self, more: dict[str, float]) -> "Round":
@@ -70,4 +73,5 @@ class Round:
             tested=tested,
             accepted=accepted,
             proposers=self.proposers[:tested],
+            siblings=self.siblings[:tested],
         )

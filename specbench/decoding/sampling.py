@@ -7,7 +7,7 @@ follow. V is the size of the shared vocabulary, k the number of drafted tokens.
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,17 +19,59 @@ ROUNDING = 1e-2  # allowed deviation of a distribution's sum from 1, for half pr
 Outcome = TypeVar("Outcome", bound=Hashable)
 
 
+class Tree(NamedTuple):
+    """Tokens that may follow a sequence. Each follows its parent: an earlier token of the tree, or -1, the sequence's end."""
+
+    tokens: list[int]
+    parents: tuple[int, ...]
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Return how many tokens precede each one in a tree with these parents, which come before their children."""
+    out: list[int] = []
+    for parent in parents:
+        out.append(0 if parent < 0 else out[parent] + 1)
+    return out
+
+
+def children_of(parents: Sequence[int]) -> list[list[int]]:
+    """Return the children of the root and of every token, in order: item i + 1 are those of token i."""
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for token, parent in enumerate(parents):
+        children[parent + 1].append(token)
+    return children
+
+
+def path_to(parents: Sequence[int], token: int) -> list[int]:
+    """Return the tokens from the root of a tree to a token, which is included; none for the root, -1."""
+    path: list[int] = []
+    while token >= 0:
+        path.append(token)
+        token = parents[token]
+    return path[::-1]
+
+
 @dataclass(frozen=True)
 class Draft:
-    """Tokens and the distribution that each was drawn from, given all tokens before it.
+    """Tokens and the distribution that each was drawn from, given the tokens before it.
 
-    Invariant: tokens[i] ~ probs[i].
+    Invariant: tokens[i] ~ probs[i]. With `parents` the draft is a tree, and probs[i] is also given the earlier children of
+    the token's parent: q without them, renormalized, for children drawn without replacement; q for those drawn with
+    replacement; one-hot for those that are not drawn at all.
     """
 
     tokens: list[int]  # (k,)
     probs: Tensor  # (k, V)
     stopped: bool = False  # whether a stop rule ended the draft
     rounds: tuple[Round, ...] = ()  # the rounds that produced the draft, if it was itself verified
+    parents: tuple[int, ...] | None = None  # of each token, as in Tree; None for a chain
+
+    @property
+    def depth(self) -> int:
+        """The number of tokens on the longest path."""
+        if self.parents is None:
+            return len(self.tokens)
+        return max(depths(self.parents), default=-1) + 1
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, Tree
 
 
 @dataclass
@@ -69,8 +69,12 @@ class Session(Counted, Protocol):
 
     keeps_hidden: bool
 
-    def score(self, ids: list[int], start: int) -> Tensor:
-        """Return logits (len(ids) - start, V); row j is for the token after ids[: start + j + 1]."""
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
+        """Return logits (len(ids) - start + m, V); row j is for the token after ids[: start + j + 1].
+
+        The last m rows are those of the tokens after each token of a tree that follows ids. Raises ValueError, with the
+        reason, if the session cannot score trees.
+        """
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         """Draft up to k tokens after ids, one forward each, ending at an EOS.

@@ -10,9 +10,10 @@ from specbench.decoding.checks import require_draft
 from specbench.decoding.method import Propose, StopCriteria
 from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
-from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
+from specbench.decoding.verify import rows_of_tree
 from specbench.errors import PluginError
 
 MILLION = 1_000_000
@@ -63,6 +64,8 @@ class Speculation:
         room, sampler = stop.room(ids), self.sampler
         draft = self.propose(ids, room - 1 if self.bonus else room)
         require_draft(draft, room - 1 if self.bonus else room, self.proposer)
+        if draft.parents:
+            return self._tree_round(ids, draft, stop)
         k, is_open = len(draft.tokens), not stop.closes(draft.tokens)
         rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
         read, start = ids + draft.tokens, len(ids) - 1
@@ -94,6 +97,45 @@ class Speculation:
         whole = out.accepted == k and reads_beyond
         after = self.beyond[-1].score(read, len(read) - 1) if whole and self.beyond else None
         return VerifiedRound(made, pi, after)
+
+    def _tree_round(self, ids: list[int], draft: Draft, stop: StopCriteria) -> VerifiedRound:
+        """Verify a draft that is a tree. Without a bonus token, the scorers do not read its leaves."""
+        assert draft.parents is not None and not self.beyond
+        tree, start = Tree(draft.tokens, draft.parents), len(ids) - 1
+        logits = [
+            scorer.score(ids, start, tree if self.bonus else inner(tree)) for scorer in self.scorers
+        ]  # n x (rows, V)
+        pi, deferred = self.target.distributions(logits, self.sampler)  # (rows, V), (rows,) or None
+        out = self.rejection(draft, pi, self.sampler, unread=deferred)
+        below = children_of(draft.parents)
+        ranks = [below[draft.parents[token] + 1].index(token) + 1 for token in out.path]
+        failed = below[out.path[-1] + 1 if out.path else 0]  # the children that were tested in vain
+        siblings = (*ranks, len(failed)) if failed else tuple(ranks)
+        tokens = out.tokens
+        if stop.closes(tokens[: out.accepted]):
+            tokens = tokens[: out.accepted]
+        rows = rows_of_tree(below, len(pi))
+        committed = [rows[place + 1] for place in (-1, *out.path)][: len(tokens)]
+        made = Round(
+            tokens,
+            len(draft.tokens),
+            len(siblings),
+            out.accepted,
+            (self.proposer,) * len(siblings),
+            counters=counters_of(draft, [out.read[row] for row in committed] if deferred is not None else ()),
+            inner=draft.rounds,
+            rejected=tuple(draft.tokens[token] for token in failed),
+            siblings=siblings,
+        )
+        return VerifiedRound(made, pi[committed], None)
+
+
+def inner(tree: Tree) -> Tree:
+    """Return a tree without its leaves."""
+    below = children_of(tree.parents)
+    kept = [i for i in range(len(tree.tokens)) if below[i + 1]]
+    index = {-1: -1} | {old: new for new, old in enumerate(kept)}
+    return Tree([tree.tokens[i] for i in kept], tuple(index[tree.parents[i]] for i in kept))
 
 
 def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor, rejection: Rejection = BY_TOKEN) -> Tensor | None:

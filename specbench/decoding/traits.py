@@ -10,7 +10,8 @@ class Theory:
 
     `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time,
     the default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the
-    innermost first. `drafter_scores` says whether the proposer is also one of the scorers.
+    innermost first. `drafter_scores` says whether the proposer is also one of the scorers. `shape` are the parents of the
+    tokens of a static draft tree.
     """
 
     formula: str
@@ -19,6 +20,7 @@ class Theory:
     thresholds: tuple[int, ...] = ()
     bonus: str = ""
     drafter_scores: bool = False
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

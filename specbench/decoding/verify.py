@@ -1,24 +1,39 @@
 """Verification of a draft against a target distribution."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.sampling import INVALID, ROUNDING, Draft, Sampler, certain_tokens, read_tokens, to_device
+from specbench.decoding.sampling import (
+    INVALID,
+    ROUNDING,
+    Draft,
+    Sampler,
+    certain_tokens,
+    children_of,
+    depths,
+    path_to,
+    read_tokens,
+    to_device,
+)
 
 
 @dataclass(frozen=True)
 class Verified:
     """The result of `verify`: accepted drafted tokens, then at most one replacement or bonus. The tokens follow pi.
 
-    `read` holds the values of `unread`, which `verify` reads from the device together with its own.
+    `read` holds the values of `unread`, which `verify` reads from the device together with its own. `path` are the places of
+    the accepted tokens in a draft that is a tree.
     """
 
     tokens: list[int]
     accepted: int
     read: list[int] = field(default_factory=list)
+    path: tuple[int, ...] = ()
 
 
 def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
@@ -76,6 +91,64 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
     return Verified(
         draft.tokens[:accepted_count] + ([following] if accepted_count < len(pi) else []), accepted_count, read
     )
+
+
+def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
+    """Turn a draft that is a tree into tokens that follow pi, with one read of the device.
+
+    Starting at the root, the children of a token are tested in order: with t = pi, child x with row d is accepted with
+    probability min(1, t(x) / d(x)); otherwise t becomes norm((t - d)+) for the next one. A token is drawn from what is left
+    after the last. That t does not depend on other tokens of the tree, so the place where the walk ends has a distribution
+    that can be computed beforehand, and is drawn from it. Multi-round rejection sampling: Miao et al. 2024, SpecInfer.
+
+    pi is (1 + k, V): after the sequence, then after each token. Without a bonus token it lacks the rows of the leaves.
+    """
+    assert draft.parents is not None and len(draft.probs) == len(draft.tokens)
+    if pi.device.type != "cuda":
+        require_distributions(pi)
+    device, parents, groups = pi.device, draft.parents, children_of(draft.parents)
+    rows = rows_of_tree(groups, len(pi))  # of the root, then of each token; -1 for none
+    x = to_device(draft.tokens, device).unsqueeze(-1)  # (k, 1)
+    left = pi[[max(row, 0) for row in rows]]  # (1 + k, V): t of the root, then of each token
+    ends, steps = (
+        left.new_ones(len(groups)),
+        left.new_zeros(len(parents)),
+    )  # P(no child accepted), P(accepted from parent)
+    for rank in range(max(map(len, groups))):
+        at = [group for group, children in enumerate(groups) if len(children) > rank]
+        tested = [groups[group][rank] for group in at]
+        t, d = left[at], draft.probs[tested]  # (n, V) each
+        stay = (
+            (t.gather(-1, x[tested]) / d.gather(-1, x[tested])).nan_to_num(nan=1.0).clamp(max=1.0).squeeze(-1)
+        )  # (n,)
+        steps[tested] = ends[at] * stay
+        ends[at] = ends[at] * (1.0 - stay)
+        left[at] = residual(t, d)
+    reached = ends.new_ones(len(groups))  # P(the walk visits)
+    depth = depths(parents)
+    for level in range(max(depth) + 1):
+        at = [i for i, each in enumerate(depth) if each == level]
+        reached[[i + 1 for i in at]] = reached[[parents[i] + 1 for i in at]] * steps[at]
+    last = sampler.choose(reached * ends)  # ()
+    if device.type == "cuda":
+        last = torch.where(((pi.sum(-1) - 1.0).abs() < ROUNDING).all(), last, INVALID)
+    following = sampler.choose(left.index_select(0, last.clamp_min(0).view(1)))  # (1,)
+    more = [] if unread is None else [unread.reshape(-1)]
+    end, token, *read = read_tokens(torch.cat([last.view(1), following, *more]))
+    path = path_to(parents, end - 1)
+    tokens = [draft.tokens[i] for i in path]
+    return Verified(tokens + ([token] if rows[end] >= 0 else []), len(path), read, tuple(path))
+
+
+def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:
+    """Return which row of pi belongs to the root and to each token of a tree, or -1. `children` is by token, root first.
+
+    pi has `count` rows: of all of them, or of those with children only.
+    """
+    if count == len(children):
+        return list(range(count))
+    inner = itertools.count()
+    return [next(inner) if below else -1 for below in children]
 
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
