@@ -1,7 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
 The caller owns the sequence and always passes all of it. The session finds the longest prefix that is cached, and its feeder
-drops the rest and reads the missing tokens in one forward. There is no rollback call that a method could forget.
+drops the rest and reads the missing tokens in one forward. There is no rollback call that a method could forget. A tree stays
+cached after its sequence; the next sequence selects a path through it, which is kept without a forward.
 """
 
 import sys
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
+from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
 from specbench.decoding.session import Usage
+from specbench.errors import ConfigError
 from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
+NO_TREES = "its engine cannot score draft trees; help: --engine lean, or a method that drafts chains"
 KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
@@ -25,6 +28,7 @@ class CachedSession:
         self._states = States()
         self._ids: list[int] = []  # the cached tokens
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
+        self._branches: Branches | None = None  # the tree that is cached after _ids
 
     @property
     def usage(self) -> Usage:
@@ -38,12 +42,16 @@ class CachedSession:
     def keeps_hidden(self, value: bool) -> None:
         self.feeder.keeps_states = value
 
-    def score(self, ids: list[int], start: int) -> Tensor:
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         assert 0 <= start < len(ids)
+        if self._branches is not None:
+            self._select(ids)
         cached = common_prefix(ids, self._ids)
         first = len(self._ids) - len(self._rows)  # the oldest position whose logits are kept
         if start < first:
             cached = min(cached, start)
+        if tree is not None and tree.tokens:
+            return self._score_tree(ids, start, tree, cached)
         if cached < len(ids):
             self._cut(cached)
             tokens = to_device(ids[cached:], self.feeder.device)
@@ -58,6 +66,45 @@ class CachedSession:
             rows = self._rows[: len(self._rows) - (len(self._ids) - len(ids))]
         return torch.stack(rows[len(rows) - (len(ids) - start) :])
 
+    def _score_tree(self, ids: list[int], start: int, tree: Tree, cached: int) -> Tensor:
+        """Score ids and a tree after them in one forward, which reads what is missing. `cached` ids can stay."""
+        if not self.feeder.branches:
+            raise ConfigError(f"{self.feeder.name}: {NO_TREES}")
+        if cached < len(self._ids) or cached < len(ids):
+            self._cut(cached)
+        branches = self._branches or Branches()
+        held = len(branches.tokens)
+        index = branches.add(tree)
+        new, unread = len(branches.tokens) - held, ids[cached:]
+        if new or unread:
+            tokens = to_device(unread + branches.tokens[held:], self.feeder.device)
+            above = [-1, *range(len(unread))]  # a chain of the unread ids, then the tree after it
+            parents = (*above[:-1], *(above[-1] if p < 0 else p + len(unread) for p in branches.parents))
+            count = len(ids) - max(cached, start)  # rows of ids
+            out = self.timed.feed(Feed(tokens, cached, parents), count + new)
+            self._keep(out.states)
+            read = [*out.logits.unbind()]
+            rows = [*self._rows, *read[:count]] if start <= cached else read[:count]
+            branches.rows += read[count:]
+            self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
+        else:
+            rows = self._rows
+        self._branches = branches
+        return torch.stack(rows[len(rows) - (len(ids) - start) :] + [branches.rows[i] for i in index])
+
+    def _select(self, ids: list[int]) -> None:
+        """Append the path of the tree that ids continue with, and drop the rest of it, if ids go beyond the sequence."""
+        at = len(self._ids)
+        if self._branches is None or len(ids) <= at or ids[:at] != self._ids:
+            return
+        path = self._branches.path(ids[at:])
+        if path:
+            self.feeder.keep(at, path)
+            self._states.keep(at, path)
+            self._ids = ids[: at + len(path)]
+            self._rows = [*self._rows, *(self._branches.rows[i] for i in path)][-KEPT_ROWS:]
+        self._branches = None
+
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         if self.feeder.device.type == "cpu":
             return roll(self, ids, k, sampler, eos)
@@ -71,6 +118,7 @@ class CachedSession:
         """
         if k == 0:
             return Draft([], torch.empty(0, 0))
+        self._select(ids)
         out = self._next(ids, sampler) if k == 1 else None
         if out is None:
             logits = self.score(ids, len(ids) - 1)  # (1, V)
@@ -99,13 +147,17 @@ class CachedSession:
         assert self.keeps_hidden
         if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
+        self._select(ids)
         return self._states.rows(start, len(ids))
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize  # `LimitedSession` wraps a session that has a limit
 
     def cached_length(self, ids: list[int]) -> int:
-        return common_prefix(ids, self._ids)
+        cached = common_prefix(ids, self._ids)
+        if self._branches is not None and cached == len(self._ids):
+            cached += len(self._branches.path(ids[cached:]))
+        return cached
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self.feeder.logits_of(states)
@@ -116,8 +168,10 @@ class CachedSession:
     def _cut(self, cached: int) -> None:
         """Forget everything after the first `cached` positions."""
         extra = len(self._ids) - cached
-        if extra:
+        if extra or self._branches is not None:
             self._states.cut(cached)
+            self._branches = None
+        if extra:
             self._rows, self._ids = self._rows[:-extra], self._ids[:cached]
 
     def _keep(self, states: Tensor | None) -> None:
@@ -125,6 +179,37 @@ class CachedSession:
         if self.feeder.keeps_states:
             assert states is not None
             self._states.append(states)
+
+
+class Branches:
+    """A tree whose tokens are cached after a sequence, with the logits (V,) of each. Equal children are one token."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.rows: list[Tensor] = []
+        self._children: dict[tuple[int, int], int] = {}  # parent, token -> child
+
+    def add(self, tree: Tree) -> list[int]:
+        """Add the tokens that are missing, without rows, and return where every token of the tree is."""
+        index: list[int] = []
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            key = -1 if parent < 0 else index[parent], token
+            if key not in self._children:
+                self._children[key] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(key[0])
+            index.append(self._children[key])
+        return index
+
+    def path(self, tokens: list[int]) -> list[int]:
+        """Return the longest path from the root that these tokens begin with."""
+        path = [-1]
+        for token in tokens:
+            if (path[-1], token) not in self._children:
+                break
+            path.append(self._children[path[-1], token])
+        return path[1:]
 
 
 class States:
@@ -148,6 +233,12 @@ class States:
     def cut(self, length: int) -> None:
         """Truncate to `length` rows."""
         self.length = min(self.length, length)
+
+    def keep(self, start: int, path: list[int]) -> None:
+        """Move these rows, counted from `start`, to `start`, and drop the others from there on."""
+        if self.length:
+            self._storage[start : start + len(path)] = self._storage[[start + i for i in path]]
+            self.length = start + len(path)
 
     def rows(self, start: int, end: int) -> Tensor:
         """Return a copy (end - start, H), since later rounds overwrite the rows."""

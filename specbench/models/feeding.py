@@ -3,7 +3,7 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import OURS
-from specbench.decoding.sampling import Sampler
+from specbench.decoding.sampling import Sampler, depths
 from specbench.decoding.session import Usage
 from specbench.errors import PluginError, shown
 
@@ -19,14 +19,41 @@ from specbench.errors import PluginError, shown
 class Feed(NamedTuple):
     """What one forward reads: tokens (n,) after the first `start` positions. Later positions of the cache are dropped.
 
-    `parents` are the places, within the feed, of the tokens that precede each token: -1 for the last cached position. None
-    is a chain. `features` (n, H) are read by an EAGLE head.
+    None for `parents` is a chain. Otherwise the cache holds a tree from `start` on, of m tokens so far, and `parents` (m + n)
+    are those of its tokens, the new ones last: earlier tokens of the tree, or -1 for the position before it. `features`
+    (n, H) are read by an EAGLE head.
     """
 
     tokens: Tensor
     start: int
     parents: tuple[int, ...] | None = None
     features: Tensor | None = None
+
+    @property
+    def first(self) -> int:
+        """Where the cache holds the first of the tokens: at `start`, or after the tree so far."""
+        return self.start if self.parents is None else self.start + len(self.parents) - len(self.tokens)
+
+    def positions(self) -> list[int]:
+        """Return the positions of the tokens in their sequences."""
+        if self.parents is None:
+            return list(range(self.start, self.start + len(self.tokens)))
+        return [self.start + depth for depth in depths(self.parents)[-len(self.tokens) :]]
+
+    def distances(self) -> Tensor:
+        """Return the distances (n, cached) from the tokens back to what is cached; negative for no predecessor."""
+        device, n = self.tokens.device, len(self.tokens)
+        if self.parents is None:
+            fed = torch.arange(self.start, self.start + n, device=device)
+            return fed[:, None] - torch.arange(self.start + n, device=device)
+        cached = torch.tensor(self.positions())[:, None] - torch.arange(self.start)
+        within = torch.full((n, len(self.parents)), -1)
+        for row, token in enumerate(range(len(self.parents) - n, len(self.parents))):
+            distance = 0
+            while token >= 0:
+                within[row, token] = distance
+                token, distance = self.parents[token], distance + 1
+        return torch.cat([cached, within], -1).to(device)
 
 
 class Output(NamedTuple):
@@ -84,7 +111,7 @@ class Feeder(ABC):
 
     name: str  # of the model, for messages
     device: torch.device
-    branches: bool = False  # whether it can read several continuations in one forward
+    branches: bool = False  # whether it can read trees
     keeps_states: bool = False  # whether its outputs must have states; set by its session
 
     @abstractmethod
@@ -94,6 +121,10 @@ class Feeder(ABC):
     @abstractmethod
     def logits_of(self, states: Tensor) -> Tensor:
         """Return the LM head's logits of states (n, H)."""
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Move these tokens of the tree that begins at `start`, a path from its root, to the positions from `start` on."""
+        raise NotImplementedError(f"{self.name} cannot read trees")
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions; None if there is none."""
@@ -125,6 +156,9 @@ class CheckedFeeder(Feeder):
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._feeder.logits_of(states)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        self._feeder.keep(start, path)
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         return self._feeder.draft_graph(drafting, length, start)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.drafting import widened
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
 
 
@@ -80,13 +80,34 @@ class LimitedSession:
     def room(self, ids: list[int]) -> int:
         return self._reach.room(ids) if self._reach.room(self._source) else 0
 
-    def score(self, ids: list[int], start: int) -> Tensor:
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         readable = self._reach.covered(ids)
         if self._strict or readable <= start:
             self._require(ids)
+        if tree is not None and tree.tokens:
+            return self._score_tree(ids, start, tree)
         rows = self._session.score(ids[:readable], start)
         rows = F.pad(rows, (0, self._vocabulary - rows.shape[-1]), value=-torch.inf)  # (known - start, V)
         return torch.cat([rows, rows[-1:].expand(len(ids) - readable, -1)])
+
+    def _score_tree(self, ids: list[int], start: int, tree: Tree) -> Tensor:
+        """Score a tree without the tokens that the model cannot read. Their rows repeat that of the token before them."""
+        self._require(ids)
+        readable, row_of = Tree([], ()), list[int]()  # -1: the row of the last id
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            above = -1 if parent < 0 else row_of[parent]
+            path_is_read = parent < 0 or tree.tokens[parent] < self._reach.embedded
+            if token < self._reach.embedded and path_is_read:
+                row_of.append(len(readable.tokens))
+                readable = Tree([*readable.tokens, token], (*readable.parents, above))
+            elif self._strict:
+                self._require([*ids, token])
+            else:
+                row_of.append(above)
+        rows = self._session.score(ids, start, readable)
+        rows = F.pad(rows, (0, self._vocabulary - rows.shape[-1]), value=-torch.inf)
+        count = len(ids) - start
+        return rows[[*range(count), *(count + i for i in row_of)]]
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         if k:

@@ -11,7 +11,7 @@ from specbench.errors import ConfigError
 from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network
 from specbench.models.feeding import Feeder
 from specbench.models.placed import on
-from specbench.models.transformers_session import EagerFeeder, window_of
+from specbench.models.transformers_session import EagerFeeder, reads_trees, window_of
 
 REQUIRED = ("name", "tokenizer", "device", "dtype", "embedded", "vocabulary")  # attributes of every loaded model
 
@@ -35,6 +35,7 @@ class LoadedModel(ABC):
     start: int | None = None
     packing_seconds: float = 0.0  # for storing matrices as the engine reads them
     has_graphs: bool = False  # whether `prepare` captures CUDA graphs
+    branches: bool = False  # whether its feeders can read trees
 
     @abstractmethod
     def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
@@ -85,6 +86,7 @@ class TransformersModel(LoadedModel):
         eos = (model.generation_config or model.config).eos_token_id
         self.eos = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
         self.start = model.config.decoder_start_token_id if model.config.is_encoder_decoder else None
+        self.branches = reads_trees(model)
 
     def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
         return EagerFeeder(self.model, vocabulary, source, self.device)
@@ -103,7 +105,7 @@ class LeanModel(TransformersModel):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, network: Network) -> None:
         super().__init__(model, tokenizer)
-        self.network = network
+        self.network, self.branches = network, True
 
     def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
         return LeanFeeder(self.network, vocabulary, source)

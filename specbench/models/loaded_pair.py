@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
-from specbench.models.cached_session import CachedSession
+from specbench.models.cached_session import NO_TREES, CachedSession
 from specbench.models.feeding import checked_feeder
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
@@ -117,13 +117,17 @@ class LoadedPair:
     def require_defined(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens.
 
-        Raises it too if the method needs a model of transformers, and an engine has none.
+        Raises it too if an engine lacks what the method needs: a model of transformers, or reading draft trees.
         """
         for role in method.roles() if method.needs_transformers else ():
             try:
                 self.models[role].transformers()
             except ConfigError as error:
                 raise ConfigError(f"{label}: model '{role}': {error}") from None
+        for test in method.verifications():
+            for role in {*test.scorers, test.proposer} & self.models.keys() if test.tree else ():
+                if not self.models[role].branches:
+                    raise ConfigError(f"{label}: model '{role}': {NO_TREES}")
         lacking = [role for role in method.deciding if self.reaches[role].entries < self.vocabulary]
         if lacking and method.combines_logits:
             raise ConfigError(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.config.pair import Placement
 from specbench.decoding import drafting
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolved_model import ResolvedModel
@@ -125,9 +125,9 @@ class MovedSession:
     def usage(self) -> Usage:
         return self._session.usage
 
-    def score(self, ids: list[int], start: int) -> Tensor:
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         with on(self._device):
-            return self._here(self._session.score(ids, start))
+            return self._here(self._session.score(ids, start, tree))
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return drafting.roll(self, ids, k, sampler, eos)

@@ -22,7 +22,7 @@ from specbench.config.model_files import bundled_architecture
 from specbench.config.pair import PACKAGE
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
-from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
@@ -131,15 +131,18 @@ class SyntheticSession:
     def usage(self) -> Usage:
         return self._inner.usage
 
-    def score(self, ids: list[int], start: int) -> Tensor:
-        self._inner.score(ids, start)
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
+        self._inner.score(ids, start, tree)
         begin = self._now()
         cached = common_prefix(ids, self._ids)
         hashes = self._hashes[:cached]
         for token in ids[cached:]:
             hashes.append(context_hash(hashes[-1] if hashes else self._first, token))
         self._ids, self._hashes = list(ids), hashes
-        logits = self._distribution(torch.tensor(hashes[start:], device=self._device))
+        branches: list[int] = []
+        for token, parent in zip(*tree, strict=True) if tree is not None else ():
+            branches.append(context_hash(hashes[-1] if parent < 0 else branches[parent], token))
+        logits = self._distribution(torch.tensor(hashes[start:] + branches, device=self._device))
         self.usage.excluded_seconds += self._now() - begin
         return logits
 
@@ -211,9 +214,11 @@ def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sam
         for role in {test.proposer, *test.scorers}
     }
     pi = test.target([values[role] for role in test.scorers], sampler)
-    accepted = test.rejection.expected(sampler.probs(values[test.proposer]), pi)  # (contexts,)
+    accepted = test.expected(sampler.probs(values[test.proposer]), pi)  # (contexts,)
     if accepted is None:
-        raise ConfigError(f"the rejection rule '{test.rejection.name}' has no acceptance rate that could be calibrated")
+        raise ConfigError(
+            f"{test.kind} no acceptance rate that could be calibrated; help: run sd too, before the others"
+        )
     return float(accepted.mean())
 
 

@@ -1,8 +1,9 @@
 """Transformers' own modules: run eagerly, or by a library with every forward counted and timed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from specbench.decoding.session import Usage
 from specbench.models.feeding import Feed, Feeder, Output
 
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # types of layers
+INDEXED = ("gpt_neo", "bloom", "mpt")  # model types whose attention derives distances from where tokens are cached
+
 
 class EagerFeeder(Feeder):
     """The forwards of any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
@@ -20,7 +24,7 @@ class EagerFeeder(Feeder):
     `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
     the encoder's ids, and the decoder is fed; the encoder runs once, with the first forward. `device` is where a model that
     is split over several devices reads its input. Raises ValueError, naming the layer type, for an architecture whose cache
-    cannot be truncated (recurrent states).
+    cannot be truncated (recurrent states). Trees need an architecture whose positions are arguments of its forward.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class EagerFeeder(Feeder):
         self.name, self.device = model.config.name_or_path, device or model.device
         self._model, self._vocabulary = model, vocabulary
         self._source = source
+        self.branches = reads_trees(model)
         self._encoded: Any = None
         self._cache, self._length = new_cache(model), 0
 
@@ -48,11 +53,13 @@ class EagerFeeder(Feeder):
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def feed(self, feed: Feed, rows: int) -> Output:
-        if feed.start < self._length:
-            self._cache.crop(feed.start - self._length)
-        self._length = feed.start + len(feed.tokens)
+        if feed.first < self._length:
+            self._cache.crop(feed.first - self._length)
+        self._length = feed.first + len(feed.tokens)
         ids = feed.tokens.unsqueeze(0)  # (1, n)
-        flags = {"use_cache": True, "output_hidden_states": self.keeps_states}
+        flags: dict[str, Any] = {"use_cache": True, "output_hidden_states": self.keeps_states}
+        if feed.parents is not None:
+            flags |= self._tree_arguments(feed)
         count = 0
         with torch.inference_mode():
             if self._source is None:
@@ -70,6 +77,47 @@ class EagerFeeder(Feeder):
                 if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
                     states = states * self._model.config.d_model**-0.5
             return Output(logits if logits.dtype == torch.float64 else logits.float(), states, count)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        cache: Any = self._cache
+        with torch.inference_mode():
+            at = torch.tensor([*range(start), *(start + i for i in path)], device=self.device)
+            for layer in cache.layers:
+                layer.keys = layer.keys.index_select(-2, at.to(layer.keys.device))
+                layer.values = layer.values.index_select(-2, at.to(layer.values.device))
+        self._length = start + len(path)
+
+    def _tree_arguments(self, feed: Feed) -> dict[str, Any]:
+        """Return the positions and masks of a tree as arguments of the model; masks by the layers' types if they differ."""
+        config = self._model.config.get_text_config()
+        distances, kinds = feed.distances(), set(getattr(config, "layer_types", None) or ())
+        positions = torch.tensor(feed.positions(), device=self.device)  # (n,)
+
+        def mask(kind: str) -> Tensor:
+            """Return (1, 1, n, cached): -inf for what a token does not attend to."""
+            hidden = distances < 0
+            if kind == SLIDING:
+                hidden |= distances >= config.sliding_window
+            elif kind == CHUNKED:
+                size = config.attention_chunk_size
+                hidden |= (positions[:, None] - distances) // size != positions[:, None] // size
+            seen = torch.zeros(distances.shape, dtype=self._model.dtype, device=distances.device)
+            return seen.masked_fill_(hidden, -torch.inf)[None, None]
+
+        if len(kinds) > 1:
+            masks: Any = {kind: mask(kind) for kind in kinds}
+        else:
+            masks = mask(next(iter(kinds), SLIDING if getattr(config, "sliding_window", None) else FULL))
+        return {"position_ids": positions[None], "attention_mask": masks}
+
+
+def reads_trees(model: PreTrainedModel) -> bool:
+    """Return whether a model can read draft trees: it takes positions, and derives distances between tokens from them."""
+    config: Any = model.config
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    by_index = config.is_encoder_decoder or config.model_type in INDEXED or getattr(config, "alibi", False)
+    is_known = kinds <= {FULL, SLIDING, CHUNKED}
+    return is_known and not by_index and "position_ids" in signature(model.forward).parameters
 
 
 def encoded(model: PreTrainedModel, source: list[int], device: torch.device | None = None) -> Any:

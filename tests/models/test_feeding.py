@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from specbench.decoding.sampling import depths
 from specbench.models.engine import LeanFeeder, network_of
-from specbench.models.engine.cache import depths
 from specbench.models.feeding import Feed
 from tests.fixtures.worlds import FAMILIES, random_model
 

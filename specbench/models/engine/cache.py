@@ -43,12 +43,13 @@ class Cache:
         self._heads = heads
         self._storage = torch.empty(layers, 0, 2 * heads, dim, dtype=dtype, device=device)
         self._masks: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
-        self._parents: tuple[int, ...] | None = None
+        self._feed: Feed
         self.source: list[tuple[Tensor, Tensor]] = []  # an encoder's keys and values by layer, (1, heads, m, d) each
 
     def begin(self, feed: Feed) -> None:
         """Make room for the tokens of a feed, whose keys and values `attend` writes."""
-        self._start, self._total, self._parents = feed.start, feed.start + len(feed.tokens), feed.parents
+        self._feed, self._start = feed, feed.first
+        self._total = self._start + len(feed.tokens)
         if self._total > self.capacity:
             self.reserve(self._total)
         self._masks = {}
@@ -62,8 +63,8 @@ class Cache:
         return self._storage
 
     def keep(self, start: int, path: Sequence[int]) -> None:
-        """Move these places of the last feed to the positions from `start` on."""
-        at = torch.tensor(path, device=self._storage.device) + self._start
+        """Move these tokens of the tree that begins at `start` to the positions from `start` on."""
+        at = torch.tensor(path, device=self._storage.device) + start
         self._storage[:, start : start + len(path)] = self._storage[:, at]
 
     def reserve(self, positions: int) -> None:
@@ -78,9 +79,9 @@ class Cache:
 
     def rows(self, table: Tensor) -> Tensor:
         """Return a table's rows for the positions that are being fed: (positions, ...) -> (n, ...)."""
-        if self._parents is None:
+        if self._feed.parents is None:
             return table[self._start : self._total]
-        return table[self._start + torch.tensor(depths(self._parents), device=table.device)]
+        return table[torch.tensor(self._feed.positions(), device=table.device)]
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
         """Store kv (n, keys then values, d), and attend with q (n, heads, d) to the cached positions: (n, heads * d)."""
@@ -99,34 +100,13 @@ class Cache:
         """Return the first position that any fed token attends to, and the mask from there on, once per forward."""
         key = bias.window, id(bias.by_distance)
         if key not in self._masks:
-            first = 0 if bias.window is None else max(0, self._start + 1 - bias.window)
-            alone = self._total - self._start == 1 and bias.by_distance is None
-            self._masks[key] = first, None if alone else added(self._distances()[:, first:], bias, self._storage.dtype)
+            first = 0 if bias.window is None else max(0, self._feed.start + 1 - bias.window)
+            alone = self._total - self._feed.start == 1 and bias.by_distance is None
+            self._masks[key] = (
+                first,
+                None if alone else added(self._feed.distances()[:, first:], bias, self._storage.dtype),
+            )
         return self._masks[key]
-
-    def _distances(self) -> Tensor:
-        """Return the distances (n, cached) from fed positions back to cached ones; negative for no predecessor."""
-        device = self._storage.device
-        if self._parents is None:
-            fed = torch.arange(self._start, self._total, device=device)
-            return fed[:, None] - torch.arange(self._total, device=device)
-        depth = depths(self._parents)
-        cached = self._start + torch.tensor(depth)[:, None] - torch.arange(self._start)
-        within = torch.full((len(depth), len(depth)), -1)
-        for place in range(len(depth)):
-            above = place
-            while above >= 0:
-                within[place, above] = depth[place] - depth[above]
-                above = self._parents[above]
-        return torch.cat([cached, within], -1).to(device)
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """Return how many tokens of a feed precede each one. Parents come before their children."""
-    out: list[int] = []
-    for parent in parents:
-        out.append(0 if parent < 0 else out[parent] + 1)
-    return out
 
 
 def added(distances: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
@@ -192,6 +172,31 @@ class GraphCache(Cache):
         key = bias.window, id(bias.by_distance)
         if key not in self._masks:
             self._masks[key] = 0, added(self.positions[:, None] - self._span, bias, self._storage.dtype)
+        return self._masks[key]
+
+
+class TreeGraphCache(GraphCache):
+    """A graph cache whose n tokens are a tree. `depths` (n,) are their positions in their sequences.
+
+    `within` (n, n) are the distances from each token back to the others, negative for no predecessor.
+    """
+
+    def __init__(self, storage: Tensor, n: int, span: int) -> None:
+        super().__init__(storage, n, span)
+        self.depths = self.positions.clone()
+        self.within = self.positions[:, None] - self.positions
+
+    def rows(self, table: Tensor) -> Tensor:
+        return table.index_select(0, self.depths)
+
+    def _visible(self, bias: Bias) -> tuple[int, Tensor | None]:
+        key = bias.window, id(bias.by_distance)
+        if key not in self._masks:
+            place = self._span - self.positions[0]  # (span,): of each position in the tree
+            inside = self.within[:, place.clamp(0, len(self.positions) - 1)]  # (n, span)
+            inside = torch.where(place < len(self.positions), inside, -1)
+            distances = torch.where(place < 0, self.depths[:, None] - self._span, inside)
+            self._masks[key] = 0, added(distances, bias, self._storage.dtype)
         return self._masks[key]
 
 

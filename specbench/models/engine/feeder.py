@@ -48,9 +48,7 @@ class LeanFeeder(Feeder):
 
 
 class GraphFeeder(LeanFeeder):
-    """Replays CUDA graphs for short forwards. Prompts, and forwards without a captured graph, run as in LeanFeeder."""
-
-    branches = False
+    """Replays CUDA graphs for short forwards. Prompts, growing trees, and what has no graph run as in LeanFeeder."""
 
     def __init__(self, graphs: Graphs, vocabulary: int) -> None:
         assert isinstance(graphs.network, Network)
@@ -70,10 +68,11 @@ class GraphFeeder(LeanFeeder):
     def feed(self, feed: Feed, rows: int) -> Output:
         assert self._graphs.is_open_for(self), "another session owns these graphs"
         n = len(feed.tokens)
-        graph = self._graphs.find(n, feed.start + n) if feed.start else None
+        fits = feed.start and feed.first == feed.start  # neither a prompt nor a tree that grows
+        graph = self._graphs.find(n, feed.start + n, feed.parents is not None) if fits else None
         if graph is None:
             return super().feed(feed, rows)
         with torch.inference_mode():
-            logits, states = graph.replay(feed.tokens, feed.start)
+            logits, states = graph.replay(feed)
             kept = states.clone() if self.keeps_states else None
             return Output(logits[-rows:, : self._vocabulary].clone(), kept)

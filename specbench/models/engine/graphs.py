@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.sampling import Sampler
-from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache
+from specbench.decoding.sampling import Sampler, to_device
+from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache, TreeGraphCache
 from specbench.models.engine.network import Network
-from specbench.models.feeding import DraftInputs, DraftOutputs, DraftSettings
+from specbench.models.feeding import DraftInputs, DraftOutputs, DraftSettings, Feed
 
 WARM_UPS = 2  # runs before a capture, which CUDA requires
 Out = TypeVar("Out")
@@ -96,13 +96,13 @@ class CapturedForward:
         self._replay, _ = capture(self._run)
         self._tables = network.tables()  # the graph refers to their addresses
 
-    def replay(self, tokens: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return logits (n, rows of the LM head) and states (n, H) of `tokens` (n,) at positions from `first` on.
-
-        They are valid until the next replay.
-        """
-        self._tokens.copy_(tokens)
-        torch.add(self._steps, first, out=self._cache.positions)
+    def replay(self, feed: Feed) -> tuple[Tensor, Tensor]:
+        """Return logits (n, rows of the LM head) and states (n, H) of n tokens, valid until the next replay."""
+        self._tokens.copy_(feed.tokens)
+        torch.add(self._steps, feed.start, out=self._cache.positions)
+        if isinstance(self._cache, TreeGraphCache):
+            self._cache.depths.copy_(to_device(feed.positions(), feed.tokens.device))
+            self._cache.within.copy_(feed.distances()[:, feed.start :])
         return self._replay()
 
     def _run(self) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,8 @@ class Graphs:
         self._is_clean = True
         self._storage: Tensor | None = None  # the tensor that the graphs were captured on
         self._blocks: set[int] = set()
-        self._graphs: dict[tuple[int, int], CapturedForward] = {}
+        self._trees: set[int] = set()  # requested sizes of trees
+        self._graphs: dict[tuple[int, int, bool], CapturedForward] = {}  # by tokens, span, and whether they are a tree
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
         self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
@@ -195,9 +196,9 @@ class Graphs:
     def prepare(self, length: int, blocks: Iterable[int] = ()) -> int:
         """Capture missing graphs for sequences of up to `length`. Returns how many were captured.
 
-        Graphs cover forwards of the numbers of tokens in `blocks`, of this and earlier calls, and the drafts that sessions
-        have requested. Capturing writes to the cache, so an open session loses it. A longer cache drops all graphs of the
-        shorter one. The longest spans come first, since tables by position are made for the longest sequence.
+        Graphs cover forwards of the numbers of tokens in `blocks`, of this and earlier calls, and the drafts and trees that
+        sessions have requested. Capturing writes to the cache, so an open session loses it. A longer cache drops all graphs
+        of the shorter one. The longest spans come first, since tables by position are made for the longest sequence.
         """
         self._blocks |= set(blocks)
         before = len(self._graphs) + len(self._drafts)
@@ -209,10 +210,14 @@ class Graphs:
                 self._storage = self.cache.storage
                 self._storage.zero_()
             for span in reversed(self._spans()):
-                for n in sorted(self._blocks):
-                    if (n, span) not in self._graphs:
+                for n, is_tree in [
+                    *((n, False) for n in sorted(self._blocks)),
+                    *((n, True) for n in sorted(self._trees)),
+                ]:
+                    if (n, span, is_tree) not in self._graphs:
                         assert isinstance(self.network, Network)
-                        self._graphs[n, span] = CapturedForward(self.network, self._view(n, span), self._capture)
+                        view = TreeGraphCache(self.cache.storage, n, span) if is_tree else self._view(n, span)
+                        self._graphs[n, span, is_tree] = CapturedForward(self.network, view, self._capture)
                 for drafting, like in self._requested.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
                         graph = CapturedDraft(self.network, self._view(1, span), drafting, like, self._capture)
@@ -227,16 +232,18 @@ class Graphs:
         """Drop the draft graphs, which belong to one setting of the sampler."""
         self._drafts, self._requested = {}, {}
 
-    def find(self, n: int, length: int) -> CapturedForward | None:
+    def find(self, n: int, length: int, is_tree: bool = False) -> CapturedForward | None:
         """Return the graph of n tokens that covers `length` positions.
 
-        None if none was captured, or if a longer sequence has since made the cache grow and move.
+        None if none was captured, or if a longer sequence has since made the cache grow and move. The next `prepare` captures
+        a tree of a size in `blocks`.
         """
+        if is_tree and n in self._blocks:
+            self._trees.add(n)
         if self._storage is not self.cache.storage:
             return None
-        return next(
-            (self._graphs[n, span] for span in self._spans() if span >= length and (n, span) in self._graphs), None
-        )
+        keys = ((n, span, is_tree) for span in self._spans() if span >= length)
+        return next((self._graphs[key] for key in keys if key in self._graphs), None)
 
     def find_draft(self, drafting: DraftSettings, length: int, like: DraftInputs) -> CapturedDraft | None:
         """Return the graph for `drafting` that covers `length` positions, or None if it has not been captured.

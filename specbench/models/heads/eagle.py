@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.decoding.drafting import common_prefix
-from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
+from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
 from specbench.decoding.session import Session, Usage
+from specbench.decoding.trees import Growth
 from specbench.errors import MissingAsset
 from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.engine.cache import Cache
@@ -175,9 +176,10 @@ class EagleNetwork:
 
 
 class EagleFeeder(Feeder):
-    """A head's forwards: each token is read with the feature of the position before it. Returns the newest feature (1, H)."""
+    """A head's forwards: each token is read with the feature of the position before it. States are the features (rows, H)."""
 
     name = "EAGLE head"
+    branches = True
 
     def __init__(self, head: EagleHead, base: Session) -> None:
         self._head, self._base, self._graphs = head, base, head.graphs
@@ -187,11 +189,11 @@ class EagleFeeder(Feeder):
             head.graphs.open(self)
 
     def feed(self, feed: Feed, rows: int) -> Output:
-        assert feed.features is not None and rows == 1
+        assert feed.features is not None
         with torch.inference_mode():
             self.cache.begin(feed)
-            feature = self._head.advance(feed.tokens, feed.features, self.cache)[-1:]
-            return Output(self._base.logits_of(feature), feature)
+            features = self._head.advance(feed.tokens, feed.features, self.cache)[-rows:]
+            return Output(self._base.logits_of(features), features)
 
     def logits_of(self, states: Tensor) -> Tensor:
         return self._base.logits_of(states)
@@ -229,15 +231,46 @@ class EagleSession:
         self.timed.finish()
 
     def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        """Draft up to k tokens after ids, one forward each, ending at an EOS; none if ids is a single token.
+        """Draft up to k tokens after ids, one forward each, ending at an EOS; none if ids is a single token."""
+        n = len(ids)
+        if n < 2 or not k:
+            return Draft([], torch.empty(0, 0))
+        out = self._read(ids)
+        if self.feeder.device.type == "cpu":
+            drawn, probs = self._drawn_in_turn(out, n - 1, k, sampler, eos)
+        else:
+            drawn, probs, *_ = self.timed.draft(DraftInputs(out.logits, out.states), k, sampler, n - 1)
+        tokens = read_tokens(drawn)
+        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
+        return Draft(tokens[:length], probs[:length])
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth | None:
+        """Return what a tree after ids grows from; None if ids is a single token. One forward per depth."""
+        n = len(ids)
+        if n < 2 or room < 1:
+            return None
+        out = self._read(ids)
+        assert out.states is not None
+        features = [out.states]  # (1, H) before the tree, then of each of its tokens
+
+        def score(tree: Tree, count: int) -> Tensor:
+            above = torch.cat([features[parent + 1] for parent in tree.parents[-count:]])  # (count, H)
+            tokens = to_device(tree.tokens[-count:], self.feeder.device)
+            new = self.timed.feed(Feed(tokens, n - 1, tree.parents, above), count)
+            assert new.states is not None
+            features.extend(row.unsqueeze(0) for row in new.states)
+            return new.logits
+
+        return Growth(out.logits, score, room, eos)
+
+    def _read(self, ids: list[int]) -> Output:
+        """Read ids, and return the logits (1, V) and the feature (1, H) of the last one.
 
         The base first reads what it lacks of ids except the last token, in an extra forward, which happens with a
         prompt and when a level above has added a token. Without `catch_up` the head continues from its own features
         instead.
         """
         n = len(ids)
-        if n < 2 or not k:
-            return Draft([], torch.empty(0, 0))
         features = n - 1
         if not self._catch_up:
             features = min(self._base.cached_length(ids), n - 1) or n - 1
@@ -248,13 +281,7 @@ class EagleSession:
         self._ids = ids[: features + 1]
         for at in range(features, n - 1):
             out = self._feed(to_device(ids[at + 1 : at + 2], self.feeder.device), at, out.states)
-        if self.feeder.device.type == "cpu":
-            drawn, probs = self._drawn_in_turn(out, n - 1, k, sampler, eos)
-        else:
-            drawn, probs, *_ = self.timed.draft(DraftInputs(out.logits, out.states), k, sampler, n - 1)
-        tokens = read_tokens(drawn)
-        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
-        return Draft(tokens[:length], probs[:length])
+        return out
 
     def _drawn_in_turn(
         self, out: Output, entries: int, k: int, sampler: Sampler, eos: frozenset[int]

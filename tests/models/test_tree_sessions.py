@@ -1,0 +1,171 @@
+"""Sessions that score trees: every token has the logits of its own sequence, and the next sequence selects a path."""
+
+import random
+
+import pytest
+import torch
+
+from specbench.decoding.sampling import Tree, path_to
+from specbench.errors import ConfigError
+from specbench.models.cached_session import CachedSession
+from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, network_of
+from specbench.models.engine.cache import Cache
+from specbench.models.limited_session import LimitedSession, Reach
+from specbench.models.simulated import SyntheticDistribution, SyntheticSession
+from specbench.models.transformers_session import EagerFeeder
+from tests.fixtures.worlds import FAMILIES, random_model
+from tests.models import test_families
+
+PROMPT = [3, 8, 1, 22, 13, 8, 30, 5, 19, 2]
+TREE = Tree([7, 9, 11, 4, 6, 31, 7], (-1, -1, 0, 2, 1, 2, -1))  # the last one equals the first
+SOURCE = [7, 3, 9, 1]
+UNSUPPORTED = {"bart", "bloom", "gpt_neo", "marian", "mpt", "mt5", "pegasus", "t5"}
+
+
+def lean(family: str, keeps_hidden: bool = False) -> CachedSession:
+    model = random_model(family, 1)
+    session = CachedSession(LeanFeeder(network_of(model), 40, SOURCE if model.config.is_encoder_decoder else None))
+    session.keeps_hidden = keeps_hidden
+    return session
+
+
+def path_of(tree: Tree, token: int) -> list[int]:
+    return [tree.tokens[i] for i in path_to(tree.parents, token)]
+
+
+def require_equal(rows: torch.Tensor, alone: CachedSession, ids: list[int], tree: Tree, scale: float = 1e-5) -> None:
+    """Compare the logits of ids' last position and of every token with those of sequences that are scored as chains."""
+    sequences = [ids, *([*ids, *path_of(tree, i)] for i in range(len(tree.tokens)))]
+    for row, sequence in zip(rows, sequences, strict=True):
+        expected = alone.score(sequence, len(sequence) - 1)[0]
+        assert torch.allclose(row, expected, atol=scale * float(expected.abs().max()), rtol=0.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lean_tokens_have_the_logits_of_their_paths(family):
+    session, alone = lean(family), lean(family)
+    session.score(PROMPT[:4], 3)
+    require_equal(session.score(PROMPT, len(PROMPT) - 1, TREE), alone, PROMPT, TREE)
+    assert session.usage.by_fed == {12: [1, session.usage.by_fed[12][1]]}, (
+        "six ids, and six tokens of the tree once each"
+    )
+
+
+@pytest.mark.parametrize("family", test_families.FAMILIES)
+def test_eager_tokens_have_the_logits_of_their_paths(family):
+    """Beyond every window; families whose attention derives distances from the cache are rejected with the reason."""
+    model = test_families.toy(family, test_families.FAMILIES[family], 1)
+    source = PROMPT if model.config.is_encoder_decoder else None
+    session, alone = (CachedSession(EagerFeeder(model, test_families.VOCABULARY, source)) for _ in range(2))
+    if family in UNSUPPORTED:
+        with pytest.raises(ConfigError, match="cannot score draft trees"):
+            session.score(PROMPT, len(PROMPT) - 1, TREE)
+        return
+    require_equal(session.score(PROMPT, len(PROMPT) - 1, TREE), alone, PROMPT, TREE, 1e-4)
+    longer = [*PROMPT, 7, 11, 31, 12]  # a path through the tree, and one token more
+    assert torch.allclose(
+        session.score(longer, len(longer) - 1), alone.score(longer, len(longer) - 1), atol=1e-4, rtol=1e-4
+    )
+    assert session.usage.by_fed[1][0] == 1, "the path is not fed again"
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "gemma3", "t5"])
+def test_random_walks(family):
+    """Sequences that follow the tree or leave it, trees that grow, and cuts: always the logits of the sequence itself."""
+    session, alone, rng = lean(family, keeps_hidden=True), lean(family, keeps_hidden=True), random.Random(1)
+    ids, tree = [*PROMPT], Tree([], ())
+    for _ in range(60):
+        step = rng.random()
+        if step < 0.35:
+            tree = Tree([], ())
+            for _ in range(rng.randrange(1, 7)):
+                tree = Tree([*tree.tokens, rng.randrange(3)], (*tree.parents, rng.randrange(-1, len(tree.tokens))))
+        elif step < 0.6 and tree.tokens:
+            tree = Tree([*tree.tokens, rng.randrange(3)], (*tree.parents, rng.randrange(-1, len(tree.tokens))))
+        elif step < 0.85 and tree.tokens:
+            ids = [*ids, *path_of(tree, rng.randrange(len(tree.tokens))), *([rng.randrange(40)] if step < 0.75 else [])]
+            tree = Tree([], ())
+        else:
+            ids = ids[: max(2, len(ids) - rng.randrange(5))]
+        if len(ids) > 45:
+            ids = ids[:12]
+        assert session.cached_length(ids) <= len(ids)
+        require_equal(session.score(ids, len(ids) - 1, tree), alone, ids, tree, 2e-5)
+        alone.score(ids, len(ids) - 1)
+        assert torch.allclose(session.hidden(ids, len(ids) - 2), alone.hidden(ids, len(ids) - 2), atol=1e-4, rtol=1e-4)
+
+
+def test_a_tree_grows_without_reading_its_tokens_again():
+    session = lean("llama")
+    session.score(PROMPT, len(PROMPT) - 1)
+    for size in (2, 3, 6):
+        session.score(PROMPT, len(PROMPT) - 1, Tree(TREE.tokens[:size], TREE.parents[:size]))
+    assert {fed: count for fed, (count, _) in session.usage.by_fed.items()} == {2: 1, 1: 1, 3: 1}
+    session.score([*PROMPT, 7, 11], len(PROMPT) + 1)
+    assert session.usage.forwards == 3, "the path was read"
+
+
+def test_a_mask_that_shows_a_cousin_is_found(monkeypatch):
+    right = Cache.begin
+
+    def begin(self, feed):
+        right(self, feed._replace(parents=None))
+
+    monkeypatch.setattr(Cache, "begin", begin)
+    session = lean("llama")
+    rows = session.score(PROMPT, len(PROMPT) - 1, TREE)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        require_equal(rows, lean("llama"), PROMPT, TREE)
+
+
+def test_the_wrong_path_is_found(monkeypatch):
+    right = LeanFeeder.keep
+    monkeypatch.setattr(LeanFeeder, "keep", lambda self, start, path: right(self, start, list(range(len(path)))))
+    session, alone = lean("llama"), lean("llama")
+    session.score(PROMPT, len(PROMPT) - 1, TREE)
+    longer = [*PROMPT, 7, 11, 31]
+    session.score(longer, len(longer) - 1)
+    assert not torch.allclose(
+        session.score([*longer, 5], len(longer)), alone.score([*longer, 5], len(longer)), atol=1e-3
+    )
+
+
+def test_tokens_that_a_model_lacks_are_not_read():
+    session, alone = lean("llama"), lean("llama")
+    limited = LimitedSession(session, Reach("draft", 20, 40, None), 40, None, strict=False)
+    tree = Tree([7, 25, 11, 4], (-1, -1, 1, 0))  # 25 is not embedded, nor is 11 read after it
+    prompt = [3, 8, 1]
+    rows = limited.score(prompt, 2, tree)
+    require_equal(rows[[0, 1, 4]], alone, prompt, Tree([7, 4], (-1, 0)))
+    assert torch.equal(rows[2], rows[0]) and torch.equal(rows[3], rows[0])
+    with pytest.raises(ValueError, match="cannot read token 25"):
+        LimitedSession(lean("llama"), Reach("target", 20, 40, None), 40, None, strict=True).score(prompt, 2, tree)
+
+
+def test_synthetic_logits_are_those_of_the_path():
+    def synthetic():
+        return SyntheticSession(lean("llama"), SyntheticDistribution(40, 0, 1.0), torch.device("cpu"))
+
+    rows, alone = synthetic().score(PROMPT, len(PROMPT) - 1, TREE), synthetic()
+    for i in range(len(TREE.tokens)):
+        sequence = [*PROMPT, *path_of(TREE, i)]
+        assert torch.equal(rows[1 + i], alone.score(sequence, len(sequence) - 1)[0])
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "t5" not in family])
+def test_the_static_form_of_graphs_gives_the_same_logits(family):
+    """The first session requests a graph of the tree, which the next `prepare` captures; on a CPU it runs as it is."""
+    model = random_model(family, 1)
+    graphs = Graphs(network_of(model), torch.device("cpu"))
+    graphs.prepare(64, {1, 7})
+    for captured in (0, 1):
+        session, alone = CachedSession(GraphFeeder(graphs, 40)), lean(family)
+        assert (graphs.find(7, 20, is_tree=True) is not None) == bool(captured)
+        session.score(PROMPT[:-1], len(PROMPT) - 2)
+        require_equal(session.score(PROMPT, len(PROMPT) - 1, TREE), alone, PROMPT, TREE, 2e-5)
+        longer = [*PROMPT, 7, 11, 31, 12]
+        expected = alone.score(longer, len(longer) - 1)
+        assert torch.allclose(session.score(longer, len(longer) - 1), expected, atol=1e-4, rtol=1e-4)
+        session.finish()
+        graphs.prepare(64)
