@@ -10,7 +10,7 @@ from specbench.config.construct import within
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.drafting import common_prefix, roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
-from specbench.decoding.rejection import Rejection, without_default
+from specbench.decoding.rejection import Rejection, require_trees, without_default
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, to_device
 from specbench.decoding.speculation import Speculation
@@ -196,6 +196,8 @@ class Chain(Proposer, name="chain"):
     def __post_init__(self) -> None:
         within("threshold", self.threshold, 1, math.inf)
         object.__setattr__(self, "rejection", without_default(self.rejection))
+        if self.proposer.tree:
+            require_trees(self.rejection)
 
     @property
     def role(self) -> str:

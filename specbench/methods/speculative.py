@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
-from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
+from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation, counters_of, drawn, with_distances
 from specbench.decoding.targets import Last, Target
@@ -33,7 +33,8 @@ class Speculative(Method, name="speculative"):
     - paper: a token of the last other scorer's distribution is committed untested, as printed. This biases the
       output; all other options follow pi.
 
-    If the drafting model is not a scorer, pi is known immediately, and deferred equals exact.
+    If the drafting model is not a scorer, pi is known immediately, and deferred equals exact. If its drafts are trees,
+    deferred and paper are not defined.
     """
 
     proposer: Proposer
@@ -45,13 +46,26 @@ class Speculative(Method, name="speculative"):
     def __post_init__(self) -> None:
         self.target.check(len(self.scorers))
         object.__setattr__(self, "rejection", without_default(self.rejection))
+        if self.proposer.tree:
+            require_trees(self.rejection)
+            if self.proposer.role in self.scorers and self.bonus not in ("exact", "none"):
+                raise ValueError(
+                    f'bonus = "{self.bonus}": with trees of a model that scores too, use "exact" or "none"'
+                )
 
     def roles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.proposer.roles(), *self.scorers)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        return tuple(range(1, 2 + self.proposer.longest))
+        drafting = self.proposer.innermost
+        trees = {1, 2, 1 + drafting.nodes} if drafting.tree else set[int]()
+        chains = set[int]() if self.proposer.tree else set(range(1, 2 + self.proposer.longest))
+        return tuple(sorted(chains | trees))
+
+    @property
+    def depth(self) -> int:
+        return self.proposer.longest
 
     @property
     def draft_length(self) -> str:
@@ -67,26 +81,34 @@ class Speculative(Method, name="speculative"):
 
     def theory(self) -> Theory | None:
         drafting, levels = self.proposer.innermost, self.proposer.levels
-        if drafting.fixed_length is None or not all(test.rejection.independent for test in self.verifications()):
+        length = drafting.longest if drafting.shape else drafting.fixed_length
+        if length is None or not all(test.rejection.independent for test in self.verifications()):
             return None  # no formula covers drafts of varying length, or tests of whole drafts
+        if drafting.shape and levels:
+            return None
         others = tuple(role for role in self.scorers if role != drafting.role)
         return Theory(
-            formula="chain" if levels else "speculation",
+            formula="chain" if levels else "tree" if drafting.shape else "speculation",
             models=(drafting.role, *(level.model for level in levels), *others),
-            gamma=(drafting.fixed_length,),
+            gamma=(length,),
             thresholds=tuple(level.threshold for level in levels),
             bonus=self.bonus,
             drafter_scores=drafting.role in self.scorers,
+            shape=drafting.shape,
         )
 
     def verifications(self) -> tuple[Verification, ...]:
         levels = self.proposer.levels  # innermost first
         drafters = (self.proposer.innermost.role, *(level.model for level in levels))
         inner = [
-            Verification(drafter, (level.model,), Last(), level.rejection or BY_TOKEN)
-            for drafter, level in zip(drafters, levels, strict=False)
+            Verification(
+                drafter, (level.model,), Last(), level.rejection or BY_TOKEN, not i and self.proposer.innermost.tree
+            )
+            for i, (drafter, level) in enumerate(zip(drafters, levels, strict=False))
         ]
-        outermost = Verification(self.proposer.role, self.scorers, self.target, self.rejection or BY_TOKEN)
+        outermost = Verification(
+            self.proposer.role, self.scorers, self.target, self.rejection or BY_TOKEN, self.proposer.tree
+        )
         return (outermost, *reversed(inner))
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
@@ -97,7 +119,8 @@ class Speculative(Method, name="speculative"):
         others = [role for role in self.scorers if role != drafter]
         scorers = [models[role] for role in self.scorers]
         rejection = checked_rejection(self.rejection)
-        is_known = drafter not in self.scorers  # whether pi after a draft is known without the drafter
+        # Whether pi after a draft is known: without the drafter, or because the drafter reads the leaves of its trees
+        is_known = drafter not in self.scorers or self.proposer.tree
         speculation = Speculation(
             proposer=drafter,
             propose=self.proposer.open(models, sampler, stop),

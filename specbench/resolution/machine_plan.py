@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from specbench.analysis.predictions import ASSUMED_DRAFTS, FORMULAS, AssumedRates
+from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
 from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
 from specbench.methods.proposers import Eagle
+from specbench.methods.trees import HeadTree
 from specbench.models.resolve import Execution
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.grid import GridPart
@@ -110,7 +111,7 @@ def eagle_base(method: Method) -> str:
     """Return the model that an EAGLE head drafts for in a method; empty without one."""
     proposer = getattr(method, "proposer", None)
     innermost = proposer.innermost if isinstance(proposer, Proposer) else None
-    return innermost.base if isinstance(innermost, Eagle) else ""
+    return innermost.base if isinstance(innermost, Eagle | HeadTree) else ""
 
 
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
@@ -274,7 +275,7 @@ def seconds_per_token(
     same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
-    predict = FORMULAS[formula.formula](formula, rates) if formula and formula.formula in FORMULAS else None
+    predict = formula_of(formula)(formula, rates) if formula else None
     if formula and predict:
         costs = [seconds.get(role, 0.0) for role in formula.models]
         per_token = sum(seconds[role] for role in baseline)
@@ -296,7 +297,7 @@ def _adaptive(method: Method) -> Theory | None:
     return Theory(
         formula="chain" if levels else "speculation",
         models=(proposer, *(level.model for level in levels), *(role for role in scorers if role != proposer)),
-        gamma=(min(ASSUMED_DRAFTS, max(*method.blocks, 2) - 1),),
+        gamma=(min(ASSUMED_DRAFTS, max(method.depth, 1)),),
         thresholds=tuple(level.threshold for level in levels),
         bonus="exact",
         drafter_scores=proposer in scorers,

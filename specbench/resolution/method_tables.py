@@ -17,7 +17,7 @@ from specbench.decoding.method import Method, Proposer
 from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, hint
-from specbench.methods import proposers
+from specbench.methods import proposers, trees
 from specbench.methods import stopping as stops
 from specbench.methods.stopping import Stop
 
@@ -27,7 +27,7 @@ GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {  # by key
     "": Method, "proposer": Proposer, "rejection": Rejection, "stop": Stop, "target": Target,
 }  # fmt: skip
-REGISTERED = (methods, proposers, stops, targets)  # modules whose import registers what a table may name
+REGISTERED = (methods, proposers, trees, stops, targets)  # modules whose import registers what a table may name
 
 
 def constructor(name: str) -> Table:
@@ -207,6 +207,14 @@ def _types_of(table: Table, key: str = "") -> dict[str, object]:
     return {field.name: hints[field.name] for field in dataclass_fields(member)}
 
 
+def head_kind(table: Table) -> str:
+    """Return the kind of the head that a part of a method reads; empty for one that reads none."""
+    member = Proposer.members.get(str(table.get("name")))
+    if member is not None and issubclass(member, trees.HeadTree):
+        return trees.HeadTree.kind
+    return str(table.get("name"))
+
+
 def length_path(table: Table) -> str:
     """Return the dotted key that `--gamma` sets; empty for a method without a draft length."""
     if "gamma" in _types_of(table):
@@ -246,11 +254,13 @@ def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...])
     if proposer is not None:
         if gamma and "gamma" in _types_of(proposer, "proposer"):
             proposer["gamma"] = gamma[0]
-        elif "model" in proposer and verifier and "gamma" not in proposer:
+        elif (
+            "model" in proposer and verifier and "gamma" in _types_of(proposer, "proposer") and "gamma" not in proposer
+        ):
             proposer["gamma"] = default_length(sizes, str(proposer["model"]), verifier)
     elif "gamma" in (types := _types_of(table)):
         if gamma:
             table["gamma"] = gamma[0]
-        elif "gamma" not in table and {"draft", "model"} <= types.keys():
-            table["gamma"] = default_length(sizes, str(table.get("draft", "")), str(table.get("model", "")))
+        elif "gamma" not in table and (verifier := next((key for key in ("model", "target") if key in types), "")):
+            table["gamma"] = default_length(sizes, str(table.get("draft", "")), str(table.get(verifier, "")))
     return table

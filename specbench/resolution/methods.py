@@ -7,6 +7,7 @@ from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from itertools import product
 
+from specbench.analysis.predictions import formula_of
 from specbench.config import presets
 from specbench.config.construct import Table, convert, to_table
 from specbench.config.options import Options
@@ -122,6 +123,8 @@ class Methods:
         temperature = temperature_of(source) if options.temperature is None else options.temperature
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
         method = Method.build(table, options.location("method", source.path, variant.applied))
+        if formula := method.theory():
+            formula_of(formula)
         if method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
         baseline = source.table.get("baseline")
@@ -198,8 +201,8 @@ class Methods:
             if isinstance(value := table.get(key), str):
                 base = value
                 break
-        if (kind := table.get("name")) in Head.kinds:
-            head = table["head"] = table.get("head") or self._head(str(kind), base)
+        if (kind := tables.head_kind(table)) in Head.kinds:
+            head = table["head"] = table.get("head") or self._head(kind, base)
             spec, verifier = self.pair.heads.get(str(head)), table.get("target")
             if spec and spec.base != base:
                 raise ConfigError(f"head '{head}' reads '{spec.base}', but '{base}' drafts here")

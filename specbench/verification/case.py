@@ -155,6 +155,6 @@ def no_first_tests(method: Method) -> str:
     tests, certain = method.verifications(), torch.ones(1)
     if not tests:
         return "nothing is drafted"
-    if tests[0].rejection.expected(certain, certain) is None:
-        return f"the rejection rule '{tests[0].rejection.name}' has no acceptance rate in closed form"
+    if tests[0].expected(certain, certain) is None:
+        return f"{tests[0].kind} no acceptance rate in closed form"
     return f"'{tests[0].proposer}' drafts, and no model of the pair computes its distribution"

@@ -18,7 +18,7 @@ from transformers import LlamaConfig
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Method, Round, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import EagleHead, Head, LengthHead
@@ -55,10 +55,15 @@ class TableSession:
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._head = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
-    def score(self, ids: list[int], start: int) -> Tensor:
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         self.last_scored = list(ids)
-        self.usage.decoding(len(ids) - start, 0.0)
-        return torch.stack([self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+        branches: list[tuple[int, ...]] = []
+        for token, parent in zip(*tree, strict=True) if tree is not None else ():
+            branches.append((*(branches[parent] if parent >= 0 else ids), token))
+        self.usage.decoding(len(ids) - start + len(branches), 0.0)
+        return torch.stack(
+            [self._row(tuple(ids[: i + 1])) for i in range(start, len(ids))] + [*map(self._row, branches)]
+        )
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
@@ -229,7 +234,9 @@ def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Exac
     return [_compared(method, plain, worlds, name, LENGTH) for name in SETTINGS]
 
 
-def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
+def examine_drafts(
+    method: Method, heads: Mapping[str, str] | None = None, vocabulary: int = 2
+) -> list[ExactComparison]:
     """Compare the distribution of the first round with the declared one, for drafts of up to LONGEST tokens.
 
     Every position of a draft is covered, which `examine` does not do for drafts that are longer than its outputs. The tokens
@@ -241,8 +248,8 @@ def examine_drafts(method: Method, heads: Mapping[str, str] | None = None) -> li
     if method.blocks == (1,):
         return []
     plain, roles = Autoregressive(scorers=scorers, target=target), method.roles()
-    length = min(max(method.blocks) - 1, LONGEST) + 1
-    worlds = [tables(roles, 2, heads=heads)]
+    length = min(method.depth, LONGEST) + 1
+    worlds = [tables(roles, vocabulary, heads=heads)]
     return [_compared(method, plain, worlds, name, length, first=1) for name in SETTINGS if name != TOP_K]
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.loop import OpenSessions
-from specbench.decoding.method import Method
-from specbench.decoding.rejection import BY_TOKEN
+from specbench.decoding.method import Method, Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
@@ -239,16 +238,15 @@ class SampledStatistics:
             for group, part in GROUPS.items():
                 if len(x[part]):
                     self.tests[group].setdefault(name, MartingaleTest()).add(g[part], pi[part], x[part])
-        tests = self._case.method.verifications()
-        rule = tests[0].rejection if tests else BY_TOKEN
+        test = next(iter(self._case.method.verifications()), Verification("", scorers, target))
         for position, role, accepted in first_tested_tokens(output, roles):
-            expected = rule.expected(probs[role][position], pi[position])
+            expected = test.expected(probs[role][position], pi[position])
             if expected is not None:
                 self._accepted.append(accepted)
                 self._expected.append(float(expected))
-        for drafted in tested_tokens(output, roles):
+        for drafted in tested_tokens(output, roles) if not test.tree else ():
             q, p = (float(rows[drafted.position, drafted.token]) for rows in (probs[drafted.role], pi))
-            chance = rule.token_acceptance(q, p) if q > 0.0 else None  # q = 0: only rounding has drawn it
+            chance = test.token_acceptance(q, p) if q > 0.0 else None  # q = 0: only rounding has drawn it
             if chance is not None:
                 self.by_token.add(drafted.draft_position, chance, drafted.accepted)
 

@@ -10,6 +10,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus
 from specbench.methods.token_cascade import TokenCascade
+from specbench.methods.trees import Eagle2, EagleTree, ModelTree
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead
 from specbench.verification.enumeration import generate
 from tests.fixtures.worlds import FAMILIES, open_models, random_model, spread_out
@@ -36,6 +37,11 @@ METHODS = {
         BOTH,
         Opt(alpha=0.1),
     ),
+    "we-sd-tree": (
+        Speculative(proposer=ModelTree(model="a", widths=(2, 2)), scorers=BOTH, target=Mixture(), bonus="none"),
+        BOTH,
+        Mixture(),
+    ),
     "token-cascade": (TokenCascade(small="a", large="b", target=Chow(alpha=0.5)), BOTH, Chow(alpha=0.5)),
     "we-se, n = 3": (
         SpeculativeEnsemble(models=("a", "b", "c"), gamma=(3, 2, 1), target=Mixture()),
@@ -60,9 +66,11 @@ def models(request):
 @pytest.mark.parametrize("name", METHODS)
 def test_greedy_equals_the_baseline(models, name):
     method, scorers, target = METHODS[name]
-    greedy = Sampler(temperature=0.0)
-    plain, _ = generate(Autoregressive(scorers=scorers, target=target), open_models(models, PROMPT), greedy, LENGTH)
-    tokens, steps = generate(method, open_models(models, PROMPT), greedy, LENGTH)
+    greedy, engine = Sampler(temperature=0.0), "lean" if "tree" in name else "eager"
+    plain, _ = generate(
+        Autoregressive(scorers=scorers, target=target), open_models(models, PROMPT, engine), greedy, LENGTH
+    )
+    tokens, steps = generate(method, open_models(models, PROMPT, engine), greedy, LENGTH)
     assert tokens == plain
     assert sum(round_.tested for round_ in steps) > 0 or name == "token-cascade"
 
@@ -101,6 +109,10 @@ PROPOSERS = {
     "chain of eagle": chain(Eagle(head="eagle", base="b", gamma=3), 4),
     "chain of eagle, no catch-up": chain(Eagle(head="eagle", base="b", gamma=3, catch_up=False), 4),
     "chain of four": chain(SMALL, 3, 5),
+    "tree": ModelTree(model="a", widths=(2, 2, 1)),
+    "eagle-tree": EagleTree(head="eagle", base="d"),
+    "eagle2": Eagle2(head="eagle", base="d", width=3, depth=3, size=8),
+    "chain of a tree": chain(EagleTree(head="eagle", base="b"), 4),
 }
 
 

@@ -1,0 +1,177 @@
+"""Proposers whose drafts are trees."""
+
+import itertools
+import math
+import operator
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from specbench.config.construct import within
+from specbench.decoding.drafting import widened
+from specbench.decoding.method import Propose, Proposer, Sessions, StopCriteria
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.trees import Children, Growth, shape_of_paths, shape_of_widths
+from specbench.models.heads import EagleHead, EagleSession
+
+NOTHING = Draft([], torch.empty(0, 0))
+EAGLE_TREE = (
+    *((i,) for i in range(4)),
+    (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
+    (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0),
+    (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
+    (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTree(Proposer, name="model-tree"):
+    """A model that drafts a tree in which every token of a depth has as many children as `widths` gives, or fewer.
+
+    See `Growth.grow` for `children`.
+    """
+
+    model: str
+    widths: tuple[int, ...] = (4, 2, 1, 1)
+    children: Children = "auto"
+
+    def __post_init__(self) -> None:
+        within("widths", min(self.widths, default=0), 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.model
+
+    @property
+    def longest(self) -> int:
+        return len(self.widths)
+
+    @property
+    def nodes(self) -> int:
+        return sum(itertools.accumulate(self.widths, operator.mul))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of_widths(self.widths)
+
+    @property
+    def tree(self) -> bool:
+        return True
+
+    @property
+    def draft_length(self) -> str:
+        return f"tree {self.nodes}, depth {self.longest}"
+
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
+        session, shape = models[self.model], self.shape
+
+        def propose(ids: list[int], room: int) -> Draft:
+            room, last = min(room, session.room(ids)), len(ids) - 1
+            if room < 1:
+                return NOTHING
+            first = session.score(ids, last)  # (1, V)
+            growth = Growth(first, lambda tree, n: session.score(ids, last, tree)[-n:], room, stop.eos)
+            return growth.grow(shape, sampler, self.children)
+
+        return propose
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTree(Proposer):
+    """Trees of an EAGLE-1 head; `head`, `base` and `catch_up` are those of `Eagle`."""
+
+    kind: ClassVar[str] = EagleHead.kind
+
+    head: str
+    base: str
+    catch_up: bool = True
+
+    @property
+    def role(self) -> str:
+        return self.head
+
+    @property
+    def tree(self) -> bool:
+        return True
+
+    @property
+    def draft_length(self) -> str:
+        return f"tree {self.nodes}, depth {self.longest}"
+
+    def roles(self) -> tuple[str, ...]:
+        return (self.base,)
+
+    @abstractmethod
+    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+        """Return a draft."""
+
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
+        base = models[self.base]
+        session = EagleSession(models.head(self.head, EagleHead), base, self.catch_up)
+        models.track(self.head, session)
+
+        def propose(ids: list[int], room: int) -> Draft:
+            growth = session.growth(ids, min(room, base.room(ids)), stop.eos)
+            return NOTHING if growth is None else widened(self.grown(growth, sampler), models.vocabulary)
+
+        return propose
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleTree(HeadTree, name="eagle-tree"):
+    """An EAGLE-1 head that drafts a static tree, by default the 25 tokens of Li et al. 2024.
+
+    A path gives the rank of each of its tokens among its siblings; see `Growth.grow` for `children`.
+    """
+
+    paths: tuple[tuple[int, ...], ...] = EAGLE_TREE
+    children: Children = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            raise ValueError("paths = []: a tree needs at least one token")
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.paths))
+
+    @property
+    def nodes(self) -> int:
+        return len(set(self.paths))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of_paths(self.paths)
+
+    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+        return growth.grow(self.shape, sampler, self.children)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle2(HeadTree, name="eagle2"):
+    """An EAGLE-1 head that drafts the tree of the `size` most probable tokens. Li et al. 2024, EAGLE-2.
+
+    It grows `width` tokens at each of `depth` depths. Its tokens are chosen, not sampled: a tree whose sampled tokens are
+    selected by their probabilities would not follow the target's distribution.
+    """
+
+    width: int = 10
+    depth: int = 6
+    size: int = 59
+
+    def __post_init__(self) -> None:
+        for key in ("width", "depth", "size"):
+            within(key, getattr(self, key), 1, math.inf)
+
+    @property
+    def longest(self) -> int:
+        return self.depth
+
+    @property
+    def nodes(self) -> int:
+        return self.size
+
+    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+        return growth.grow_by_confidence(self.width, self.depth, self.size)
