@@ -122,6 +122,34 @@ def position_counts(rows: Records) -> list[tuple[int, int]]:
     return [(tested[position], accepted[position]) for position in sorted(tested)]
 
 
+def survival(rows: Records) -> list[float]:
+    """Return the share of drafts of which the first, the second, ... token was accepted."""
+    counts = position_counts(rows)
+    return [accepted / counts[0][0] for _, accepted in counts]
+
+
+def acceptance_by_rank(rows: Records) -> list[float]:
+    """Return the acceptance rate of first, second, ... children of a token in drafts that are trees.
+
+    The rates are conditional: all earlier children were rejected. Empty without trees.
+    """
+    tested: dict[int, int] = defaultdict(int)
+    accepted: dict[int, int] = defaultdict(int)
+    for x in rounds_of(rows):
+        for depth, children in enumerate(x.get("siblings", ())):
+            for rank in range(children):
+                tested[rank] += 1
+            accepted[children - 1] += depth < x["accepted"]
+    return [accepted[rank] / tested[rank] for rank in sorted(tested)]
+
+
+@metric("tokens/round")
+def nodes_per_round(rows: Records) -> float | None:
+    """Drafted tokens / rounds with a draft that is a tree. None without trees."""
+    trees = [x["drafted"] for x in rounds_of(rows) if x.get("siblings")]
+    return float(np.mean(trees)) if trees else None
+
+
 def acceptance_by_model(rows: Records) -> dict[str, float]:
     """Return the acceptance rate of each model's proposals."""
     tested: dict[str, int] = defaultdict(int)
@@ -252,6 +280,7 @@ class TracedRound(TypedDict):
     proposers: list[str]
     counters: NotRequired[dict[str, float]]
     untested: NotRequired[int]
+    siblings: NotRequired[list[int]]
     rejected: str
     ids: list[int]
     pieces: list[str]

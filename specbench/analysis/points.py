@@ -247,6 +247,8 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
         "no_answer": row.no_answer,
         **{name: value for name, value in row.values.items() if value is not None},
         "acceptance_by_position": row.acceptance_by_position,
+        "survival": row.survival,
+        "acceptance_by_rank": row.acceptance_by_rank,
         "acceptance_by_model": row.acceptance_by_model,
         "forwards_per_token": row.forwards_per_token,
         "round_milliseconds": row.round_milliseconds,

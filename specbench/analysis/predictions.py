@@ -4,13 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specbench.analysis import polybasic, theory
-from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length, rule_rate
+from specbench.analysis import polybasic, theory, trees
+from specbench.analysis.acceptance import (
+    acceptance_by_model,
+    acceptance_by_rank,
+    acceptance_rate,
+    accepted_length,
+    rule_rate,
+)
 from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
 from specbench.analysis.run_metrics import Records, rounds_of
 from specbench.analysis.speculation import levels
 from specbench.decoding.traits import Theory
+from specbench.errors import PluginError, hint
 
 ASSUMED_DRAFTS = 5  # mean draft length where a stop rule, a lookup or a verifier decides, for an estimate
 STEPS = 50  # of the curve over acceptance rates
@@ -40,6 +47,46 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
     """
     if method is None:
         return None
+    costs = _costs(method, baseline, rows, base)
+    predict = None if costs is None else FORMULAS[method.formula](method, MeasuredRates(rows))
+    if costs is None or predict is None:
+        return None
+    return Predictions(
+        predicted=predict(costs.as_in_papers, costs.per_token),
+        corrected=predict(costs.measured, costs.per_token),
+        cost_ratio=costs.ratio,
+        papers_prediction=_alternate_proposal(method, rows, costs.ratio),
+    )
+
+
+def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> trees.BestTree | None:
+    """Return the best static tree within the sizes of forwards that were measured; None for methods without such trees."""
+    if method is None or method.formula != "tree":
+        return None
+    costs = _costs(method, baseline, rows, base)
+    if costs is None or not all(costs.sizes.get(role) for role in method.models):
+        return None
+    largest = min(max(costs.sizes[role]) for role in method.models[1:])
+    widest = max(costs.sizes[method.models[0]])
+    return trees.best_tree(method, acceptance_by_rank(rows), costs.measured, costs.per_token, largest, widest)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The costs of a method's forwards: a block for the cost of one, and as measured; and the baseline's per token.
+
+    `ratio` is the proposer's forward time over the target's, `sizes` the seconds by model and tokens fed.
+    """
+
+    as_in_papers: theory.Cost
+    measured: theory.Cost
+    per_token: float
+    ratio: float
+    sizes: Mapping[str, Mapping[int, float]]
+
+
+def _costs(method: Theory, baseline: Sequence[str], rows: Records, base: Records) -> _Costs | None:
+    """Return the costs of a method with a formula; None if a forward time was not measured."""
     costs = forward_seconds(rows)
     single = {role: sizes[1] for role, sizes in costs.items() if 1 in sizes}
     single |= {role: sizes[1] for role, sizes in forward_seconds(base).items() if 1 in sizes}
@@ -47,17 +94,14 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
     for role in roles:  # a middle model never reads one token alone
         if role in costs:
             single.setdefault(role, costs[role][min(costs[role])])
-    predict = FORMULAS[method.formula](method, MeasuredRates(rows)) if method.formula in FORMULAS else None
-    if predict is None or not all(role in single for role in (*roles, *baseline)):
+    if method.formula not in FORMULAS or not all(role in single for role in (*roles, *baseline)):
         return None
-    as_in_papers, measured = cost_of(roles, {}, single), cost_of(roles, costs, single)
-    per_token = sum(single[role] for role in baseline)
-    ratio = single[roles[0]] / single[roles[-1]]
-    return Predictions(
-        predicted=predict(as_in_papers, per_token),
-        corrected=predict(measured, per_token),
-        cost_ratio=ratio,
-        papers_prediction=_alternate_proposal(method, rows, ratio),
+    return _Costs(
+        as_in_papers=cost_of(roles, {}, single),
+        measured=cost_of(roles, costs, single),
+        per_token=sum(single[role] for role in baseline),
+        ratio=single[roles[0]] / single[roles[-1]],
+        sizes=costs,
     )
 
 
@@ -77,6 +121,9 @@ class Rates(Protocol):
 
     def by_model(self) -> Mapping[str, float]:
         """Return the acceptance rate of the drafts of each model, where it differs from the overall rate."""
+
+    def by_rank(self) -> list[float]:
+        """Return the acceptance rate of first, second, ... children in a tree, given that the earlier ones were rejected."""
 
     def levels(self, count: int) -> list[float] | None:
         """Return the acceptance rate of each of `count` tests of a chain, innermost first; None if one is unknown."""
@@ -100,6 +147,9 @@ class MeasuredRates:
     def by_model(self) -> Mapping[str, float]:
         return acceptance_by_model(self.rows)
 
+    def by_rank(self) -> list[float]:
+        return acceptance_by_rank(self.rows)
+
     def levels(self, count: int) -> list[float] | None:
         rates = [level.acceptance for level in levels(self.rows) if level.acceptance is not None]
         return rates if len(rates) == count else None
@@ -120,7 +170,10 @@ class MeasuredRates:
 
 @dataclass(frozen=True, kw_only=True)
 class AssumedRates:
-    """One acceptance rate for every test, and the share of tokens or answers that a cascade defers to its large model."""
+    """One acceptance rate for every test, and the share of tokens or answers that a cascade defers to its large model.
+
+    Of the children of a token in a tree, only the first is assumed to be accepted.
+    """
 
     acceptance: float
     deferred: float
@@ -130,6 +183,9 @@ class AssumedRates:
 
     def by_model(self) -> Mapping[str, float]:
         return {}
+
+    def by_rank(self) -> list[float]:
+        return [self.acceptance]
 
     def levels(self, count: int) -> list[float] | None:
         return [self.acceptance] * count
@@ -155,6 +211,11 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
     accepted = by_model.get(method.models[0], overall) if deferred else overall
     pending = by_model.get(method.models[-1], 1.0)
     return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
+
+
+def _tree(method: Theory, rates: Rates) -> Predict | None:
+    by_rank = rates.by_rank()
+    return (lambda cost, base: trees.tree_speedup(method, by_rank, cost, base)) if by_rank else None
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
@@ -196,12 +257,20 @@ def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
 
 FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
     "speculation": _speculation,
+    "tree": _tree,
     "chain": _chain,
     "ensemble": _ensemble,
     "sprinter": _sprinter,
     "token cascade": _token_cascade,
     "sequence cascade": _sequence_cascade,
 }
+
+
+def formula_of(method: Theory) -> Callable[[Theory, Rates], Predict | None]:
+    """Return a method's formula. Raises PluginError, with the nearest name, if there is none of its name."""
+    if method.formula not in FORMULAS:
+        raise PluginError(f"Theory.formula = '{method.formula}' is no formula{hint(method.formula, FORMULAS)}")
+    return FORMULAS[method.formula]
 
 
 # Break-even points

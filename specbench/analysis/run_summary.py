@@ -12,6 +12,7 @@ from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_metrics import Value, Values
 from specbench.analysis.speculation import ChainLevel
 from specbench.analysis.speed import Rank
+from specbench.analysis.trees import BestTree
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
 from specbench.machine.hardware import Environment
@@ -51,6 +52,10 @@ class MethodSummary:
     tokens: int = 0
     values: Values = field(default_factory=dict)
     acceptance_by_position: list[float] = field(default_factory=list)
+    survival: list[float] = field(
+        default_factory=list
+    )  # share of drafts of which the first, second, ... token was accepted
+    acceptance_by_rank: list[float] = field(default_factory=list)  # of the first, second, ... children in trees
     acceptance_by_model: dict[str, float] = field(default_factory=dict)
     forwards_per_token: dict[str, float] = field(default_factory=dict)
     round_milliseconds: dict[str, float] = field(default_factory=dict)
@@ -65,6 +70,7 @@ class MethodSummary:
     rank: Rank | None = None
     predicted_lengths: list[LengthPrediction] = field(default_factory=list)
     break_even: BreakEven | None = None
+    best_tree: BestTree | None = None
     no_answer: float | None = None  # share of generations without an answer
 
     def __repr__(self) -> str:

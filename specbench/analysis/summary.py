@@ -14,13 +14,15 @@ from specbench.analysis import draft_lengths, run_metrics
 from specbench.analysis.acceptance import (
     acceptance_by_model,
     acceptance_by_position,
+    acceptance_by_rank,
     counters,
     length_counts,
+    survival,
     window_cuts,
 )
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.predictions import break_even, predictions
+from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
 from specbench.analysis.run_summary import SCHEMA, CapturedGraphs, MethodSummary, RunSummary, from_table, to_table
@@ -29,8 +31,8 @@ from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
+from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import (
-    CONFIG,
     ENVIRONMENT,
     MANIFEST,
     SAMPLES,
@@ -198,6 +200,8 @@ def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidt
         tokens=token_count(rows),
         values=run_metrics.compute(rows, context) | _predictions(rows, context),
         acceptance_by_position=acceptance_by_position(rows),
+        survival=survival(rows),
+        acceptance_by_rank=acceptance_by_rank(rows),
         acceptance_by_model=acceptance_by_model(rows),
         forwards_per_token=forwards_per_token(rows),
         round_milliseconds=round_milliseconds(rows) if timed else {},
@@ -207,6 +211,9 @@ def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidt
         levels=levels(rows),
         predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
         break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
+        best_tree=best_tree(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
+        if timed
+        else None,
         groups=_by_group(rows, context, groups_of(scores)),
     )
 

@@ -189,6 +189,11 @@ def defined(key: str) -> Callable[[RunSummary, str], bool]:
     return lambda run, table: any(row.value(key) is not None for row in run.methods)
 
 
+def has_trees(run: RunSummary, table: str) -> bool:
+    """Show a column only if a method of the run drafts trees."""
+    return any(row.acceptance_by_rank for row in run.methods)
+
+
 def headline_scores(run: RunSummary, table: str) -> list[Column]:
     """Return a column for each score in the table of quality, and for the task's main score in others."""
     names = [metric["name"] for metric in run.metrics if table == QUALITY or metric["name"] == run.headline]

@@ -41,6 +41,7 @@ from specbench.reporting.column import (
     Priority,
     counter,
     defined,
+    has_trees,
     headline_scores,
     levels,
     lossless,
@@ -145,6 +146,28 @@ COLUMNS = (
         value=lambda run, row: row.acceptance_by_position[:POSITIONS],
         definition=f"Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were"
         f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
+    ),
+    Column(
+        key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
+        value=lambda run, row: row.survival[:POSITIONS],
+        definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"
+        f" accepted; at most {POSITIONS}.",
+    ),
+    Column(
+        key="acceptance_by_rank", heading="by rank", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
+        value=lambda run, row: row.acceptance_by_rank[:POSITIONS],
+        definition=f"Acceptance rate of first, second, ... children in draft trees, given that the earlier children were"
+        f" rejected; at most {POSITIONS}.",
+    ),
+    Column(
+        key="nodes_per_round", heading="tokens/tree", format=TENTHS, tables=(ACCEPTANCE,), shown=defined("nodes_per_round"),
+    ),
+    Column(
+        key="best_tree", heading="best tree", format=TEXT, tables=(THEORY,),
+        shown=lambda run, table: any(row.best_tree for row in run.methods),
+        value=lambda run, row: row.best_tree.text if row.best_tree else None,
+        definition="The static tree with the highest predicted speedup at the measured acceptance by rank and costs of blocks"
+        " and of draft forwards: tokens, depth, speedup.",
     ),
     Column(key="accepted_length", heading="accepted length", format=HUNDREDTHS, tables=(ACCEPTANCE, CHAINS)),
     Column(

@@ -39,6 +39,7 @@ class RoundRecord(TypedDict):
     untested: NotRequired[Count]
     inner: "NotRequired[list[RoundRecord]]"
     rejected: NotRequired[str]
+    siblings: NotRequired[list[Annotated[int, Meta(ge=1)]]]
 
 
 class UsageRecord(TypedDict):
@@ -83,6 +84,8 @@ def round_record(round_: Round) -> RoundRecord:
         out["counters"] = round_.counters
     if round_.untested:
         out["untested"] = round_.untested
+    if round_.siblings:
+        out["siblings"] = list(round_.siblings)
     if round_.inner:
         out["inner"] = [round_record(each) for each in round_.inner]
     return out
@@ -178,4 +181,6 @@ def parse_record(line: bytes) -> Record:
         for round_ in record.rounds
     ):
         raise ConfigError("a round accepts more than it tests")
+    if any(len(round_.get("siblings", ())) not in (0, round_["tested"]) for round_ in record.rounds):
+        raise ConfigError("a round does not count the tested tokens of every depth")
     return record
