@@ -17,7 +17,7 @@ from scripts.gpu.common import Engines, Small, decode, generator
 from specbench.decoding.drafting import roll
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
-from specbench.decoding.sampling import Draft, Sampler, exact_distribution
+from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, path_to
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.verify import Verified, verify_at_once
@@ -25,6 +25,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.methods.trees import ModelTree
 from specbench.models.cached_session import CachedSession
 from specbench.models.engine import GraphFeeder, LeanFeeder
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
@@ -42,6 +43,10 @@ WEIGHTED, CONTRASTED = (Autoregressive(scorers=BOTH, target=target) for target i
 METHODS: dict[str, tuple[Method, Autoregressive]] = {  # with the method whose distribution each must match
     "ar": (ALONE, ALONE),
     "sd": (Speculative(proposer=DraftModel(model="a", gamma=3), scorers=("b",), target=Last()), ALONE),
+    "sd-tree": (
+        Speculative(proposer=ModelTree(model="a", widths=(2, 2)), scorers=("b",), target=Last()),
+        ALONE,
+    ),
     "we-sd": (
         Speculative(proposer=DraftModel(model="a", gamma=2), scorers=BOTH, target=Mixture(), bonus="none"),
         WEIGHTED,
@@ -67,8 +72,11 @@ class Listed:
             if len(prefix) < FEW:
                 prefixes += [[*prefix, token] for token in range(FEW)]
 
-    def score(self, ids: list[int], start: int) -> Tensor:
-        return torch.stack([self._rows[tuple(ids[: i + 1])] for i in range(start, len(ids))])
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
+        prefixes = [tuple(ids[: i + 1]) for i in range(start, len(ids))]
+        if tree is not None:
+            prefixes += [(*ids, *(tree.tokens[j] for j in path_to(tree.parents, i))) for i in range(len(tree.tokens))]
+        return torch.stack([self._rows[prefix] for prefix in prefixes])
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
@@ -92,7 +100,7 @@ class Listed:
 class _Silent(Listed):
     """The inner session of synthetic logits, without a model."""
 
-    def score(self, ids: list[int], start: int) -> Tensor:
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         return torch.empty(0)
 
 
