@@ -20,6 +20,7 @@ from specbench.decoding.method import Method
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, path_to
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
+from specbench.decoding.trees import Growth, growth
 from specbench.decoding.verify import Verified, verify_at_once
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
@@ -81,6 +82,9 @@ class Listed:
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
 
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        return growth(self, ids, room, eos)
+
     def room(self, ids: list[int]) -> int:
         return sys.maxsize
 
@@ -108,6 +112,7 @@ class AtOnce(CachedSession):
     """A session that drafts on any device as on a GPU: each token is fed to the next forward before it is read."""
 
     roll = CachedSession.roll_at_once
+    growth = CachedSession.growth_at_once
 
 
 class World:

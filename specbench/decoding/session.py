@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from specbench.decoding.sampling import Draft, Sampler, Tree
+from specbench.decoding.trees import Growth
 
 
 @dataclass
@@ -81,6 +82,9 @@ class Session(Counted, Protocol):
 
         The first forward also reads the ids not yet read.
         """
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        """Return what a tree after ids grows from, at most `room` deep. Reads ids if needed."""
 
     def room(self, ids: list[int]) -> int:
         """Return how many tokens the model can draft after ids; a proposer drafts no more.

@@ -2,82 +2,113 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens
+from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens, to_device
 
 Children = Literal["auto", "sampled", "chosen"]
-ScoreNodes = Callable[[Tree, int], Tensor]  # (tree, n) -> logits (n, V) after its last n tokens
+ScoreNodes = Callable[[Tensor, tuple[int, ...]], Tensor]  # (newest tokens (n,), parents of all so far) -> logits (n, V)
+
+
+class Scoring(Protocol):
+    """The part of a session that growing a tree needs."""
+
+    def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
+        """Score as `Session.score` does."""
 
 
 class Place(NamedTuple):
-    """A token of a growing draft: its place in the shape, in the draft, and in the tree that the model reads."""
+    """A token's place in a draft, and in the tree that the drafter reads; of a token that is not in it, its parent's."""
 
-    shape: int
     draft: int
     read: int
 
 
-ROOT = Place(-1, -1, -1)  # the end of the sequence
+ROOT = Place(-1, -1)  # the end of the sequence
 
 
 @dataclass(frozen=True)
 class Growth:
     """What a tree grows from: the logits of its first tokens, and the logits after tokens of the tree.
 
-    `first` is (1, V). A tree is at most `room` deep, and has no token after an EOS.
+    `first` is (1, V). A tree is at most `room` deep, and has no token after an EOS. `learn` is called with the tokens that
+    were scored, once they have been read from the device; -1 is one that must not exist.
     """
 
     first: Tensor
     score: ScoreNodes
     room: int
     eos: frozenset[int]
+    learn: Callable[[list[int]], None] = lambda tokens: None
 
     def grow(self, shape: Sequence[int], sampler: Sampler, children: Children) -> Draft:
-        """Return a draft of this shape, given by the parent of every token.
+        """Return a draft of this shape, given by the parent of every token. Reads the device once, at the end.
 
         `sampled` children are drawn without replacement, in order; where no mass is left there are fewer. `chosen` children
         are those with the largest logits, whatever the temperature, and their rows are one-hot. `auto` samples unless the
-        temperature is 0, where a sampled tree would be a chain.
+        temperature is 0, where a sampled tree would be a chain. Tokens that must not exist, below an EOS and where no mass is
+        left, are token 0 until the end, and are then removed.
         """
+        device = self.first.device
         sampled = children == "sampled" or (children == "auto" and sampler.temperature > 0.0)
-        below = children_of(shape)
-        tokens: list[int] = []
-        parents: list[int] = []
-        rows: list[Tensor] = []
-        read, level, logits = Tree([], ()), [ROOT], self.first
+        below, eos = children_of(shape), to_device(sorted(self.eos), device)
+        logits, is_open = self.first, torch.ones(1, dtype=torch.bool, device=device)  # (n, V), (n,)
+        level = {-1: -1}  # tokens that get children: place in the shape -> in the tree that the drafter reads
+        places, parents = (
+            list[int](),
+            list[int](),
+        )  # of all tokens so far, and the parents of those that the drafter reads
+        scored: list[int] = []  # which of all tokens the drafter reads
+        drawn: list[Drawn] = []
         for depth in range(1, self.room + 1):
-            counts = [len(below[place.shape + 1]) for place in level]
-            open_places: list[Place] = []
-            for rank, (at, drawn, probs) in enumerate(
-                sampled_children(logits, counts, sampler) if sampled else chosen_children(logits, counts)
-            ):
-                rows.append(probs)
-                for i, token in zip(at, drawn, strict=True):
-                    shape_place = below[level[i].shape + 1][rank]
-                    if below[shape_place + 1] and token not in self.eos:
-                        open_places.append(Place(shape_place, len(tokens), level[i].read))
-                    tokens.append(token)
-                    parents.append(level[i].draft)
-            if not open_places or depth == self.room:
+            counts = [len(below[place + 1]) for place in level]
+            new = (
+                sampled_children(logits, counts, is_open, sampler)
+                if sampled
+                else chosen_children(logits, counts, is_open)
+            )
+            order = [
+                below[place + 1][rank] for rank in range(max(counts)) for place in level if len(below[place + 1]) > rank
+            ]
+            drawn.append(new)
+            places += order
+            inner = [i for i, place in enumerate(order) if below[place + 1]]
+            if not inner or depth == self.room:
                 break
-            read, level = extended(read, open_places, tokens)
-            logits = self.score(read, len(level))
-        return Draft(tokens, torch.cat(rows), parents=tuple(parents))
+            scored += [len(places) - len(order) + i for i in inner]
+            read = range(len(parents), len(parents) + len(inner))
+            parents += [level[shape[order[i]]] for i in inner]
+            level = {order[i]: at for i, at in zip(inner, read, strict=True)}
+            at = to_device(inner, device)
+            tokens = new.tokens[at]  # (m,)
+            is_open = new.exists[at] & ~torch.isin(tokens, eos)
+            logits = self.score(tokens, tuple(parents))
+        tokens, probs, exists = (torch.cat(part) for part in zip(*drawn, strict=True))
+        flags, found = torch.tensor_split(torch.tensor(read_tokens(torch.cat([exists.long(), tokens]))), 2)
+        self.learn(torch.where(flags == 1, found, -1)[scored].tolist())
+        kept = flags.nonzero().flatten().tolist()
+        index = {-1: -1} | {places[i]: new for new, i in enumerate(kept)}
+        return Draft(
+            found[kept].tolist(),
+            probs if len(kept) == len(places) else probs[to_device(kept, device)],
+            parents=tuple(index[shape[places[i]]] for i in kept),
+        )
 
     def grow_by_confidence(self, width: int, depth: int, nodes: int) -> Draft:
         """Return the `nodes` most probable tokens of a tree that grows `width` tokens per depth. Li et al. 2024, EAGLE-2.
 
         The confidence in a token is the product of the model's probabilities on its path, at temperature 1. At each depth the
-        `width` best tokens get `width` children each, the most probable ones. All rows are one-hot.
+        `width` best tokens get `width` children each, the most probable ones. All rows are one-hot. Reads the device once per
+        depth.
         """
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []  # logarithms
-        read, level, logits = Tree([], ()), [ROOT], self.first
+        read, level, logits = list[int](), [ROOT], self.first  # parents of the tokens that the drafter reads
         for reached in range(1, min(depth, self.room) + 1):
             best = logits.log_softmax(-1).topk(min(width, logits.shape[-1]))  # (n, width) each
             new: list[Place] = []
@@ -86,7 +117,7 @@ class Growth:
                 for token, value in zip(words, values, strict=True):
                     if value == -torch.inf:
                         continue
-                    new.append(Place(0, len(tokens), place.read))
+                    new.append(Place(len(tokens), place.read))
                     tokens.append(token)
                     parents.append(place.draft)
                     confidence.append(so_far + value)
@@ -94,59 +125,67 @@ class Growth:
             open_places = [place for place in new[:width] if tokens[place.draft] not in self.eos]
             if not open_places or reached == min(depth, self.room):
                 break
-            read, level = extended(read, open_places, tokens)
-            logits = self.score(read, len(level))
+            level = [Place(place.draft, len(read) + i) for i, place in enumerate(open_places)]
+            read += [place.read for place in open_places]
+            chosen = to_device([tokens[place.draft] for place in open_places], self.first.device)
+            logits = self.score(chosen, tuple(read))
         # A token is never more probable than its parent, which comes first
         kept = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
         index = {-1: -1} | {old: new for new, old in enumerate(kept)}
-        chosen = torch.tensor([tokens[i] for i in kept], device=self.first.device)
+        chosen = to_device([tokens[i] for i in kept], self.first.device)
         probs = self.first.new_zeros(len(kept), self.first.shape[-1]).scatter_(1, chosen.unsqueeze(1), 1.0)  # (k, V)
         return Draft([tokens[i] for i in kept], probs, parents=tuple(index[parents[i]] for i in kept))
 
 
-Rank = tuple[
-    list[int], list[int], Tensor
-]  # parents by number, their children of this rank, and the children's rows (n, V)
+def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+    """Return what a tree after ids grows from. The session reads every token from the device."""
+    read: list[int] = []
+
+    def score(tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        read.extend(read_tokens(tokens))
+        return session.score(ids, len(ids) - 1, Tree(list(read), parents))[-len(tokens) :]
+
+    return Growth(session.score(ids, len(ids) - 1), score, room, eos)
 
 
-def sampled_children(logits: Tensor, counts: Sequence[int], sampler: Sampler) -> list[Rank]:
-    """Return children drawn without replacement after logits (n, V), by rank; fewer than `counts` where no mass is left."""
-    left = sampler.probs(logits)  # (n, V)
-    ranks: list[Rank] = []
-    at = [i for i, count in enumerate(counts) if count]
-    while at:
-        rows = left[at]  # (m, V)
-        drawn = sampler.choose(rows)  # (m,)
-        ranks.append((at, read_tokens(drawn), rows))
-        left[at] = rows.scatter(-1, drawn.unsqueeze(-1), 0.0)
+class Drawn(NamedTuple):
+    """Children of tokens: all first ones, then all second ones, ... `exists` is False for one that must not exist."""
+
+    tokens: Tensor  # (m,)
+    probs: Tensor  # (m, V)
+    exists: Tensor  # (m,)
+
+
+def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sampler: Sampler) -> Drawn:
+    """Draw children without replacement after logits (n, V), `counts` for each row, where `is_open` (n,) and mass is left."""
+    left, parts = sampler.probs(logits), list[Drawn]()  # (n, V)
+    certain = torch.zeros_like(left[:1]).index_fill_(-1, to_device([0], left.device), 1.0)  # (1, V)
+    for rank in range(max(counts)):
+        at = to_device([i for i, count in enumerate(counts) if count > rank], left.device)  # (m,)
+        exists = is_open[at]
+        rows = torch.where(exists.unsqueeze(-1), left[at], certain)  # (m, V)
+        tokens = sampler.choose(rows)  # (m,)
+        parts.append(Drawn(tokens, rows, exists))
+        left = left.index_copy(0, at, rows.scatter(-1, tokens.clamp_min(0).unsqueeze(-1), 0.0))
         mass = left.sum(-1, keepdim=True)  # (n, 1)
         left = torch.where(mass > 0.0, left / mass, left)
-        totals = mass.squeeze(-1).tolist()
-        at = [i for i in at if counts[i] > len(ranks) and totals[i] > 0.0]
-    return ranks
+        is_open = is_open & (mass.squeeze(-1) > 0.0)
+    return Drawn(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def chosen_children(logits: Tensor, counts: Sequence[int]) -> list[Rank]:
-    """Return the tokens with the largest logits (n, V), by rank."""
-    best = logits.topk(min(max(counts), logits.shape[-1]))  # (n, width) each
-    tokens, values = best.indices.tolist(), best.values.tolist()
-    ranks: list[Rank] = []
-    for rank in range(best.indices.shape[-1]):
-        at = [i for i, count in enumerate(counts) if count > rank and values[i][rank] > -torch.inf]
-        if at:
-            rows = torch.zeros(len(at), logits.shape[-1], device=logits.device)
-            rows.scatter_(1, best.indices[at, rank].unsqueeze(1), 1.0)
-            ranks.append((at, [tokens[i][rank] for i in at], rows))
-    return ranks
-
-
-def extended(read: Tree, places: Sequence[Place], tokens: Sequence[int]) -> tuple[Tree, list[Place]]:
-    """Return the tree that the model reads with these places of the draft, and the places in it."""
-    size = len(read.tokens)
-    tree = Tree(
-        read.tokens + [tokens[place.draft] for place in places], read.parents + tuple(place.read for place in places)
-    )
-    return tree, [place._replace(read=size + i) for i, place in enumerate(places)]
+def chosen_children(logits: Tensor, counts: Sequence[int], is_open: Tensor) -> Drawn:
+    """Choose the tokens with the largest logits (n, V) as children, `counts` for each row, where `is_open` (n,)."""
+    width = max(counts)
+    padded = F.pad(logits, (0, max(width - logits.shape[-1], 0)), value=-torch.inf)
+    best = padded.topk(width)  # (n, width) each
+    parts: list[Drawn] = []
+    for rank in range(width):
+        at = to_device([i for i, count in enumerate(counts) if count > rank], logits.device)  # (m,)
+        exists = is_open[at] & (best.values[at, rank] > -torch.inf)
+        tokens = torch.where(exists, best.indices[at, rank], 0)
+        rows = torch.zeros(len(at), logits.shape[-1], device=logits.device).scatter_(1, tokens.unsqueeze(1), 1.0)
+        parts.append(Drawn(tokens, rows, exists))
+    return Drawn(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def shape_of_widths(widths: Sequence[int]) -> tuple[int, ...]:

@@ -68,12 +68,8 @@ class ModelTree(Proposer, name="model-tree"):
         session, shape = models[self.model], self.shape
 
         def propose(ids: list[int], room: int) -> Draft:
-            room, last = min(room, session.room(ids)), len(ids) - 1
-            if room < 1:
-                return NOTHING
-            first = session.score(ids, last)  # (1, V)
-            growth = Growth(first, lambda tree, n: session.score(ids, last, tree)[-n:], room, stop.eos)
-            return growth.grow(shape, sampler, self.children)
+            room = min(room, session.room(ids))
+            return session.growth(ids, room, stop.eos).grow(shape, sampler, self.children) if room else NOTHING
 
         return propose
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
 from specbench.decoding.session import Usage
+from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError
 from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
@@ -68,8 +69,7 @@ class CachedSession:
 
     def _score_tree(self, ids: list[int], start: int, tree: Tree, cached: int) -> Tensor:
         """Score ids and a tree after them in one forward, which reads what is missing. `cached` ids can stay."""
-        if not self.feeder.branches:
-            raise ConfigError(f"{self.feeder.name}: {NO_TREES}")
+        self._require_branches()
         if cached < len(self._ids) or cached < len(ids):
             self._cut(cached)
         branches = self._branches or Branches()
@@ -91,6 +91,10 @@ class CachedSession:
             rows = self._rows
         self._branches = branches
         return torch.stack(rows[len(rows) - (len(ids) - start) :] + [branches.rows[i] for i in index])
+
+    def _require_branches(self) -> None:
+        if not self.feeder.branches:
+            raise ConfigError(f"{self.feeder.name}: {NO_TREES}")
 
     def _select(self, ids: list[int]) -> None:
         """Append the path of the tree that ids continue with, and drop the rest of it, if ids go beyond the sequence."""
@@ -142,6 +146,31 @@ class CachedSession:
         if out is not None:
             self._cut(cached)
         return out
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        if self.feeder.device.type == "cpu":
+            return growth(self, ids, room, eos)
+        return self.growth_at_once(ids, room, eos)
+
+    def growth_at_once(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        """Return what a tree grows from, for devices that are expensive to wait for: each token is fed before it is read."""
+        first = self.score(ids, len(ids) - 1)  # (1, V)
+        self._cut(len(ids))
+
+        def score(tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+            self._require_branches()
+            self._branches = self._branches or Branches()
+            # INVALID, for which `read_tokens` raises, has no embedding
+            out = self.timed.feed(Feed(tokens.clamp_min(0), len(ids), parents), len(tokens))
+            self._keep(out.states)
+            self._branches.reserve(parents, out.logits)
+            return out.logits
+
+        def learn(tokens: list[int]) -> None:
+            if self._branches is not None:
+                self._branches.learn(tokens)
+
+        return Growth(first, score, room, eos, learn)
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
         assert self.keeps_hidden
@@ -202,6 +231,16 @@ class Branches:
             index.append(self._children[key])
         return index
 
+    def reserve(self, parents: tuple[int, ...], logits: Tensor) -> None:
+        """Add tokens that have not been read from the device, with their logits (n, V). `parents` are those of all tokens."""
+        self.parents = list(parents)
+        self.rows += logits.unbind()
+
+    def learn(self, tokens: list[int]) -> None:
+        """Set the tokens that `reserve` added; -1 is one that no sequence contains."""
+        self.tokens = tokens
+        self._children = {key: i for i, key in enumerate(zip(self.parents, tokens, strict=True)) if key[1] >= 0}
+
     def path(self, tokens: list[int]) -> list[int]:
         """Return the longest path from the root that these tokens begin with."""
         path = [-1]
@@ -237,7 +276,9 @@ class States:
     def keep(self, start: int, path: list[int]) -> None:
         """Move these rows, counted from `start`, to `start`, and drop the others from there on."""
         if self.length:
-            self._storage[start : start + len(path)] = self._storage[[start + i for i in path]]
+            self._storage[start : start + len(path)] = self._storage[
+                to_device([start + i for i in path], self._storage.device)
+            ]
             self.length = start + len(path)
 
     def rows(self, start: int, end: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import OURS
-from specbench.decoding.sampling import Sampler, depths
+from specbench.decoding.sampling import Sampler, depths, to_device
 from specbench.decoding.session import Usage
 from specbench.errors import PluginError, shown
 
@@ -46,14 +46,14 @@ class Feed(NamedTuple):
         if self.parents is None:
             fed = torch.arange(self.start, self.start + n, device=device)
             return fed[:, None] - torch.arange(self.start + n, device=device)
-        cached = torch.tensor(self.positions())[:, None] - torch.arange(self.start)
-        within = torch.full((n, len(self.parents)), -1)
+        cached = to_device(self.positions(), device)[:, None] - torch.arange(self.start, device=device)
+        within = [-1] * (n * len(self.parents))  # by row
         for row, token in enumerate(range(len(self.parents) - n, len(self.parents))):
             distance = 0
             while token >= 0:
-                within[row, token] = distance
+                within[row * len(self.parents) + token] = distance
                 token, distance = self.parents[token], distance + 1
-        return torch.cat([cached, within], -1).to(device)
+        return torch.cat([cached, to_device(within, device).view(n, -1)], -1)
 
 
 class Output(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
+from specbench.decoding.trees import Growth, growth
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class LimitedSession:
     @keeps_hidden.setter
     def keeps_hidden(self, value: bool) -> None:
         self._session.keeps_hidden = value
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        return growth(self, ids, room, eos)
 
     def room(self, ids: list[int]) -> int:
         return self._reach.room(ids) if self._reach.room(self._source) else 0

@@ -14,6 +14,7 @@ from specbench.config.pair import Placement
 from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
+from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolved_model import ResolvedModel
 
@@ -131,6 +132,9 @@ class MovedSession:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return drafting.roll(self, ids, k, sampler, eos)
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        return growth(self, ids, room, eos)
 
     def room(self, ids: list[int]) -> int:
         return self._session.room(ids)

@@ -24,6 +24,7 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
+from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
 from specbench.models.checkpoints import CONSTRUCTION
@@ -154,6 +155,9 @@ class SyntheticSession:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        return growth(self, ids, room, eos)
 
     def room(self, ids: list[int]) -> int:
         return self._inner.room(ids)

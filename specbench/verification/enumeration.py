@@ -20,6 +20,7 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
+from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import EagleHead, Head, LengthHead
 from specbench.models.heads.head import kind_named
@@ -67,6 +68,9 @@ class TableSession:
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         return roll(self, ids, k, sampler, eos)
+
+    def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
+        return growth(self, ids, room, eos)
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize

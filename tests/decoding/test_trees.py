@@ -126,17 +126,14 @@ def test_an_eos_in_a_tree_does_not_bias_the_output():
 
 
 def reranked(right):
-    """Sampled children, ordered by their probabilities."""
+    """Two sampled children of the root, ordered by their probabilities."""
 
-    def mutant(logits, counts, sampler):
-        ranks = right(logits, counts, sampler)
-        if len(ranks) < 2:
-            return ranks
-        (at, one, first), (also, two, _) = ranks[:2]
-        for place, i in enumerate(also):
-            if first[at.index(i), two[place]] > first[at.index(i), one[at.index(i)]]:
-                one[at.index(i)], two[place] = two[place], one[at.index(i)]
-        return ranks
+    def mutant(logits, counts, is_open, sampler):
+        drawn = right(logits, counts, is_open, sampler)
+        one, two = drawn.tokens.tolist()
+        if drawn.probs[0, two] > drawn.probs[0, one]:
+            return drawn._replace(tokens=drawn.tokens.flip(0))
+        return drawn
 
     return mutant
 
@@ -144,9 +141,8 @@ def reranked(right):
 def earlier_sibling_kept(right):
     """The rows of later children still contain the earlier ones."""
 
-    def mutant(logits, counts, sampler):
-        probs = sampler.probs(logits)
-        return [(at, drawn, probs[at]) for at, drawn, _ in right(logits, counts, sampler)]
+    def mutant(logits, counts, is_open, sampler):
+        return right(logits, counts, is_open, sampler)._replace(probs=sampler.probs(logits).expand(2, -1))
 
     return mutant
 
@@ -154,9 +150,9 @@ def earlier_sibling_kept(right):
 def treated_as_sampled(right):
     """Chosen children have the rows of sampled ones."""
 
-    def mutant(logits, counts):
-        probs = logits.softmax(-1)
-        return [(at, drawn, probs[at]) for at, drawn, _ in right(logits, counts)]
+    def mutant(logits, counts, is_open):
+        drawn = right(logits, counts, is_open)
+        return drawn._replace(probs=logits.softmax(-1).repeat(max(counts), 1))
 
     return mutant
 
@@ -233,7 +229,7 @@ def test_a_sampled_tree_at_temperature_zero_is_a_chain_and_the_default_chooses()
     logits = torch.tensor([[0.0, 3.0, 1.0]])
 
     def grow(children):
-        growth = Growth(logits, lambda tree, n: logits.expand(n, -1), 2, frozenset())
+        growth = Growth(logits, lambda tokens, parents: logits.expand(len(tokens), -1), 2, frozenset())
         return growth.grow(shape_of_widths((2, 1)), Sampler(temperature=0.0), children)
 
     assert grow("sampled").tokens == [1, 1] and grow("auto").tokens == [1, 2, 1, 1]
@@ -241,14 +237,14 @@ def test_a_sampled_tree_at_temperature_zero_is_a_chain_and_the_default_chooses()
 
 def test_top_k_leaves_fewer_children_than_asked():
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]])
-    growth = Growth(logits, lambda tree, n: logits.expand(n, -1), 1, frozenset())
+    growth = Growth(logits, lambda tokens, parents: logits.expand(len(tokens), -1), 1, frozenset())
     draft = growth.grow(shape_of_widths((4,)), Sampler(top_k=2), "sampled")
     assert sorted(draft.tokens) == [1, 3] and draft.probs[1].max() == 1.0
 
 
 def test_nothing_follows_an_eos():
     logits = torch.tensor([[5.0, 3.0, 1.0]])
-    growth = Growth(logits, lambda tree, n: logits.expand(n, -1), 3, frozenset({0}))
+    growth = Growth(logits, lambda tokens, parents: logits.expand(len(tokens), -1), 3, frozenset({0}))
     static = growth.grow(shape_of_widths((2, 2)), Sampler(), "chosen")
     assert static.tokens == [0, 1, 0, 1] and static.parents == (-1, -1, 1, 1)
     dynamic = growth.grow_by_confidence(2, 3, 6)
@@ -257,7 +253,7 @@ def test_nothing_follows_an_eos():
 
 def test_a_dynamic_tree_has_the_most_probable_tokens():
     probs = torch.tensor([[0.6, 0.3, 0.1]])
-    growth = Growth(probs.log(), lambda tree, n: probs.log().expand(n, -1), 3, frozenset())
+    growth = Growth(probs.log(), lambda tokens, parents: probs.log().expand(len(tokens), -1), 3, frozenset())
     draft = growth.grow_by_confidence(2, 3, 4)
     # 0.6, 0.36 and 0.3 come before 0.216 (three times the first token) and 0.18
     assert draft.tokens == [0, 1, 0, 0] and draft.parents == (-1, -1, 0, 2)

@@ -129,6 +129,15 @@ def test_eager_sessions_draft_without_reading_each_token(device, tmp_path):
     assert not device.problems
 
 
+def test_trees_are_read_once_when_drafted_and_once_when_verified(device, tmp_path):
+    options = {"limit": 1, "max_new_tokens": 16, "temperature": 1.0}
+    done = run(plan_of(["sd-tree", "eagle-tree"], "graph", tmp_path, **options), device)
+    for record, cost in (done[name] for name in ("sd-tree", "eagle-tree")):
+        reads = sum(count for place, count in cost.syncs.items() if place.startswith("tolist"))
+        assert reads == 2 * len(cost.out.rounds), record.method
+    assert not device.problems
+
+
 def test_models_on_two_devices_decode_the_same_tokens(tmp_path):
     """The draft model is on the CPU. Distributions and random numbers are on the run's device."""
     methods, overrides = ["sd", "we-se", "cascade-opt", "adaedl"], (("pair.models.draft.device", "cpu"),)

@@ -5,7 +5,9 @@ import random
 import pytest
 import torch
 
-from specbench.decoding.sampling import Tree, path_to
+from specbench.decoding.sampling import Sampler, Tree, path_to
+from specbench.decoding.trees import growth as session_growth
+from specbench.decoding.trees import shape_of_widths
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
 from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, network_of
@@ -169,3 +171,29 @@ def test_the_static_form_of_graphs_gives_the_same_logits(family):
         assert torch.allclose(session.score(longer, len(longer) - 1), expected, atol=1e-4, rtol=1e-4)
         session.finish()
         graphs.prepare(64)
+
+
+@pytest.mark.parametrize("children", ["sampled", "chosen"])
+def test_trees_that_grow_before_their_tokens_are_read_are_the_same(children):
+    """Also below an EOS, whose tokens are dropped, and the next sequence still selects a path without a forward."""
+    shape, dropped = shape_of_widths((3, 2, 2)), 0
+    eos = frozenset(lean("llama").score(PROMPT, len(PROMPT) - 1)[0].topk(3).indices[1:2].tolist())
+    for seed in range(6):
+        drafts, sessions = [], [lean("llama"), lean("llama")]
+        for session, grow in zip(sessions, (session_growth, CachedSession.growth_at_once), strict=True):
+            sampler = Sampler(2.0, generator=torch.Generator().manual_seed(seed))
+            drafts.append(grow(session, PROMPT, 3, eos).grow(shape, sampler, children))
+        one, two = drafts
+        assert (one.tokens, one.parents) == (two.tokens, two.parents) and torch.allclose(
+            one.probs, two.probs, atol=1e-5
+        )
+        dropped += len(shape) - len(one.tokens)
+        end = next(i for i in reversed(range(len(one.parents))) if i in one.parents)  # the last token with a child
+        longer = [*PROMPT, *path_of(Tree(one.tokens, one.parents), end)]
+        for session in sessions:
+            before = session.usage.forwards
+            assert session.cached_length(longer) == len(longer)
+            expected = lean("llama").score(longer, len(longer) - 1)
+            assert torch.allclose(session.score(longer, len(longer) - 1), expected, atol=1e-4, rtol=1e-4)
+            assert session.usage.forwards == before
+    assert dropped > 0

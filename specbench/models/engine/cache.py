@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from specbench.decoding.sampling import to_device
 from specbench.models.engine.fusing import compiled_attention
 from specbench.models.feeding import Feed
 
@@ -64,7 +65,7 @@ class Cache:
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move these tokens of the tree that begins at `start` to the positions from `start` on."""
-        at = torch.tensor(path, device=self._storage.device) + start
+        at = to_device([start + place for place in path], self._storage.device)
         self._storage[:, start : start + len(path)] = self._storage[:, at]
 
     def reserve(self, positions: int) -> None:
@@ -81,7 +82,7 @@ class Cache:
         """Return a table's rows for the positions that are being fed: (positions, ...) -> (n, ...)."""
         if self._feed.parents is None:
             return table[self._start : self._total]
-        return table[torch.tensor(self._feed.positions(), device=table.device)]
+        return table[to_device(self._feed.positions(), table.device)]
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
         """Store kv (n, keys then values, d), and attend with q (n, heads, d) to the cached positions: (n, heads * d)."""
@@ -193,7 +194,7 @@ class TreeGraphCache(GraphCache):
         key = bias.window, id(bias.by_distance)
         if key not in self._masks:
             place = self._span - self.positions[0]  # (span,): of each position in the tree
-            inside = self.within[:, place.clamp(0, len(self.positions) - 1)]  # (n, span)
+            inside = self.within.index_select(1, place.clamp(0, len(self.positions) - 1))  # (n, span)
             inside = torch.where(place < len(self.positions), inside, -1)
             distances = torch.where(place < 0, self.depths[:, None] - self._span, inside)
             self._masks[key] = 0, added(distances, bias, self._storage.dtype)

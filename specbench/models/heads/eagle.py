@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
 
 from specbench.decoding.drafting import common_prefix
-from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth
 from specbench.errors import MissingAsset
@@ -253,10 +253,10 @@ class EagleSession:
         assert out.states is not None
         features = [out.states]  # (1, H) before the tree, then of each of its tokens
 
-        def score(tree: Tree, count: int) -> Tensor:
-            above = torch.cat([features[parent + 1] for parent in tree.parents[-count:]])  # (count, H)
-            tokens = to_device(tree.tokens[-count:], self.feeder.device)
-            new = self.timed.feed(Feed(tokens, n - 1, tree.parents, above), count)
+        def score(tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+            above = torch.cat([features[parent + 1] for parent in parents[-len(tokens) :]])  # (m, H)
+            # INVALID, for which `read_tokens` raises, has no embedding
+            new = self.timed.feed(Feed(tokens.clamp_min(0), n - 1, parents, above), len(tokens))
             assert new.states is not None
             features.extend(row.unsqueeze(0) for row in new.states)
             return new.logits
