@@ -276,9 +276,8 @@ class States:
     def keep(self, start: int, path: list[int]) -> None:
         """Move these rows, counted from `start`, to `start`, and drop the others from there on."""
         if self.length:
-            self._storage[start : start + len(path)] = self._storage[
-                to_device([start + i for i in path], self._storage.device)
-            ]
+            at = to_device([start + i for i in path], self._storage.device)
+            self._storage[start : start + len(path)] = self._storage[at]
             self.length = start + len(path)
 
     def rows(self, start: int, end: int) -> Tensor:

@@ -324,7 +324,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
     graphs.prepare(300, range(1, 4))
-    assert {span for _, span in graphs._graphs} == {512}, "one graph serves every length"
+    assert {span for _, span, _ in graphs._graphs} == {512}, "one graph serves every length"
     compiled, plain = CachedSession(GraphFeeder(graphs, 40)), CachedSession(LeanFeeder(network, 40))
     long = [i % 40 for i in range(260)]
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
@@ -386,7 +386,7 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
     network = network_of(copy.deepcopy(model))
     graphs = Graphs(network, CPU)
     graphs.prepare(400, range(1, 3))
-    assert {span for _, span in graphs._graphs} == {256, 512}
+    assert {span for _, span, _ in graphs._graphs} == {256, 512}
     for graph in graphs._graphs.values():
         assert graph._tables[0].data_ptr() == network.layers.ropes[0].until(0)[0].data_ptr(), (
             "no graph reads a table that was replaced"
