@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths draft-trees intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -55,6 +55,9 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 
 draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on ten settings (results/draft-lengths.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)
+
+draft-trees: $(INSTALLED)  ## draft trees against chains, a few minutes: writes results/draft-trees.md
+	$(BIN)/python -m scripts.draft_trees $(ARGS)
 
 intervals: $(INSTALLED)  ## coverage of intervals and error rates of tests in simulations, 20 minutes: writes results/intervals.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.interval_trials $(ARGS)

@@ -1,6 +1,6 @@
 """Measure the price of a block: the time of a forward of n tokens over that of one, T(n) / T(1), part of `make bench`.
 
-Also the blocks of a mixture of experts, and forwards of one token by every family of the lean engine.
+Also the blocks of a mixture of experts, forwards of one token by every family of the lean engine, and trees against chains.
 
 A draft of k tokens costs its target a forward of k + 1 tokens, so these prices bound the speedup of every method that drafts.
 Sizes and engines alternate in one process per number of threads. The models have random weights: only their shapes matter.
@@ -19,8 +19,11 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from specbench.analysis.intervals import Estimate, interval_of_ratio
+from specbench.decoding.sampling import Tree
+from specbench.decoding.trees import shape_of_paths
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import copy_bandwidth
+from specbench.methods.trees import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
 from specbench.models.engine import LeanFeeder, network_of, small_config
 from specbench.models.loader import use_huge_pages_for
@@ -60,6 +63,7 @@ FAMILIES = (
     "llama", "qwen3", "gemma3", "phi3", "gpt-neox", "olmo2", "granite", "smollm3", "mixtral", "qwen3-moe",
 )  # fmt: skip
 FAMILY_TOKENS = 80  # timed forwards of one token
+TREE_SHAPES, TREE_FORWARDS = ("tiny", "25M", "100M"), 60
 
 
 class MixtureRow(NamedTuple):
@@ -78,6 +82,15 @@ class FamilyRow(NamedTuple):
     family: str
     lean: float  # milliseconds
     transformers: float
+    ratio: Estimate
+
+
+class TreeRow(NamedTuple):
+    """The time of a forward of a chain of tokens, of a tree of as many, and the tree's over the chain's."""
+
+    model: str
+    chain: float  # milliseconds
+    tree: float
     ratio: Estimate
 
 
@@ -111,8 +124,8 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows += pool.apply(measured, (args.models, args.dtypes, threads, args.seconds))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        mixture, families = pool.apply(measured_at_one_thread)
-    text = page(rows, mixture, families)
+        mixture, families, trees = pool.apply(measured_at_one_thread)
+    text = page(rows, mixture, families, trees)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(text, encoding="utf-8")
     print(text)
@@ -181,10 +194,30 @@ def timed(session: Any, first: list[int], size: int, at: int) -> float:
     return time.perf_counter() - begin
 
 
-def measured_at_one_thread() -> tuple[list[MixtureRow], list[FamilyRow]]:
-    """Return the blocks of the mixture, and the forwards of the families, on one thread in float32."""
+def measured_at_one_thread() -> tuple[list[MixtureRow], list[FamilyRow], list[TreeRow]]:
+    """Return the blocks of the mixture, forwards of the families, and trees, on one thread in float32."""
     torch.set_num_threads(1)
-    return list(mixture_rows(copy_bandwidth("cpu"))), [family_row(name) for name in FAMILIES]
+    mixture, families = list(mixture_rows(copy_bandwidth("cpu"))), [family_row(name) for name in FAMILIES]
+    return mixture, families, [tree_row(name) for name in TREE_SHAPES]
+
+
+def tree_row(name: str) -> TreeRow:
+    """Time forwards of the last token and EAGLE's tree after it, and of as many tokens in a row, alternating."""
+    model, shape = random_model(SHAPES[name], "float32", torch.device("cpu")), shape_of_paths(EAGLE_TREE)
+    session = CachedSession(LeanFeeder(network_of(model.eval().requires_grad_(False)), SHAPES[name].vocab_size))
+    use_huge_pages_for(model)
+    first = [5 + i % 900 for i in range(CONTEXT - 1)]
+    session.score(first, len(first) - 1)
+    rows: list[tuple[float, float]] = []
+    for at in range(TREE_FORWARDS):
+        chain = timed(session, first, 1 + len(shape), at)
+        tokens = [5 + (13 * at + i) % 900 for i in range(len(shape))]
+        begin = time.perf_counter()
+        session.score([*first, 3], len(first), Tree(tokens, shape))
+        rows.append((time.perf_counter() - begin, chain))
+    table = np.array(rows[10:])
+    tree, chain = (1e3 * float(each) for each in np.median(table, 0))
+    return TreeRow(name, chain, tree, interval_of_ratio(table, lambda sums: sums[..., 0] / sums[..., 1]))
 
 
 def mixture_rows(bandwidth: float) -> Iterator[MixtureRow]:
@@ -288,7 +321,23 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow]) -> str:
+def tree_table(rows: list[TreeRow]) -> list[str]:
+    """Return the lines on trees and chains."""
+    return [
+        f"A draft tree against a chain: the last token and EAGLE's tree of {len(EAGLE_TREE)} tokens, or as many tokens in a "
+        f"row, lean engine, float32, one thread, after {CONTEXT} tokens. The two alternate.",
+        "",
+        "| model | chain, ms | tree, ms | tree over chain |",
+        "| :-- | --: | --: | --: |",
+        *(
+            f"| {row.model} | {row.chain:.2f} | {row.tree:.2f} | {row.ratio.value:.2f}x"
+            f" [{row.ratio.low:.2f}, {row.ratio.high:.2f}] |"
+            for row in rows
+        ),
+    ]
+
+
+def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], trees: list[TreeRow]) -> str:
     """Return the results as Markdown."""
     env = dict(fingerprint())
     lines = [
@@ -329,6 +378,8 @@ def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow]) 
             f" [{row.ratio.low:.2f}, {row.ratio.high:.2f}] |"
             for row in families
         ),
+        "",
+        *tree_table(trees),
     ]
     kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
     return "\n".join([*lines, "", f"`{json.dumps(kept)}`", ""])
