@@ -87,10 +87,10 @@ def page(sections: list[str], folder: Path, args: argparse.Namespace) -> str:
 {environment["git"].get("revision", "unknown")[:9]}. Speedups are of decoding. Intervals are 95 % intervals over prompts.
 
 {tables}
-A tree commits more tokens per round than a chain of the same drafter if second and later children are accepted often enough. The
-bundled models agree on most tokens, so little is left for them. Trees are compute-bound on a CPU: the target's forward of 26
-tokens takes a multiple of that of one token ([block-prices.md](block-prices.md)), while a GPU at batch size 1 is bound by the
-weights that it reads. No GPU was measured.
+A tree commits more tokens per round than a chain of the same drafter if second and later children are accepted often enough.
+The bundled models agree on most tokens, so little is left for them. Trees are compute-bound on a CPU: the target's forward of
+26 tokens takes a multiple of that of one token ([block-prices.md](block-prices.md)), while a GPU at batch size 1 is bound by
+the weights that it reads. No GPU was measured.
 
 *by rank* is the acceptance rate of first, second, third and fourth children, given that the earlier ones were rejected. *best
 tree* is the static tree that theory prefers at the measured acceptance by rank and forward times: tokens, depth, predicted
