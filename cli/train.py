@@ -303,7 +303,7 @@ def _advice(trained: "TrainingResult", trial: "HeadTrial") -> str:
 
 
 class _Cost(NamedTuple):
-    """The time of a round in tokens of plain decoding, and the most tokens that a round commits."""
+    """The time of a round, in units of one baseline token, and the maximum number of tokens that it commits."""
 
     cost: float
     tokens: int

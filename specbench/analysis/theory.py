@@ -1,7 +1,7 @@
 """Predictions of the papers' theory from plain numbers: speculation, ensembles, cascades, SPRINTER. `polybasic` has chains.
 
 Throughout: acceptance events are independent with a rate per proposing model, and drawing and combining cost nothing.
-`cost(i, k)` is what a forward of model i costs that feeds k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
+`cost(i, k)` is the cost of a forward of model i over k tokens. The papers assume cost(i, k) = cost(i, 1): a block for
 the cost of one. Giving the measured cost instead yields the corrected prediction.
 
 A distribution of lengths is {length in tokens: probability}. Every test accepts with probability `a`, independently.

@@ -131,7 +131,7 @@ class Options:
     def _require_consistent(self) -> None:
         """Raise ConfigError, naming both, if two options give one setting different values."""
         if self.limit is not None and self.sample:
-            raise ConfigError(f"--limit {self.limit} and --sample {self.sample} conflict: give one of them")
+            raise ConfigError(f"--limit {self.limit} and --sample {self.sample} cannot be combined; use one of them")
         for i, (key, value) in enumerate(self.overrides):
             for earlier, other in self.overrides[:i]:
                 if (earlier == key and other != value) or earlier.startswith(f"{key}."):
@@ -166,7 +166,7 @@ class Options:
         return latest(self.data, task, "")
 
     def gamma_for(self, method: str) -> tuple[int, ...]:
-        """Return a method's draft lengths; empty for the method's default."""
+        """Return a method's draft lengths. Empty means the method's default."""
         return latest(self.gamma, method, ())
 
     def heads_for(self, pair: str) -> tuple[tuple[str, str], ...]:

@@ -106,7 +106,7 @@ class PreparedHead:
         return f"{self.name} of {self.pair} on {self.task}"
 
     def folder(self, out: Path) -> Path:
-        """Return the head's folder below the folder of results."""
+        """Return the head's folder inside the results folder."""
         label = self.preparation.kind.value
         if self.preparation.kind == HeadKind.sprinter:
             features = "" if self.preparation.features == FEATURES else f"-{self.preparation.features}"
@@ -149,7 +149,7 @@ def require_distinct(steps: Sequence[Preparation]) -> None:
 
 
 def require_dimensions(*words: str) -> None:
-    """Raise ValueError for a word that is not in DIMENSIONS."""
+    """Raise ValueError if a word is not in DIMENSIONS."""
     for word in words:
         if word not in DIMENSIONS:
             raise ValueError(f"'{word}' is not a dimension{hint(word, DIMENSIONS)}")

@@ -78,7 +78,7 @@ class GenerationLimits:
         if not self.stop:
             return False
         assert self.detokenize is not None
-        tail = max(len(s.encode()) for s in self.stop) + 4  # tokens have at least one byte, characters at most four
+        tail = max(len(s.encode()) for s in self.stop) + 4  # a token has at least one byte, a character at most four
         text = self.detokenize(tokens[-tail:])
         return any(s in text for s in self.stop)
 

@@ -1,4 +1,4 @@
-"""A round of a method, as it is recorded."""
+"""The record of one round: its committed tokens, and the outcome of its draft."""
 
 from dataclasses import dataclass, field, replace
 

@@ -188,7 +188,7 @@ def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def read_tokens(picked: Tensor) -> list[int]:
-    """Return drawn indices as Python numbers, which waits for the device.
+    """Copy drawn indices to the host as Python ints. Synchronizes with the device.
 
     Raises FloatingPointError if a row was not a distribution.
     """

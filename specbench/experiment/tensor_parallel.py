@@ -39,7 +39,7 @@ from specbench.runs.record import Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks
 STARTED, LOADED = "started", "loaded"
-GRACE = 5.0  # seconds for a rank to end, and for rank 0 to notice that another one has
+GRACE = 5.0  # seconds to wait for a rank to exit, and for rank 0 to notice that another rank has exited
 POLL = 0.5  # seconds between checks of the ranks
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which transformers and torch read
 

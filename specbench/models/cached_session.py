@@ -1,8 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
-The caller owns the sequence and always passes all of it. The session finds the longest prefix that is cached, and its feeder
-drops the rest and reads the missing tokens in one forward. There is no rollback call that a method could forget. A tree stays
-cached after its sequence; the next sequence selects a path through it, which is kept without a forward.
+The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The feeder truncates
+the cache to it and runs one forward over the remaining tokens. There is no rollback call that a method could forget. A tree
+stays cached after its sequence; the next sequence selects a path through it, which is kept without a forward.
 """
 
 import sys

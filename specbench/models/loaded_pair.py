@@ -85,7 +85,7 @@ class LoadedPair:
     def vocabulary(self) -> int:
         """V, the number of tokens that can be written: the rows of the LM head, padding included, as in `generate`.
 
-        Simulated models have no meaningful tokens, so V is what all of them have.
+        Simulated models have no meaningful tokens, so V is the smallest of their vocabularies.
         """
         if self.simulated or self.synthetic:
             return min(reach.entries for reach in self.reaches.values())

@@ -31,8 +31,8 @@ def load(
 ) -> LoadedPair:
     """Load weights and tokenizers, each source once on each device, and heads.
 
-    `device` is the run's: of all models without a placement, and of random numbers and distributions. Raises MissingAsset if
-    something cannot be fetched from the hub.
+    `device` is the run's default device. It holds the models without a placement, random numbers and distributions. Raises
+    MissingAsset if something cannot be fetched from the hub.
     """
     hardware.configure(device)
     devices = {role: device_of_model(role, model.spec, device) for role, model in resolved.items()}

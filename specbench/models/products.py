@@ -160,7 +160,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
 
 
 def _weight(layer: Any) -> Tensor:
-    """Return the weight of a linear layer, (out, in), unpacked if it was released."""
+    """Return the weight of a linear layer, (out, in). Unpacks it first if its storage was released."""
     if layer.weight.numel() == 0:
         layer.state_dict()  # its hook unpacks
     weight: Tensor = layer.weight.data

@@ -235,7 +235,7 @@ def _signed(point: Point, value: str, sign: float) -> float:
 def _outcome(expected: Expectation, comparison: Comparison) -> Outcome:
     """Return on which side of equality a comparison lies, and whether its whole interval does.
 
-    A comparison without an interval, or of values that are equal on every prompt, decides nothing.
+    A comparison without an interval, or of values that are equal on every prompt, is undecided.
     """
     value, low, high, equal = comparison
     if not math.isfinite(high - low) or low == high == equal:

@@ -50,7 +50,7 @@ class GridPart:
 
 @dataclass(frozen=True)
 class Grid:
-    """A suite's parts, and messages about options that no part reads."""
+    """A suite's parts, and messages about options that have no effect."""
 
     parts: list[GridPart]
     unused: dict[str, str]

@@ -48,7 +48,7 @@ class _Training:
     machine: Accelerator
 
     def forward(self, role: str, fast: bool) -> float:
-        """Return the seconds of a decoding forward, with the cache of half of the longest text."""
+        """Return the seconds of a decoding forward, with the cache of the longest text; fast: with none."""
         model = self.models[role]
         cache = model.size.cache_bytes(0 if fast else longest_prompt(self.models, self.task))
         return forward_seconds(self.machine, model.engine, model.size.forward_bytes + cache, model.size.layers, fast)

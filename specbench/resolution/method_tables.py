@@ -31,7 +31,7 @@ REGISTERED = (methods, proposers, trees, stops, targets)  # modules whose import
 
 
 def constructor(name: str) -> Table:
-    """Return a copy of a preset's table with the method's parameters. Raises ConfigError for a name of a wrong type."""
+    """Return a copy of a preset's table with the method's parameters. Raises ConfigError if a name is not a string."""
     source = preset("method", name)
     table = deepcopy({key: value for key, value in source.table.items() if key not in BESIDES})
     require_names(table, str(source.path))

@@ -309,7 +309,7 @@ def expected_of(folder: Path, kind: RunKind[Any, R]) -> Expectation[R]:
 
 
 class RecordSink(Protocol):
-    """Where a run's generations go. `done` are the keys of existing records, `folder` is the run's."""
+    """Where a run's generations go. `done` holds the keys of existing records, and `folder` is the run folder."""
 
     @property
     def folder(self) -> Path: ...

@@ -73,7 +73,7 @@ class Translation:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Signatures are sacreBLEU's own, in its words."""
+        """Signatures are the strings that sacreBLEU prints."""
         bleu, chrf = (str(metric.get_signature()) for metric in self._used)
         return Metric("bleu", f"bleu|{bleu}", "bleu"), Metric("chrf++", f"chrf|{chrf}", "chrf")
 

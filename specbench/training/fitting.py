@@ -42,7 +42,7 @@ def fit(
 ) -> list[float]:
     """Fit in place to (inputs, labels), and keep the weights of the epoch with the lowest validation loss.
 
-    Returns the validation losses, or the values of another `validate`.
+    Returns the value of `validate` after each epoch, by default the validation loss.
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
-MOST_WIDE = 4  # panels over the whole width of a figure
+MOST_WIDE = 4  # most panels of full width, one below the other
 SPEEDS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
 RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
 LOWER_IS_BETTER = ("deferral_rate",)  # on the axis of a plot, though tables do not rank by it
