@@ -73,7 +73,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, n, drafted, rejection = list(models.ids), len(self.models), 0, checked_rejection(self.rejection)
         pending: deque[Proposal] = deque()  # B
-        scored: list[deque[Tensor]] = [deque() for _ in range(n)]  # C_i: model i's logits (1, V), from the front of B on
+        scored: list[deque[Tensor]] = [
+            deque() for _ in range(n)
+        ]  # C_i: model i's logits (1, V), from the front of B on
 
         def room() -> int:
             """Return how many more proposals B may hold."""

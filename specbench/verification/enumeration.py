@@ -33,6 +33,7 @@ Distribution = dict[tuple[int, ...], float]
 H = TypeVar("H", bound=TrainedHead)
 LENGTH = 3  # tokens of a joint distribution; enough for a pending token and what follows it
 LONGEST = 8  # tokens of a draft whose positions are all followed
+DEEPEST = 2  # depths of a draft tree that are followed
 SEEDS = 2  # sets of table models that a method is tried on
 ROUNDING = 1e-9
 TOP_K = "T = 1, top-k 2"  # no filter on two tokens
@@ -223,8 +224,12 @@ class ExactComparison:
         return self.distance < ROUNDING
 
 
-def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[ExactComparison]:
+def examine(
+    method: Method, heads: Mapping[str, str] | None = None, vocabulary: int | None = None
+) -> list[ExactComparison]:
     """Compare the method's distribution with the one that it must declare, at every setting.
+
+    By default on three tokens, and on two if there are three models or draft trees, whose branches are many.
 
     `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
     depend on them. Draft lengths must be small: the number of branches grows exponentially with them.
@@ -234,14 +239,15 @@ def examine(method: Method, heads: Mapping[str, str] | None = None) -> list[Exac
     scorers, target = declared
     plain = Autoregressive(scorers=scorers, target=target)
     roles = method.roles()
-    worlds = [tables(roles, 3 if len(roles) < 3 else 2, seed, heads=heads) for seed in range(SEEDS)]
+    tokens = vocabulary or (2 if len(roles) > 2 or _drafts_trees(method) else 3)
+    worlds = [tables(roles, tokens, seed, heads=heads) for seed in range(SEEDS)]
     return [_compared(method, plain, worlds, name, LENGTH) for name in SETTINGS]
 
 
 def examine_drafts(
     method: Method, heads: Mapping[str, str] | None = None, vocabulary: int = 2
 ) -> list[ExactComparison]:
-    """Compare the distribution of the first round with the declared one, for drafts of up to LONGEST tokens.
+    """Compare the distribution of the first round with the declared one, for drafts of up to LONGEST or DEEPEST tokens.
 
     Every position of a draft is covered, which `examine` does not do for drafts that are longer than its outputs. The tokens
     that the round does not write are taken from the declared distribution. Empty for a method that does not draft.
@@ -252,9 +258,13 @@ def examine_drafts(
     if method.blocks == (1,):
         return []
     plain, roles = Autoregressive(scorers=scorers, target=target), method.roles()
-    length = min(method.depth, LONGEST) + 1
+    length = min(method.depth, DEEPEST if _drafts_trees(method) else LONGEST) + 1
     worlds = [tables(roles, vocabulary, heads=heads)]
     return [_compared(method, plain, worlds, name, length, first=1) for name in SETTINGS if name != TOP_K]
+
+
+def _drafts_trees(method: Method) -> bool:
+    return any(test.tree for test in method.verifications())
 
 
 def _compared(
