@@ -102,9 +102,9 @@ class CachedSession:
         if self._branches is None or len(ids) <= at or ids[:at] != self._ids:
             return
         path = self._branches.path(ids[at:])
+        self._states.keep(at, path)
         if path:
             self.feeder.keep(at, path)
-            self._states.keep(at, path)
             self._ids = ids[: at + len(path)]
             self._rows = [*self._rows, *(self._branches.rows[i] for i in path)][-KEPT_ROWS:]
         self._branches = None

@@ -85,7 +85,8 @@ def test_random_walks(family):
         elif step < 0.6 and tree.tokens:
             tree = Tree([*tree.tokens, rng.randrange(3)], (*tree.parents, rng.randrange(-1, len(tree.tokens))))
         elif step < 0.85 and tree.tokens:
-            ids = [*ids, *path_of(tree, rng.randrange(len(tree.tokens))), *([rng.randrange(40)] if step < 0.75 else [])]
+            path = path_of(tree, rng.randrange(len(tree.tokens))) if step < 0.8 else []
+            ids = [*ids, *path, *([rng.randrange(3, 40)] if step < 0.7 or not path else [])]
             tree = Tree([], ())
         else:
             ids = ids[: max(2, len(ids) - rng.randrange(5))]
