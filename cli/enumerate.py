@@ -68,7 +68,7 @@ def enumerate_(
         verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
     if drafts:
-        beyond = f"; longer ones, up to {max(built.blocks) - 1}, were not" if longest < max(built.blocks) - 1 else ""
+        beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
         print(f"drafts of up to {longest} tokens were enumerated{beyond}")
     if not all(finding.exact for finding in worst.values()):
         sys.exit(ExitCode.REGRESSION)

@@ -1,5 +1,6 @@
 """Acceptance of drafts, other counts of rounds, and the origin of each token."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NotRequired, TypedDict
@@ -86,6 +87,8 @@ def lengths_of_prompts(rows: Records) -> dict[str, float]:
 def acceptance_rate(rows: Records) -> float | None:
     """Accepted / tested draft tokens. Tokens drafted after a rejection are never tested and do not count.
 
+    Of a draft tree, a depth counts once: as accepted if any of its tested tokens was.
+
     None if no token was tested.
     """
     tested = sum(x["tested"] for x in rounds_of(rows))
@@ -128,10 +131,11 @@ def survival(rows: Records) -> list[float]:
     return [accepted / counts[0][0] for _, accepted in counts]
 
 
-def acceptance_by_rank(rows: Records) -> list[float]:
+def acceptance_by_rank(rows: Records, least: int = 1) -> list[float]:
     """Return the acceptance rate of first, second, ... children of a token in drafts that are trees.
 
-    The rates are conditional: all earlier children were rejected. Empty without trees.
+    The rates are conditional: all earlier children were rejected. Empty without trees. Ends before the first rank with fewer
+    than `least` tests.
     """
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
@@ -140,7 +144,8 @@ def acceptance_by_rank(rows: Records) -> list[float]:
             for rank in range(children):
                 tested[rank] += 1
             accepted[children - 1] += depth < x["accepted"]
-    return [accepted[rank] / tested[rank] for rank in sorted(tested)]
+    enough = itertools.takewhile(lambda rank: tested[rank] >= least, sorted(tested))
+    return [accepted[rank] / tested[rank] for rank in enough]
 
 
 @metric("tokens/round")

@@ -64,11 +64,11 @@ def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, bas
     if method is None or method.formula != "tree":
         return None
     costs = _costs(method, baseline, rows, base)
-    if costs is None or not all(costs.sizes.get(role) for role in method.models):
+    if costs is None or len(method.models) < 2 or not all(costs.sizes.get(role) for role in method.models):
         return None
     largest = min(max(costs.sizes[role]) for role in method.models[1:])
     widest = max(costs.sizes[method.models[0]])
-    return trees.best_tree(method, acceptance_by_rank(rows), costs.measured, costs.per_token, largest, widest)
+    return trees.best_tree(method, acceptance_by_rank(rows, LEAST), costs.measured, costs.per_token, largest, widest)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ every depth alike. Ranks beyond `a` are never accepted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from specbench.analysis.theory import Cost
@@ -86,17 +86,19 @@ def best_tree(
     best: BestTree | None = None
     for depth in range(1, DEEPEST + 1):
         for size in range(depth, largest):
-            shape = fullest(size, depth, tuple(a))
-            if shape is None or max(drafting_sizes(shape)) > widest:
+            shape = tree_with_most_accepted(size, depth, tuple(a))
+            if shape is None:
                 continue
-            trial = Theory(**(vars(method) | {"shape": shape}))
-            speedup = tree_speedup(trial, a, cost, baseline)
+            leaves = len(shape) - len(set(shape) - {-1}) if method.drafter_scores and method.bonus != "none" else 0
+            if max(*drafting_sizes(shape), leaves) > widest:
+                continue
+            speedup = tree_speedup(replace(method, shape=shape), a, cost, baseline)
             if best is None or speedup > best.speedup:
                 best = BestTree(shape, depth, speedup)
     return best
 
 
-def fullest(size: int, depth: int, a: tuple[float, ...]) -> tuple[int, ...] | None:
+def tree_with_most_accepted(size: int, depth: int, a: tuple[float, ...]) -> tuple[int, ...] | None:
     """Return the tree of `size` tokens and at most `depth` depths with the most accepted tokens; None if there is none."""
     below = _below(size, depth, 0, a)
     if below is None:

@@ -9,8 +9,8 @@ from specbench.config.construct import OURS
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
-from specbench.decoding.sampling import Draft, Sampler, path_to
-from specbench.decoding.verify import Verified
+from specbench.decoding.sampling import Draft, Sampler, children_of, path_to
+from specbench.decoding.verify import Verified, rows_of_tree
 from specbench.errors import PluginError, exits_as_errors, shown
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
@@ -138,8 +138,13 @@ def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
     if draft.parents is not None:
         path = list(out.path)
         is_path = len(path) == out.accepted and path == path_to(draft.parents, path[-1] if path else -1)
+        below = children_of(draft.parents)
+        has_row = rows_of_tree(below, len(pi))[path[-1] + 1 if path else 0] >= 0
         is_written = out.tokens[: out.accepted] == [draft.tokens[token] for token in path]
-        return "" if is_path and is_written else f"Verified.path = {shown(out.path)} must lead to the accepted tokens"
+        is_written = is_written and len(out.tokens) == out.accepted + has_row
+        if is_path and is_written:
+            return ""
+        return f"Verified.path = {shown(out.path)} must lead to the accepted tokens; at most one may follow"
     count = out.accepted + (out.accepted < len(pi))
     if len(out.tokens) != count or out.tokens[: out.accepted] != draft.tokens[: out.accepted]:
         more = count - out.accepted

@@ -96,9 +96,10 @@ class Verification:
         return None if self.tree else self.rejection.token_acceptance(q, pi)
 
     @property
-    def kind(self) -> str:
-        """What is tested by which rule, for messages."""
-        return "tests of draft trees have" if self.tree else f"the rejection rule '{self.rejection.name}' has"
+    def why_no_rate(self) -> str:
+        """Why `expected` is None, for messages."""
+        tested = "tests of draft trees have" if self.tree else f"the rejection rule '{self.rejection.name}' has"
+        return f"{tested} no acceptance rate in closed form"
 
 
 class Method(Named):
@@ -117,7 +118,7 @@ class Method(Named):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The numbers of tokens that a forward may have, ascending, prompts excepted."""
+        """The numbers of tokens that a forward may have, ascending, except prompts and the levels of a tree that grows."""
         return (1,)
 
     @property

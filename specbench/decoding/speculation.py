@@ -10,7 +10,7 @@ from specbench.decoding.checks import require_draft
 from specbench.decoding.method import Propose, StopCriteria
 from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
-from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens
+from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens, to_device
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
 from specbench.decoding.verify import rows_of_tree
@@ -78,10 +78,7 @@ class Speculation:
             return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
         logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
         pi, deferred = self.target.distributions(logits, sampler)  # (rows, V), (rows,) or None
-        if k and draft.probs.shape[-1] != pi.shape[-1]:
-            raise PluginError(
-                f"the proposer '{self.proposer}': Draft.probs must have {pi.shape[-1]} columns, one per token"
-            )
+        self._require_columns(draft, pi)
         out = self.rejection(draft, pi, sampler, unread=with_distances(deferred, draft, pi, self.rejection))
         tested = min(out.accepted + 1, k)
         made = Round(
@@ -98,18 +95,25 @@ class Speculation:
         after = self.beyond[-1].score(read, len(read) - 1) if whole and self.beyond else None
         return VerifiedRound(made, pi, after)
 
+    def _require_columns(self, draft: Draft, pi: Tensor) -> None:
+        if draft.tokens and draft.probs.shape[-1] != pi.shape[-1]:
+            raise PluginError(
+                f"the proposer '{self.proposer}': Draft.probs must have {pi.shape[-1]} columns, one per token"
+            )
+
     def _tree_round(self, ids: list[int], draft: Draft, stop: StopCriteria) -> VerifiedRound:
         """Verify a draft that is a tree. Without a bonus token, the scorers do not read its leaves."""
         assert draft.parents is not None and not self.beyond
         tree, start = Tree(draft.tokens, draft.parents), len(ids) - 1
         logits = [
-            scorer.score(ids, start, tree if self.bonus else inner(tree)) for scorer in self.scorers
+            scorer.score(ids, start, tree if self.bonus else without_leaves(tree)) for scorer in self.scorers
         ]  # n x (rows, V)
         pi, deferred = self.target.distributions(logits, self.sampler)  # (rows, V), (rows,) or None
+        self._require_columns(draft, pi)
         out = self.rejection(draft, pi, self.sampler, unread=deferred)
         below = children_of(draft.parents)
         ranks = [below[draft.parents[token] + 1].index(token) + 1 for token in out.path]
-        failed = below[out.path[-1] + 1 if out.path else 0]  # the children that were tested in vain
+        failed = below[out.path[-1] + 1 if out.path else 0]  # children that were all rejected
         siblings = (*ranks, len(failed)) if failed else tuple(ranks)
         tokens = out.tokens
         if stop.closes(tokens[: out.accepted]):
@@ -127,10 +131,10 @@ class Speculation:
             rejected=tuple(draft.tokens[token] for token in failed),
             siblings=siblings,
         )
-        return VerifiedRound(made, pi[committed], None)
+        return VerifiedRound(made, pi[to_device(committed, pi.device)], None)
 
 
-def inner(tree: Tree) -> Tree:
+def without_leaves(tree: Tree) -> Tree:
     """Return a tree without its leaves."""
     below = children_of(tree.parents)
     kept = [i for i in range(len(tree.tokens)) if below[i + 1]]

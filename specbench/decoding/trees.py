@@ -22,7 +22,10 @@ class Scoring(Protocol):
 
 
 class Place(NamedTuple):
-    """A token's place in a draft, and in the tree that the drafter reads; of a token that is not in it, its parent's."""
+    """A token of a draft.
+
+    `draft` is its index there, `read` its index in the tree that the drafter has read, or its parent's until it is read.
+    """
 
     draft: int
     read: int
@@ -33,10 +36,10 @@ ROOT = Place(-1, -1)  # the end of the sequence
 
 @dataclass(frozen=True)
 class Growth:
-    """What a tree grows from: the logits of its first tokens, and the logits after tokens of the tree.
+    """The logits that a tree is built from: those of its first tokens, and those after tokens of the tree.
 
     `first` is (1, V). A tree is at most `room` deep, and has no token after an EOS. `learn` is called with the tokens that
-    were scored, once they have been read from the device; -1 is one that must not exist.
+    were scored, once they have been read from the device; -1 is a placeholder.
     """
 
     first: Tensor
@@ -50,9 +53,10 @@ class Growth:
 
         `sampled` children are drawn without replacement, in order; where no mass is left there are fewer. `chosen` children
         are those with the largest logits, whatever the temperature, and their rows are one-hot. `auto` samples unless the
-        temperature is 0, where a sampled tree would be a chain. Tokens that must not exist, below an EOS and where no mass is
-        left, are token 0 until the end, and are then removed.
+        temperature is 0, where a sampled tree would be a chain. Below an EOS, and where no mass is left, the tree has
+        placeholders, which are removed at the end.
         """
+        assert self.room > 0
         device = self.first.device
         sampled = children == "sampled" or (children == "auto" and sampler.temperature > 0.0)
         below, eos = children_of(shape), to_device(sorted(self.eos), device)
@@ -63,7 +67,7 @@ class Growth:
             list[int](),
         )  # of all tokens so far, and the parents of those that the drafter reads
         scored: list[int] = []  # which of all tokens the drafter reads
-        drawn: list[Drawn] = []
+        drawn: list[ChildTokens] = []
         for depth in range(1, self.room + 1):
             counts = [len(below[place + 1]) for place in level]
             new = (
@@ -108,17 +112,19 @@ class Growth:
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []  # logarithms
-        read, level, logits = list[int](), [ROOT], self.first  # parents of the tokens that the drafter reads
+        read, scored = list[int](), list[int]()  # of the tokens that the drafter reads: parents, tokens
+        level, logits = [ROOT], self.first
         for reached in range(1, min(depth, self.room) + 1):
             best = logits.log_softmax(-1).topk(min(width, logits.shape[-1]))  # (n, width) each
             new: list[Place] = []
-            for place, words, values in zip(level, best.indices.tolist(), best.values.tolist(), strict=True):
+            both = torch.stack([best.indices.double(), best.values.double()]).tolist()  # one read
+            for place, words, values in zip(level, *both, strict=True):
                 so_far = confidence[place.draft] if place.draft >= 0 else 0.0
                 for token, value in zip(words, values, strict=True):
                     if value == -torch.inf:
                         continue
                     new.append(Place(len(tokens), place.read))
-                    tokens.append(token)
+                    tokens.append(int(token))
                     parents.append(place.draft)
                     confidence.append(so_far + value)
             new.sort(key=lambda place: -confidence[place.draft])
@@ -127,8 +133,9 @@ class Growth:
                 break
             level = [Place(place.draft, len(read) + i) for i, place in enumerate(open_places)]
             read += [place.read for place in open_places]
-            chosen = to_device([tokens[place.draft] for place in open_places], self.first.device)
-            logits = self.score(chosen, tuple(read))
+            scored += [tokens[place.draft] for place in open_places]
+            logits = self.score(to_device(scored[-len(level) :], self.first.device), tuple(read))
+        self.learn(scored)
         # A token is never more probable than its parent, which comes first
         kept = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
         index = {-1: -1} | {old: new for new, old in enumerate(kept)}
@@ -148,44 +155,44 @@ def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> 
     return Growth(session.score(ids, len(ids) - 1), score, room, eos)
 
 
-class Drawn(NamedTuple):
-    """Children of tokens: all first ones, then all second ones, ... `exists` is False for one that must not exist."""
+class ChildTokens(NamedTuple):
+    """Children of tokens: all first ones, then all second ones, ... `exists` is False for placeholders."""
 
     tokens: Tensor  # (m,)
     probs: Tensor  # (m, V)
     exists: Tensor  # (m,)
 
 
-def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sampler: Sampler) -> Drawn:
+def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sampler: Sampler) -> ChildTokens:
     """Draw children without replacement after logits (n, V), `counts` for each row, where `is_open` (n,) and mass is left."""
-    left, parts = sampler.probs(logits), list[Drawn]()  # (n, V)
+    left, parts = sampler.probs(logits), list[ChildTokens]()  # (n, V)
     certain = torch.zeros_like(left[:1]).index_fill_(-1, to_device([0], left.device), 1.0)  # (1, V)
     for rank in range(max(counts)):
         at = to_device([i for i, count in enumerate(counts) if count > rank], left.device)  # (m,)
         exists = is_open[at]
         rows = torch.where(exists.unsqueeze(-1), left[at], certain)  # (m, V)
         tokens = sampler.choose(rows)  # (m,)
-        parts.append(Drawn(tokens, rows, exists))
+        parts.append(ChildTokens(tokens, rows, exists))
         left = left.index_copy(0, at, rows.scatter(-1, tokens.clamp_min(0).unsqueeze(-1), 0.0))
         mass = left.sum(-1, keepdim=True)  # (n, 1)
         left = torch.where(mass > 0.0, left / mass, left)
         is_open = is_open & (mass.squeeze(-1) > 0.0)
-    return Drawn(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return ChildTokens(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def chosen_children(logits: Tensor, counts: Sequence[int], is_open: Tensor) -> Drawn:
+def chosen_children(logits: Tensor, counts: Sequence[int], is_open: Tensor) -> ChildTokens:
     """Choose the tokens with the largest logits (n, V) as children, `counts` for each row, where `is_open` (n,)."""
     width = max(counts)
     padded = F.pad(logits, (0, max(width - logits.shape[-1], 0)), value=-torch.inf)
     best = padded.topk(width)  # (n, width) each
-    parts: list[Drawn] = []
+    parts: list[ChildTokens] = []
     for rank in range(width):
         at = to_device([i for i, count in enumerate(counts) if count > rank], logits.device)  # (m,)
         exists = is_open[at] & (best.values[at, rank] > -torch.inf)
         tokens = torch.where(exists, best.indices[at, rank], 0)
         rows = torch.zeros(len(at), logits.shape[-1], device=logits.device).scatter_(1, tokens.unsqueeze(1), 1.0)
-        parts.append(Drawn(tokens, rows, exists))
-    return Drawn(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        parts.append(ChildTokens(tokens, rows, exists))
+    return ChildTokens(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def shape_of_widths(widths: Sequence[int]) -> tuple[int, ...]:
@@ -208,6 +215,6 @@ def shape_of_paths(paths: Sequence[Sequence[int]]) -> tuple[int, ...]:
     for path in sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path)):
         before = path[:-1] if not path or not path[-1] else (*path[:-1], path[-1] - 1)
         if not path or path[:-1] not in index or before not in index:
-            raise ValueError(f"path {list(path)} needs {list(before)}")
+            raise ValueError(f"path {list(path)}: its parent or previous sibling {list(before)} is missing")
         index[path] = len(index) - 1
     return tuple(index[path[:-1]] for path in index if path)

@@ -98,8 +98,8 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
 
     Starting at the root, the children of a token are tested in order: with t = pi, child x with row d is accepted with
     probability min(1, t(x) / d(x)); otherwise t becomes norm((t - d)+) for the next one. A token is drawn from what is left
-    after the last. That t does not depend on other tokens of the tree, so the place where the walk ends has a distribution
-    that can be computed beforehand, and is drawn from it. Multi-round rejection sampling: Miao et al. 2024, SpecInfer.
+    after the last. t at a token depends on that token's children only. So the distribution of the place where the walk ends
+    is computed for the whole tree and sampled once. Multi-round rejection sampling: Miao et al. 2024, SpecInfer.
 
     pi is (1 + k, V): after the sequence, then after each token. Without a bonus token it lacks the rows of the leaves.
     """
@@ -109,26 +109,26 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
     device, parents, groups = pi.device, draft.parents, children_of(draft.parents)
     rows = rows_of_tree(groups, len(pi))  # of the root, then of each token; -1 for none
     x = to_device(draft.tokens, device).unsqueeze(-1)  # (k, 1)
-    left = pi[[max(row, 0) for row in rows]]  # (1 + k, V): t of the root, then of each token
-    ends, steps = (
-        left.new_ones(len(groups)),
-        left.new_zeros(len(parents)),
-    )  # P(no child accepted), P(accepted from parent)
+    left = pi[to_device([max(row, 0) for row in rows], device)]  # (1 + k, V): t of the root, then of each token
+    ends = left.new_ones(len(groups))  # P(no child is accepted)
+    steps = left.new_zeros(len(parents))  # P(accepted), given that the parent was
     for rank in range(max(map(len, groups))):
-        at = [group for group, children in enumerate(groups) if len(children) > rank]
-        tested = [groups[group][rank] for group in at]
+        at = to_device([group for group, children in enumerate(groups) if len(children) > rank], device)  # (n,)
+        tested = to_device([children[rank] for children in groups if len(children) > rank], device)  # (n,)
         t, d = left[at], draft.probs[tested]  # (n, V) each
         stay = (
             (t.gather(-1, x[tested]) / d.gather(-1, x[tested])).nan_to_num(nan=1.0).clamp(max=1.0).squeeze(-1)
         )  # (n,)
-        steps[tested] = ends[at] * stay
-        ends[at] = ends[at] * (1.0 - stay)
-        left[at] = residual(t, d)
+        steps = steps.index_copy(0, tested, ends[at] * stay)
+        ends = ends.index_copy(0, at, ends[at] * (1.0 - stay))
+        left = left.index_copy(0, at, residual(t, d))
     reached = ends.new_ones(len(groups))  # P(the walk visits)
     depth = depths(parents)
-    for level in range(max(depth) + 1):
-        at = [i for i, each in enumerate(depth) if each == level]
-        reached[[i + 1 for i in at]] = reached[[parents[i] + 1 for i in at]] * steps[at]
+    for level in range(max(depth, default=-1) + 1):
+        tokens = [i for i, each in enumerate(depth) if each == level]
+        above = to_device([parents[i] + 1 for i in tokens], device)
+        at = to_device(tokens, device)
+        reached = reached.index_copy(0, at + 1, reached[above] * steps[at])
     last = sampler.choose(reached * ends)  # ()
     if device.type == "cuda":
         last = torch.where(((pi.sum(-1) - 1.0).abs() < ROUNDING).all(), last, INVALID)
@@ -136,8 +136,8 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
     more = [] if unread is None else [unread.reshape(-1)]
     end, token, *read = read_tokens(torch.cat([last.view(1), following, *more]))
     path = path_to(parents, end - 1)
-    tokens = [draft.tokens[i] for i in path]
-    return Verified(tokens + ([token] if rows[end] >= 0 else []), len(path), read, tuple(path))
+    accepted = [draft.tokens[i] for i in path]
+    return Verified(accepted + ([token] if rows[end] >= 0 else []), len(path), read, tuple(path))
 
 
 def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:

@@ -59,7 +59,10 @@ class Speculative(Method, name="speculative"):
     @property
     def blocks(self) -> tuple[int, ...]:
         drafting = self.proposer.innermost
-        trees = {1, 2, 1 + drafting.nodes} if drafting.tree else set[int]()
+        nodes = drafting.nodes
+        if self.proposer.tree and self.bonus == "none" and drafting.shape:
+            nodes = len(set(drafting.shape) - {-1})  # the scorers do not read leaves
+        trees = {1, 2, 1 + nodes} if drafting.tree else set[int]()
         chains = set[int]() if self.proposer.tree else set(range(1, 2 + self.proposer.longest))
         return tuple(sorted(chains | trees))
 

@@ -5,6 +5,7 @@ import math
 import operator
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -52,7 +53,7 @@ class ModelTree(Proposer, name="model-tree"):
     def nodes(self) -> int:
         return sum(itertools.accumulate(self.widths, operator.mul))
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return shape_of_widths(self.widths)
 
@@ -100,7 +101,7 @@ class HeadTree(Proposer):
         return (self.base,)
 
     @abstractmethod
-    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+    def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:
         """Return a draft."""
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
@@ -110,7 +111,7 @@ class HeadTree(Proposer):
 
         def propose(ids: list[int], room: int) -> Draft:
             growth = session.growth(ids, min(room, base.room(ids)), stop.eos)
-            return NOTHING if growth is None else widened(self.grown(growth, sampler), models.vocabulary)
+            return NOTHING if growth is None else widened(self.draft_from(growth, sampler), models.vocabulary)
 
         return propose
 
@@ -137,11 +138,11 @@ class EagleTree(HeadTree, name="eagle-tree"):
     def nodes(self) -> int:
         return len(set(self.paths))
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return shape_of_paths(self.paths)
 
-    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+    def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:
         return growth.grow(self.shape, sampler, self.children)
 
 
@@ -169,5 +170,5 @@ class Eagle2(HeadTree, name="eagle2"):
     def nodes(self) -> int:
         return self.size
 
-    def grown(self, growth: Growth, sampler: Sampler) -> Draft:
+    def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:
         return growth.grow_by_confidence(self.width, self.depth, self.size)

@@ -46,14 +46,23 @@ class Feed(NamedTuple):
         if self.parents is None:
             fed = torch.arange(self.start, self.start + n, device=device)
             return fed[:, None] - torch.arange(self.start + n, device=device)
+        parents, depth = self.parents, depths(self.parents)
+        row = next(
+            (i for i, parent in enumerate(parents) if parent != i - 1), len(parents)
+        )  # tokens before it are a row
+        within = torch.full((n, len(parents)), -1)  # (n, m + n)
+        held = len(parents) - n
+        if held < row:
+            places = torch.arange(row)
+            within[: row - held, :row] = places[held:, None] - places
+        for token in range(max(row, held), len(parents)):
+            above = token
+            while above >= row:
+                within[token - held, above] = depth[token] - depth[above]
+                above = parents[above]
+            within[token - held, : above + 1] = depth[token] - torch.arange(above + 1)
         cached = to_device(self.positions(), device)[:, None] - torch.arange(self.start, device=device)
-        within = [-1] * (n * len(self.parents))  # by row
-        for row, token in enumerate(range(len(self.parents) - n, len(self.parents))):
-            distance = 0
-            while token >= 0:
-                within[row * len(self.parents) + token] = distance
-                token, distance = self.parents[token], distance + 1
-        return torch.cat([cached, to_device(within, device).view(n, -1)], -1)
+        return torch.cat([cached, to_device(within.flatten().tolist(), device).view(n, -1)], -1)
 
 
 class Output(NamedTuple):
@@ -198,7 +207,7 @@ class TimedFeeder:
 
     def feed(self, feed: Feed, rows: int) -> Output:
         """Run one forward."""
-        sizes = [(feed.tokens.shape[0], feed.start)]  # faster than len()
+        sizes = [(feed.tokens.shape[0], feed.first)]  # faster than len()
         if self._is_cuda:
             with self._clock(sizes):
                 out = self.feeder.feed(feed, rows)

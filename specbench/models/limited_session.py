@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.drafting import widened
-from specbench.decoding.sampling import Draft, Sampler, Tree
+from specbench.decoding.sampling import Draft, Sampler, Tree, path_to, to_device
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth, growth
 
@@ -97,21 +97,19 @@ class LimitedSession:
     def _score_tree(self, ids: list[int], start: int, tree: Tree) -> Tensor:
         """Score a tree without the tokens that the model cannot read. Their rows repeat that of the token before them."""
         self._require(ids)
-        readable, row_of = Tree([], ()), list[int]()  # -1: the row of the last id
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        readable, row_of, is_read = Tree([], ()), list[int](), list[bool]()  # row -1 is that of the last id
+        for i, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             above = -1 if parent < 0 else row_of[parent]
-            path_is_read = parent < 0 or tree.tokens[parent] < self._reach.embedded
-            if token < self._reach.embedded and path_is_read:
-                row_of.append(len(readable.tokens))
+            if self._strict:
+                self._require([*ids, *(tree.tokens[j] for j in path_to(tree.parents, i))])
+            is_read.append(token < self._reach.embedded and (parent < 0 or is_read[parent]))
+            row_of.append(len(readable.tokens) if is_read[i] else above)
+            if is_read[i]:
                 readable = Tree([*readable.tokens, token], (*readable.parents, above))
-            elif self._strict:
-                self._require([*ids, token])
-            else:
-                row_of.append(above)
         rows = self._session.score(ids, start, readable)
         rows = F.pad(rows, (0, self._vocabulary - rows.shape[-1]), value=-torch.inf)
         count = len(ids) - start
-        return rows[[*range(count), *(count + i for i in row_of)]]
+        return rows[to_device([*range(count), *(count + i for i in row_of)], rows.device)]
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         if k:

@@ -130,7 +130,11 @@ class GraphModel(LeanModel):
 
     def prepare(self, length: int, blocks: Iterable[int]) -> int:
         with on(self.device):
-            return self.graphs.prepare(min(length, self.window or length), blocks)
+            sizes = sorted(blocks)
+            longest = min(length, self.window or length) + (
+                sizes[-1] if sizes else 0
+            )  # a tree's branches need room too
+            return self.graphs.prepare(longest, sizes)
 
     def forget_drafts(self) -> None:
         self.graphs.forget_drafts()

@@ -220,9 +220,7 @@ def acceptance_at(spreads: Mapping[str, float], test: Verification, sampler: Sam
     pi = test.target([values[role] for role in test.scorers], sampler)
     accepted = test.expected(sampler.probs(values[test.proposer]), pi)  # (contexts,)
     if accepted is None:
-        raise ConfigError(
-            f"{test.kind} no acceptance rate that could be calibrated; help: run sd too, before the others"
-        )
+        raise ConfigError(f"{test.why_no_rate}, so none can be calibrated; help: run sd too, before the others")
     return float(accepted.mean())
 
 

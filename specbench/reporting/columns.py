@@ -95,7 +95,7 @@ COLUMNS = (
     ),
     Column(
         key="predicted", heading="theory", format=TIMES, tables=(THEORY, MERGED), priority=Priority.low,
-        definition="The long-run speedup at the measured acceptance rate and cost ratio c, if a block costs as much as"
+        definition="The long-run speedup at the measured acceptance rate, of a tree by rank, and cost ratio c, if a block costs as much as"
         " one token, as the papers assume.",
     ),
     Column(
@@ -125,7 +125,7 @@ COLUMNS = (
     Column(
         key="draft_lengths", heading="draft lengths", format=TEXT, tables=(ACCEPTANCE,), unit="tokens",
         value=lambda run, row: run.traits(row).draft_length or NONE,
-        definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"then at"
+        definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"tree N, depth D\" for a tree of N tokens; \"then at"
         " least N\" for the threshold of a chain.",
     ),
     Column(
@@ -151,13 +151,13 @@ COLUMNS = (
         key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
         value=lambda run, row: row.survival[:POSITIONS],
         definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"
-        f" accepted; at most {POSITIONS}.",
+        f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Column(
         key="acceptance_by_rank", heading="by rank", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
         value=lambda run, row: row.acceptance_by_rank[:POSITIONS],
         definition=f"Acceptance rate of first, second, ... children in draft trees, given that the earlier children were"
-        f" rejected; at most {POSITIONS}.",
+        f" rejected; at most {POSITIONS}. Empty for chains that verify a tree.",
     ),
     Column(
         key="nodes_per_round", heading="tokens/tree", format=TENTHS, tables=(ACCEPTANCE,), shown=defined("nodes_per_round"),

@@ -182,5 +182,5 @@ def parse_record(line: bytes) -> Record:
     ):
         raise ConfigError("a round accepts more than it tests")
     if any(len(round_.get("siblings", ())) not in (0, round_["tested"]) for round_ in record.rounds):
-        raise ConfigError("a round does not count the tested tokens of every depth")
+        raise ConfigError("siblings must have one count per tested depth")
     return record

@@ -156,5 +156,5 @@ def no_first_tests(method: Method) -> str:
     if not tests:
         return "nothing is drafted"
     if tests[0].expected(certain, certain) is None:
-        return f"{tests[0].kind} no acceptance rate in closed form"
+        return tests[0].why_no_rate
     return f"'{tests[0].proposer}' drafts, and no model of the pair computes its distribution"

@@ -285,14 +285,14 @@ def _compared(
 def _joint_distribution(
     method: Method, models: TableModels, setting: Mapping[str, float], length: int, first: int | None
 ) -> tuple[Distribution, int]:
-    """Return the joint distribution of the first tokens, and the number of tokens in the longest draft."""
+    """Return the joint distribution of the first tokens, and the length of the longest draft, in depths of a tree."""
     longest = 0
 
     def run(sampler: Sampler) -> tuple[int, ...]:
         nonlocal longest
         stop = StopCriteria(frozenset(), len(models.ids) + length)
         rounds = list(islice(checked_rounds(method, models, sampler, stop), first))
-        longest = max([longest, *(entry.drafted for entry in rounds)])
+        longest = max([longest, *(entry.tested if entry.siblings else entry.drafted for entry in rounds)])
         return tuple(token for entry in rounds for token in entry.tokens)
 
     return exact_distribution(run, **setting), longest  # type: ignore[arg-type]  # top_k is an int

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from specbench.analysis.acceptance import acceptance_by_rank, survival
-from specbench.analysis.trees import acceptances, best_tree, drafting_sizes, fullest, tree_speedup
+from specbench.analysis.trees import acceptances, best_tree, drafting_sizes, tree_speedup, tree_with_most_accepted
 from specbench.decoding.targets import Last
 from specbench.decoding.traits import Theory
 from specbench.decoding.trees import children_of, shape_of_widths
@@ -56,12 +56,12 @@ def test_dynamic_programming_finds_the_fullest_tree(size, depth, rates):
         for shape in all_shapes(size)
         if deep(shape) <= depth and all(len(children) <= len(rates) for children in children_of(shape))
     )
-    found = fullest(size, depth, rates)
+    found = tree_with_most_accepted(size, depth, rates)
     assert deep(found) <= depth and walked(found, rates) == pytest.approx(best, abs=1e-12)
 
 
 def test_no_tree_has_more_tokens_than_the_ranks_allow():
-    assert fullest(4, 1, RATES) is None and fullest(3, 1, RATES) == (-1, -1, -1)
+    assert tree_with_most_accepted(4, 1, RATES) is None and tree_with_most_accepted(3, 1, RATES) == (-1, -1, -1)
 
 
 def test_the_drafter_reads_tokens_with_children_depth_by_depth():

@@ -9,7 +9,7 @@ from specbench.decoding import trees, verify
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
-from specbench.decoding.speculation import inner
+from specbench.decoding.speculation import without_leaves
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.trees import Growth, shape_of_paths, shape_of_widths
 from specbench.methods.autoregressive import Autoregressive
@@ -219,9 +219,9 @@ def test_shapes():
     assert shape_of_widths((2, 2)) == (-1, -1, 0, 0, 1, 1)
     assert shape_of_paths([(1,), (0,), (0, 0)]) == (-1, -1, 0)
     assert len(EAGLE_TREE) == len(set(EAGLE_TREE)) == len(shape_of_paths(EAGLE_TREE)) == 25
-    assert inner(Tree([5, 6, 7, 8], (-1, -1, 1, 2))) == Tree([6, 7], (-1, 0))
+    assert without_leaves(Tree([5, 6, 7, 8], (-1, -1, 1, 2))) == Tree([6, 7], (-1, 0))
     for paths in ([(1,)], [(0,), (0, 1)], [(0, 0)]):
-        with pytest.raises(ValueError, match="needs"):
+        with pytest.raises(ValueError, match="is missing"):
             shape_of_paths(paths)
 
 

@@ -154,3 +154,24 @@ def test_greedy_equals_the_target_for_every_proposer_and_draft_length(world, nam
     assert tokens == plain
     assert sum(round_.tested for round_ in steps) > 0
     assert bool(steps[0].inner) == ("chain" in name)
+
+
+@pytest.mark.parametrize(
+    ("tree", "chain_of_it"),
+    [
+        (ModelTree(model="a", widths=(1, 1, 1)), DraftModel(model="a", gamma=3)),
+        (EagleTree(head="eagle", base="d", paths=((0,), (0, 0), (0, 0, 0))), Eagle(head="eagle", base="d", gamma=3)),
+    ],
+    ids=["model", "head"],
+)
+def test_a_tree_with_one_token_per_depth_has_the_rounds_of_a_chain(world, tree, chain_of_it):
+    """Rounds without an accepted token included: states that are kept after one would change what the head drafts next."""
+    opened, _ = world
+    rounds = [
+        generate(
+            Speculative(proposer=each, scorers=("d",), target=Last()), opened("", "lean"), Sampler(temperature=0.0), 16
+        )[1]
+        for each in (tree, chain_of_it)
+    ]
+    assert [entry.accepted for entry in rounds[0]] == [entry.accepted for entry in rounds[1]]
+    assert sum(entry.tested for entry in rounds[0]) > 0
