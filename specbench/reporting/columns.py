@@ -95,8 +95,8 @@ COLUMNS = (
     ),
     Column(
         key="predicted", heading="theory", format=TIMES, tables=(THEORY, MERGED), priority=Priority.low,
-        definition="The long-run speedup at the measured acceptance rate, of a tree by rank, and cost ratio c, if a block costs as much as"
-        " one token, as the papers assume.",
+        definition="The long-run speedup at the measured acceptance rate (of a tree, by rank) and cost ratio c, if a block"
+        " costs as much as one token, as the papers assume.",
     ),
     Column(
         key="corrected", heading="corrected theory", format=TIMES, tables=(SPEED, THEORY, MERGED),
@@ -125,8 +125,8 @@ COLUMNS = (
     Column(
         key="draft_lengths", heading="draft lengths", format=TEXT, tables=(ACCEPTANCE,), unit="tokens",
         value=lambda run, row: run.traits(row).draft_length or NONE,
-        definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"tree N, depth D\" for a tree of N tokens; \"then at"
-        " least N\" for the threshold of a chain.",
+        definition="gamma, one per model in the order of the ensemble; \"up to N\" if a rule may stop earlier; \"tree N,"
+        " depth D\" for a tree of N tokens; \"then at least N\" for the threshold of a chain.",
     ),
     Column(
         key="metric", heading="metric", format=TEXT, tables=(MERGED,), value=lambda run, row: run.headline or None,
