@@ -50,19 +50,19 @@ class Feed(NamedTuple):
         row = next(
             (i for i, parent in enumerate(parents) if parent != i - 1), len(parents)
         )  # tokens before it are a row
-        within = torch.full((n, len(parents)), -1)  # (n, m + n)
-        held = len(parents) - n
-        if held < row:
-            places = torch.arange(row)
-            within[: row - held, :row] = places[held:, None] - places
-        for token in range(max(row, held), len(parents)):
-            above = token
+        last = list[int]()  # of that row, the last token before each new one or itself
+        branches = list[int]()  # distances to the tokens after the row, new token by new token
+        for token in range(len(parents) - n, len(parents)):
+            line, above = [-1] * (len(parents) - row), token
             while above >= row:
-                within[token - held, above] = depth[token] - depth[above]
+                line[above - row] = depth[token] - depth[above]
                 above = parents[above]
-            within[token - held, : above + 1] = depth[token] - torch.arange(above + 1)
-        cached = to_device(self.positions(), device)[:, None] - torch.arange(self.start, device=device)
-        return torch.cat([cached, to_device(within.flatten().tolist(), device).view(n, -1)], -1)
+            last.append(above)
+            branches += line
+        positions = to_device(self.positions(), device)[:, None]  # (n, 1)
+        places = torch.arange(self.start + row, device=device)
+        before = torch.where(places <= self.start + to_device(last, device)[:, None], positions - places, -1)
+        return torch.cat([before, to_device(branches, device).view(n, -1)], -1)
 
 
 class Output(NamedTuple):
