@@ -18,6 +18,7 @@ from specbench.decoding.trees import Children, Growth, shape_of_paths, shape_of_
 from specbench.models.heads import EagleHead, EagleSession
 
 NOTHING = Draft([], torch.empty(0, 0))
+LARGEST = 1024  # tokens of a tree: each takes a row of logits of every model
 EAGLE_TREE = (
     *((i,) for i in range(4)),
     (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
@@ -40,6 +41,7 @@ class ModelTree(Proposer, name="model-tree"):
 
     def __post_init__(self) -> None:
         within("widths", min(self.widths, default=0), 1, math.inf)
+        within("the tokens of a tree", self.nodes, 1, LARGEST)
 
     @property
     def role(self) -> str:
@@ -127,8 +129,7 @@ class EagleTree(HeadTree, name="eagle-tree"):
     children: Children = "auto"
 
     def __post_init__(self) -> None:
-        if not self.shape:
-            raise ValueError("paths = []: a tree needs at least one token")
+        within("the tokens of a tree", len(self.shape), 1, LARGEST)
 
     @property
     def longest(self) -> int:
@@ -160,7 +161,7 @@ class Eagle2(HeadTree, name="eagle2"):
 
     def __post_init__(self) -> None:
         for key in ("width", "depth", "size"):
-            within(key, getattr(self, key), 1, math.inf)
+            within(key, getattr(self, key), 1, LARGEST)
 
     @property
     def longest(self) -> int:
