@@ -72,7 +72,12 @@ class BestTree:
     @property
     def text(self) -> str:
         """The tree in words."""
-        return f"{len(self.shape)} tokens, depth {self.depth}, {self.speedup:.2f}x"
+        size = (
+            f"chain of {self.depth}"
+            if len(self.shape) == self.depth
+            else f"{len(self.shape)} tokens, depth {self.depth}"
+        )
+        return f"{size}, {self.speedup:.2f}x"
 
 
 def best_tree(

@@ -71,7 +71,13 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
 
 
 def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
-    """Yield right, wrong or tie for each round, by whether the arg maxes imply the outcome of its first test."""
+    """Yield right, wrong or tie for each round, by whether the arg maxes imply the outcome of its first test.
+
+    Yields nothing for draft trees, whose first depth is accepted if any of its tokens is.
+    """
+    tests = case.method.verifications()
+    if tests and tests[0].tree:
+        return
     scorers, target = case.declared
     for at, role, accepted in first_tested_tokens(output, case.method.roles()):
         best = logits[role][at].double().topk(2)
