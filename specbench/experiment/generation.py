@@ -165,7 +165,7 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
         record.rounds = [round_record(step) for step in out.rounds]
         for entry, step in zip(record.rounds, out.rounds, strict=True):
             if step.rejected:
-                entry["rejected"] = tokenizer.decode(step.rejected)
+                entry["rejected"] = _rejected(step, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,10 +242,18 @@ def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[Traced
     return record, rounds
 
 
+def _rejected(step: Round, tokenizer: Any) -> str:
+    """Return the text of a rejected draft; of a tree, the rejected siblings, separated."""
+    if step.siblings:
+        return "|".join(tokenizer.decode([token]) for token in step.rejected)
+    text: str = tokenizer.decode(step.rejected)
+    return text
+
+
 def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> TracedRound:
     """Return a recorded round with the ids, texts and origins of its tokens, and of the rounds that made its draft."""
     text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
-    text |= {"origins": round_origins(entry), "rejected": tokenizer.decode(step.rejected)}
+    text |= {"origins": round_origins(entry), "rejected": _rejected(step, tokenizer)}
     inner: list[TracedRound] = []
     for each, made in zip(entry.get("inner", []), step.inner, strict=True):
         inner.append(_with_text(each, made, before, tokenizer))

@@ -169,7 +169,7 @@ class Eagle2(HeadTree, name="eagle2"):
 
     @property
     def nodes(self) -> int:
-        return self.size
+        return min(self.size, self.width + self.width**2 * (self.depth - 1))
 
     def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:
         return growth.grow_by_confidence(self.width, self.depth, self.size)
