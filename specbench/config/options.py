@@ -131,7 +131,7 @@ class Options:
     def _require_consistent(self) -> None:
         """Raise ConfigError, naming both, if two options give one setting different values."""
         if self.limit is not None and self.sample:
-            raise ConfigError(f"--limit {self.limit} and --sample {self.sample} cannot be combined; use one of them")
+            raise ConfigError(f"--limit {self.limit} and --sample {self.sample} conflict; use one of them")
         for i, (key, value) in enumerate(self.overrides):
             for earlier, other in self.overrides[:i]:
                 if (earlier == key and other != value) or earlier.startswith(f"{key}."):

@@ -29,7 +29,7 @@ def normal(seed, size):
 
 
 class TableFeeder(Feeder):
-    name, device = "table", torch.device("cpu")
+    name, device, branches = "table", torch.device("cpu"), True
 
     def __init__(self, logits):
         self.logits = logits  # (V, V)
@@ -37,12 +37,15 @@ class TableFeeder(Feeder):
     def feed(self, feed, rows):
         return Output(self.logits[feed.tokens[-rows:]], None)
 
+    def keep(self, start, path):
+        return  # nothing is cached
+
     def logits_of(self, states):
         raise ValueError("a table has no states")
 
 
 class TableModel(LoadedModel):
-    name, device, dtype = "table", torch.device("cpu"), torch.float32
+    name, device, dtype, branches = "table", torch.device("cpu"), torch.float32, True
 
     def __init__(self, tokenizer, role):
         self.tokenizer, size = tokenizer, len(tokenizer)
