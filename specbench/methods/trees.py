@@ -28,8 +28,20 @@ EAGLE_TREE = (
 )  # fmt: skip
 
 
+class TreeProposer(Proposer):
+    """A proposer whose drafts are trees."""
+
+    @property
+    def tree(self) -> bool:
+        return True
+
+    @property
+    def draft_length(self) -> str:
+        return f"tree {self.nodes}, depth {self.longest}"
+
+
 @dataclass(frozen=True, kw_only=True)
-class ModelTree(Proposer, name="model-tree"):
+class ModelTree(TreeProposer, name="model-tree"):
     """A model that drafts a tree in which every token of a depth has as many children as `widths` gives, or fewer.
 
     See `Growth.grow` for `children`.
@@ -59,14 +71,6 @@ class ModelTree(Proposer, name="model-tree"):
     def shape(self) -> tuple[int, ...]:
         return shape_of_widths(self.widths)
 
-    @property
-    def tree(self) -> bool:
-        return True
-
-    @property
-    def draft_length(self) -> str:
-        return f"tree {self.nodes}, depth {self.longest}"
-
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         session, shape = models[self.model], self.shape
 
@@ -78,7 +82,7 @@ class ModelTree(Proposer, name="model-tree"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadTree(Proposer):
+class HeadTree(TreeProposer):
     """Trees of an EAGLE-1 head; `head`, `base` and `catch_up` are those of `Eagle`."""
 
     kind: ClassVar[str] = EagleHead.kind
@@ -90,14 +94,6 @@ class HeadTree(Proposer):
     @property
     def role(self) -> str:
         return self.head
-
-    @property
-    def tree(self) -> bool:
-        return True
-
-    @property
-    def draft_length(self) -> str:
-        return f"tree {self.nodes}, depth {self.longest}"
 
     def roles(self) -> tuple[str, ...]:
         return (self.base,)

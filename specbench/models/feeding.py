@@ -133,7 +133,7 @@ class Feeder(ABC):
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move these tokens of the tree that begins at `start`, a path from its root, to the positions from `start` on."""
-        raise NotImplementedError(f"{self.name} cannot read trees")
+        raise PluginError(f"{self.name}: a feeder with `branches` must define keep()")
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions; None if there is none."""
