@@ -8,11 +8,11 @@ number of rows and the processor's instructions, never on a timing at run time, 
 - On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
   hold faster for four rows than for one, so smaller blocks are padded with zeros.
 - All other matrices in float32 on a CPU are stored transposed, (in, out). The rest are views of the loaded weights.
-  Packing these too was tried, for blocks of two rows and more. It gains in a loop over one matrix, but not within a model:
-  five tokens of the tiny target took 3 % less time, and three tokens 19 % more. oneDNN's call takes 13 us, as long as a
-  whole product of this size, and more when other code has run since.
+- Of these, the larger ones are stored packed as well, for blocks of four rows and more. oneDNN's call takes 11 to 13 us, as
+  long as a whole product of smaller matrices or fewer rows.
 
-The limits were measured on an AMD EPYC with AVX-512 at one and two threads (docs/engines.md), and on no other processor.
+The limits were measured on two AMD EPYC with AVX-512, of families 25 and 26, at one and two threads (docs/engines.md), and on
+no other processor. With the second copy, a block of five tokens of the tiny target takes a sixth less time on family 26.
 
 Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
 weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
@@ -35,6 +35,8 @@ LEAST_PACKED = {
     torch.bfloat16: 1 << 15,
 }  # elements from which on packing saves more than it costs
 FULL_BLOCK = 4  # rows for which oneDNN reads a large matrix fastest
+LEAST_FOR_BLOCKS = 3 << 15  # elements of a float32 matrix from which on it has a packed copy for blocks
+BLOCK = 4  # rows from which on that copy is used
 
 _mkldnn: Any = torch.ops.mkldnn
 
@@ -115,6 +117,24 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class ByRows:
+    """A matrix in two layouts: one for a few rows, the other for blocks of BLOCK rows and more."""
+
+    few: Plain
+    block: Packed
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.few.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.block(x) if len(x) >= BLOCK else self.few(x)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        return self.block.added(residual, x) if len(x) >= BLOCK else self.few.added(residual, x)
+
+
+@dataclass(frozen=True)
 class Separate:
     """Layers of one input that cannot be concatenated, since some of them are quantized."""
 
@@ -156,7 +176,10 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         parts = torch.split(bias, [len(weight) for weight in weights])
         for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
-    return Plain(matrix, bias)
+    plain = Plain(matrix, bias)
+    if transposed and whole.numel() >= LEAST_FOR_BLOCKS and can_pack(whole.device, whole.dtype):
+        return ByRows(plain, Packed(whole, bias))
+    return plain
 
 
 def _weight(layer: Any) -> Tensor:

@@ -12,7 +12,7 @@ from specbench.models.cached_session import CachedSession
 from specbench.models.engine import LeanFeeder, network_of
 from specbench.models.feeding import Feed
 from specbench.models.heads import EagleHead
-from specbench.models.products import Packed, can_pack, is_packed, product_of
+from specbench.models.products import ByRows, Packed, Plain, can_pack, is_packed, product_of
 from specbench.models.transformers_session import EagerFeeder
 from tests.fixtures.worlds import FAMILIES, random_model
 
@@ -20,13 +20,22 @@ CPU = torch.device("cpu")
 LARGE = {"packed": 1 << 60, "padded": 1}
 
 
-@pytest.fixture(params=list(LARGE))
+@pytest.fixture(params=[*LARGE, "by rows"])
 def stored(request, monkeypatch):
-    """Pack all matrices, whatever their size."""
+    """Pack all matrices, whatever their size, or hold all of them in two layouts."""
+    use(monkeypatch, request.param)
+
+
+@pytest.fixture(params=list(LARGE))
+def released(request, monkeypatch):
+    """Pack all matrices, and release their weights."""
     use(monkeypatch, request.param)
 
 
 def use(monkeypatch, kind: str) -> None:
+    if kind == "by rows":
+        monkeypatch.setattr(products, "LEAST_FOR_BLOCKS", 1)
+        return
     monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 1, torch.bfloat16: 1})
     monkeypatch.setattr(products, "LARGE", LARGE[kind])
 
@@ -77,7 +86,7 @@ def test_large_matrices_are_held_once(monkeypatch):
     assert held == rows * width
 
 
-def test_a_released_layer_is_packed_again(stored):
+def test_a_released_layer_is_packed_again(released):
     layer, x = nn.Linear(32, 48).requires_grad_(False), torch.randn(3, 32)
     whole = layer(x)
     for _ in range(2):
@@ -86,7 +95,7 @@ def test_a_released_layer_is_packed_again(stored):
         assert torch.allclose(product(x), whole, atol=1e-5)
 
 
-def test_a_copy_of_a_released_layer_says_that_it_has_no_weights(stored):
+def test_a_copy_of_a_released_layer_says_that_it_has_no_weights(released):
     layer = nn.Linear(32, 48).requires_grad_(False)
     product_of([layer])
     with pytest.raises(RuntimeError, match="copied while its weights were packed"):
@@ -146,3 +155,21 @@ def test_large_matrices_are_packed_on_a_cpu(dtype):
     assert is_packed(CPU, dtype, least) == can_pack(CPU, dtype)
     assert not is_packed(torch.device("cuda"), dtype, least)
     assert not is_packed(CPU, torch.float64, least)
+
+
+@pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="no packed products on this processor")
+def test_smaller_matrices_have_a_copy_for_blocks():
+    def made(size: int):
+        return type(product_of([nn.Linear(1, size)]))
+
+    least, most = products.LEAST_FOR_BLOCKS, products.LEAST_PACKED[torch.float32]
+    assert [made(size) for size in (least - 1, least, most - 1, most)] == [Plain, ByRows, ByRows, Packed]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_both_layouts_add_to_the_residual(rows, monkeypatch):
+    use(monkeypatch, "by rows")
+    layer, x, residual = nn.Linear(64, 32), torch.randn(rows, 64), torch.randn(rows, 32)
+    with torch.no_grad():
+        expected = residual + layer(x)
+        assert torch.allclose(product_of([layer]).added(residual.clone(), x), expected, atol=1e-5)
