@@ -1,15 +1,15 @@
 """Predicted speed of every draft length, from a run at one draft length.
 
-A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths: a
-round drafts tokens, the leading ones that the recorded run accepted are accepted, and a replacement or bonus token
-follows. Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance
-rate late in a draft of that prompt. Costs are means over all forwards (`forwards.fitted`). The first forward of each model
+A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths
+(`replay`). Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate
+late in a draft of that prompt. Costs are means over all forwards (`forwards.fitted`). The first forward of each model
 is prefill, which decoding time does not include: it saves the first round of an output a draft token and a verifying
 block.
 
 Costs and replay are sums over prompts, so that one jackknife over prompts gives intervals that contain the noise of both.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from specbench.analysis.forwards import fitted, largest_stated, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
+from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
 from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
@@ -65,12 +66,18 @@ class RoundCosts:
 
     def of_round(self, k: int, follows_whole: bool = False) -> np.ndarray:
         """Return the seconds of a round that drafts `k` tokens, after a draft that was accepted whole or not."""
+        if not k:
+            return np.asarray(self.of_block(0) + self.host)
         start = self.doubled if follows_whole and self.bonus else self.first
         return np.asarray(start + self.later * (k - 1) + self.of_block(k) + self.host + self.host_per_token * k)
 
+    def of_prefill(self, k: int) -> np.ndarray:
+        """Return the seconds of the first forward of each model in a round; decoding time leaves out those of an output."""
+        return np.asarray(self.of_block(k) + (self.first if k else 0.0))
+
     def of_block(self, k: int) -> np.ndarray:
         """Return the seconds in which the verifying models read `k` draft tokens."""
-        return np.asarray(sum(block[..., k + self.bonus] for block in self.blocks))
+        return np.asarray(sum(block[..., max(k + self.bonus, 1)] for block in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -200,18 +207,25 @@ def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int])
         blocks.append([sums_of(_sizes(mine, other, role), most + bonus) for role in verifiers])
         times.append(_times(mine, other, drafter))
         agreeing = [_agreement(record, _prompt_rate(mine, late), rng) for record in mine]
-        replays = [[_rounds(agrees, gamma, bonus) for agrees in agreeing] for gamma in lengths]
-        rounds.append([
+        limits = [_limits(record) for record in mine]
+        replays = [
             [
-                np.bincount([k for replay in outputs for k, after in replay if after is whole], minlength=most + 1)
-                for whole in (False, True)
+                replay(DraftsByToken(agrees, gamma), at, gamma, bonus)
+                for agrees, at in zip(agreeing, limits, strict=True)
             ]
-            for outputs in replays
-        ])  # fmt: skip
-        firsts.append([np.bincount([replay[0][0] for replay in outputs], minlength=most + 1) for outputs in replays])
+            for gamma in lengths
+        ]
+        rounds.append([_summed([output.drafted for output in outputs], most) for outputs in replays])
+        firsts.append([_summed([output.first for output in outputs], most) for outputs in replays])
     shape = (len(prompts), len(lengths), most + 1)
     shapes = ((*shape[:2], 2, shape[2]), shape)
     return _Parts(np.array(blocks), np.array(times), np.reshape(rounds, shapes[0]), np.reshape(firsts, shapes[1]))
+
+
+def _summed(counts: Sequence[np.ndarray], most: int) -> np.ndarray:
+    """Return the sums of counts of rounds by drafted tokens, (..., most + 1)."""
+    total: np.ndarray = sum(counts[1:], counts[0])
+    return np.pad(total, [(0, 0)] * (total.ndim - 1) + [(0, most + 1 - total.shape[-1])])
 
 
 def _of_prompts(rows: Records) -> dict[str, list[Record]]:
@@ -279,13 +293,13 @@ def _draft_seconds(totals: Mapping[str, np.ndarray], cold: float) -> tuple[np.nd
 def _speedups(parts: _Parts, model: _CostModel) -> np.ndarray:
     """Return the decoding speedup over the baseline at each length, (..., lengths)."""
     costs = _costs(parts, model)
-    drafts = range(1, parts.rounds.shape[-1])
+    drafts = range(parts.rounds.shape[-1])
     of_round = np.stack(
         [np.stack([costs.of_round(k, whole) for k in drafts], axis=-1) for whole in (False, True)], axis=-2
     )
-    of_prefill = np.stack([costs.first + costs.of_block(k) for k in drafts], axis=-1)
-    spent = (parts.rounds[..., 1:] * of_round[..., None, :, :]).sum((-1, -2))
-    spent -= (parts.firsts[..., 1:] * of_prefill[..., None, :]).sum(-1)
+    of_prefill = np.stack([costs.of_prefill(k) for k in drafts], axis=-1)
+    spent = (parts.rounds * of_round[..., None, :, :]).sum((-1, -2))
+    spent -= (parts.firsts * of_prefill[..., None, :]).sum(-1)
     tokens = parts.times[..., TIMES.index("tokens")]
     return np.asarray(costs.per_token[..., None] * tokens[..., None] / spent)
 
@@ -319,29 +333,19 @@ def _prompt_rate(rows: Records, late: float) -> float:
     return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)
 
 
-def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[bool]:
-    """Return for each token of an output whether the drafter would have proposed it and had it accepted."""
-    agrees = list(rng.random(len(record.tokens)) < rate)
+def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[float]:
+    """Return for each token of an output 1 if the drafter would have proposed it and had it accepted, else 0."""
+    agrees: list[float] = (rng.random(len(record.tokens)) < rate).astype(float).tolist()
     position = 0
     for x in record.rounds:
         for i in range(min(x["tested"], x["tokens"])):
             if position + i < len(agrees):
-                agrees[position + i] = i < x["accepted"]
+                agrees[position + i] = float(i < x["accepted"])
         position += x["tokens"]
     return agrees
 
 
-def _rounds(agrees: Sequence[bool], gamma: int, bonus: bool) -> list[tuple[int, bool]]:
-    """Return the number of draft tokens of each round at a draft length, and whether the draft before was accepted whole.
-
-    A draft ends with the output if it agrees up to there, since the drafter proposes the last token too.
-    """
-    drafted: list[tuple[int, bool]] = []
-    position, whole = 0, False
-    while position < len(agrees):
-        window = agrees[position : position + gamma]
-        accepted = next((i for i, agreed in enumerate(window) if not agreed), len(window))
-        drafted.append((len(window) if accepted == len(window) else gamma, whole))
-        whole = accepted == len(window)
-        position += accepted + (1 if bonus or accepted < gamma else 0)
-    return drafted
+def _limits(record: Record) -> OutputLimits:
+    """Return where drafts of a generation end. One that was not ended by its length might have been of any length."""
+    most = len(record.tokens) if record.finish in ("length", "window") else sys.maxsize
+    return OutputLimits(tokens=len(record.tokens), most=most, eos=record.finish == "eos")

@@ -5,9 +5,12 @@ Sessions time their own forwards (`specbench/models/feeding.py`).
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from specbench.decoding.checks import CheckedRounds, name_of
 from specbench.decoding.method import Method, Sessions, StopCriteria
@@ -136,3 +139,14 @@ def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str
     if len(tokens) < max_tokens:
         return ""
     return "length" if max_tokens == limits.max_new_tokens else "window"
+
+
+def output_logits(models: OpenSessions, roles: Iterable[str], tokens: list[int]) -> dict[str, Tensor]:
+    """Return each model's logits (m, V) at the m tokens of an output, read in one forward of sessions that are still unused.
+
+    A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
+    uniform.
+    """
+    read, start = models.ids + tokens[:-1], len(models.ids) - 1
+    unread = torch.zeros(len(tokens), models.vocabulary, device=models.device)
+    return {role: models[role].score(read, start) if models[role].room(models.ids) else unread for role in roles}

@@ -14,7 +14,7 @@ from specbench.analysis.acceptance import TracedRound, round_origins
 from specbench.config.options import Options, Request
 from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces
 from specbench.data.task import Data, Sample, Task, without
-from specbench.decoding.loop import Generation, GenerationLimits, decode
+from specbench.decoding.loop import Generation, GenerationLimits, decode, output_logits
 from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
@@ -118,9 +118,8 @@ def _wrong_tokens(
 ) -> int:
     """Return how many greedy tokens the declared distribution excludes, by one forward of each scorer over the output."""
     roles, target = declared
-    models = pair.open(prompt)
     with torch.inference_mode():
-        logits = {role: models[role].score(models.ids + tokens[:-1], len(models.ids) - 1) for role in roles}
+        logits = output_logits(pair.open(prompt), roles, tokens)
     dtype = max((pair.models[role].dtype for role in roles), key=lambda each: torch.finfo(each).eps)
     return wrong_tokens(target, logits, tokens, dtype)
 

@@ -82,16 +82,22 @@ class PromptLookup(Proposer, name="pld"):
     def roles(self) -> tuple[str, ...]:
         return ()
 
+    def index(self) -> "NGramIndex":
+        """Return the index of one sequence, which `copied` fills."""
+        return NGramIndex(self.ngram)
+
+    def copied(self, index: "NGramIndex", ids: list[int], vocabulary: int, eos: frozenset[int]) -> list[int]:
+        """Return the tokens that are copied after ids: up to gamma, up to an EOS, and before a token that is not written."""
+        at = index.continuation(ids)
+        tokens = ids[at : at + self.gamma] if at else []
+        tokens = list(itertools.takewhile(lambda token: token < vocabulary, tokens))
+        return tokens[: next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))]
+
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
-        index = _NGramIndex(self.ngram)
+        index = self.index()
 
         def propose(ids: list[int], room: int) -> Draft:
-            at = index.continuation(ids)
-            tokens = ids[at : at + min(self.gamma, room)] if at else []
-            # prompts may contain other tokens
-            tokens = list(itertools.takewhile(lambda token: token < models.vocabulary, tokens))
-            length = next((i for i, token in enumerate(tokens, 1) if token in stop.eos), len(tokens))
-            tokens = tokens[:length]
+            tokens = self.copied(index, ids, models.vocabulary, stop.eos)[:room]
             probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)
             if tokens:
                 probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
@@ -100,7 +106,7 @@ class PromptLookup(Proposer, name="pld"):
         return propose
 
 
-class _NGramIndex:
+class NGramIndex:
     """The positions at which each n-gram of a sequence ended, updated incrementally."""
 
     def __init__(self, longest: int) -> None:

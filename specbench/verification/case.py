@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Table
-from specbench.decoding.loop import GenerationLimits, OpenSessions, decode
+from specbench.decoding.loop import GenerationLimits, OpenSessions, decode, output_logits
 from specbench.decoding.method import Method
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
@@ -82,15 +82,8 @@ def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[in
 
 
 def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
-    """Return each model's logits (m, V) at every token of the output, computed in one pass by fresh sessions.
-
-    A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
-    uniform.
-    """
-    models = reference.open(output.prompt)
-    read, start = output.ids + output.tokens[:-1], len(output.ids) - 1
-    unread = torch.zeros(len(output.tokens), models.vocabulary, device=models.device)
-    return {role: models[role].score(read, start) if models[role].room(output.ids) else unread for role in roles}
+    """Return each model's logits (m, V) at every token of the output, computed in one pass by sessions of another loading."""
+    return output_logits(reference.open(output.prompt), roles, output.tokens)
 
 
 @dataclass(frozen=True)

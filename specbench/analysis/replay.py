@@ -1,0 +1,276 @@
+"""Expected rounds of speculative decoding, from an output that was decoded without it.
+
+Let x be an output that follows pi, and q the drafter's distribution of each of its tokens. Given x, token i of a draft is
+accepted with probability min(1, q_i(x_i) / pi_i(x_i)), independently of the others, and x_i is the replacement otherwise. So
+x determines the distribution of rounds of every method whose output follows pi, and a pass over its positions gives the
+expected number of rounds. Products of sum min(q, pi) over positions do not: the accepted tokens decide the next
+distributions.
+
+A draft is described by its length, provided that it agrees with the output, and by the probability that its first token,
+its first two tokens, ... are accepted. Tokens that are drafted after a rejected one are assumed to fill the draft: a wrong
+token may be an EOS, or stop a draft early, and then fewer are drafted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterProbabilities:
+    """What a drafter gives each of the m tokens of an output, (m,) each.
+
+    `q` is the probability with which it is drafted. `rank` is the number of tokens that the logits place before it.
+    `confidence` is its probability at T = 1 without filters, and `largest` the largest one there, which stop rules read.
+    """
+
+    q: np.ndarray
+    rank: np.ndarray
+    confidence: np.ndarray
+    largest: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedOutput:
+    """An output of m tokens, and the probabilities of its tokens.
+
+    `ids` are the token ids that it continues, `pi` (m,) the probabilities of its tokens in the distribution that it follows,
+    and `drafters` those of each drafter by role. It may have had `most` tokens of the first `vocabulary`, up to one of `eos`.
+    """
+
+    ids: list[int]
+    tokens: list[int]
+    most: int
+    eos: frozenset[int]
+    vocabulary: int
+    pi: np.ndarray
+    drafters: Mapping[str, DrafterProbabilities]
+
+    @property
+    def limits(self) -> "OutputLimits":
+        """Where drafts end."""
+        return OutputLimits(tokens=len(self.tokens), most=self.most, eos=self.tokens[-1] in self.eos)
+
+    def accepted(self, role: str) -> list[float]:
+        """Return the probability that each token is accepted by the token rule if it is in a draft of this role."""
+        pairs = zip(self.pi.tolist(), self.drafters[role].q.tolist(), strict=True)
+        return [min(q / pi, 1.0) if pi > 0.0 else 1.0 for pi, q in pairs]  # pi = 0 is rounding: the token was drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputLimits:
+    """Where drafts of an output end: its number of tokens, the most that it may have had, and whether it ends with an EOS."""
+
+    tokens: int
+    most: int
+    eos: bool = False
+
+
+class ReplayedDraft(NamedTuple):
+    """A draft at one position of an output.
+
+    `length` is the number of tokens on its path, and `survival` (at most length,) the probability that the first, the first
+    two, ... are accepted, as far as the output reaches. `size` is the number of its tokens: more than `length` in a tree.
+    `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token.
+    """
+
+    length: int
+    survival: Sequence[float]
+    size: int
+    ended: bool = False
+
+
+class Drafts(Protocol):
+    """The drafts of a proposer along one output."""
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        """Return the draft after the first `position` tokens, which has at most `room` tokens on its path."""
+
+
+@dataclass(frozen=True)
+class DraftsByToken:
+    """Drafts of `gamma` tokens, given the probability that each of the m tokens of the output is accepted."""
+
+    accepted: Sequence[float]
+    gamma: int
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        k = min(self.gamma, room)
+        return ReplayedDraft(k, list(accumulate(self.accepted[position : position + k], mul)), k)
+
+
+@dataclass(frozen=True)
+class DraftsByBlock:
+    """Drafts of `gamma` tokens that are tested as a whole (`rejection.BlockRejection`), given pi and q of the m tokens.
+
+    The first i tokens are accepted with probability prod_j min(1, q_j / (p_{j-1} pi_j)), where p_0 = 1 and
+    p_j = min(1, p_{j-1} pi_j / q_j). Sun et al. 2024.
+    """
+
+    pi: Sequence[float]
+    q: Sequence[float]
+    gamma: int
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        k = min(self.gamma, room)
+        survival, alive, weight = list[float](), 1.0, 1.0
+        for pi, q in zip(self.pi[position : position + k], self.q[position : position + k], strict=True):
+            scaled = weight * pi
+            alive *= min(1.0, q / scaled) if scaled > 0.0 else 1.0
+            weight = min(1.0, scaled / q) if q > 0.0 else 1.0
+            survival.append(alive)
+        return ReplayedDraft(k, survival, k)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Drafts that a stop rule without state may end once they have `least` tokens.
+
+    `before` and `after` say whether it ends a draft before each of the m tokens of the output, and after it.
+    """
+
+    drafts: DraftsByToken | DraftsByBlock
+    before: Sequence[bool]
+    after: Sequence[bool]
+    least: int
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        longest, length, ended = min(self.drafts.gamma, room), 0, False
+        for before, after in zip(self.before[position:], self.after[position:], strict=True):
+            if length == longest or (ended := before and length >= self.least):
+                break
+            length += 1
+            if after and length >= self.least:
+                break
+        else:
+            length = longest  # beyond the output, the rule is unknown
+        return self.drafts.at(position, length)._replace(ended=ended)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Drafts that are copied from earlier text, one for every position of an output."""
+
+    tokens: Sequence[int]
+    drafts: Sequence[Sequence[int]]
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        draft = self.drafts[position][:room]
+        equal = [float(copied == token) for copied, token in zip(draft, self.tokens[position:], strict=False)]
+        return ReplayedDraft(len(draft), list(accumulate(equal, mul)), len(draft))
+
+
+@dataclass(frozen=True)
+class ChosenTree:
+    """Static trees whose children are the drafter's most probable tokens, given the rank of each of the m tokens.
+
+    `shape` gives the parent of every token; -1 is the root.
+    """
+
+    rank: Sequence[int]
+    shape: tuple[int, ...]
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        longest = min(max(self._depths), room)
+        size = sum(depth <= longest for depth in self._depths)
+        below, accepted = self._children[0], 0
+        for rank in self.rank[position : position + longest]:
+            if rank >= len(below):
+                break
+            accepted, below = accepted + 1, self._children[below[rank] + 1]
+        is_leaf = not below  # the path is accepted whole, also above the deepest leaf
+        length = accepted if is_leaf else longest
+        return ReplayedDraft(length, [1.0] * accepted, size)
+
+    @cached_property
+    def _children(self) -> list[list[int]]:
+        below: list[list[int]] = [[] for _ in range(len(self.shape) + 1)]
+        for token, parent in enumerate(self.shape):
+            below[parent + 1].append(token)
+        return below
+
+    @cached_property
+    def _depths(self) -> list[int]:
+        depths: list[int] = []
+        for parent in self.shape:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
+
+
+@dataclass(frozen=True)
+class ExpectedRounds:
+    """Expected numbers of rounds of one output.
+
+    `drafted` (2, largest + 1) counts rounds by the number of drafted tokens; in those of the second row the drafter first
+    reads two tokens, since the draft before was accepted whole. `first` (largest + 1,) are the first rounds, whose forwards
+    are prefill. `reached` (largest,) counts rounds that test a token at each position of their draft, and `accepted`
+    (largest,) those that accept it. `without_token` counts the drafter's forwards after which a stop rule drew no token.
+    """
+
+    drafted: np.ndarray
+    first: np.ndarray
+    reached: np.ndarray
+    accepted: np.ndarray
+    without_token: float
+
+    @property
+    def rounds(self) -> float:
+        """The number of rounds."""
+        return float(self.drafted.sum())
+
+    @property
+    def drafted_tokens(self) -> float:
+        """The number of drafted tokens."""
+        return float((self.drafted.sum(axis=0) * np.arange(self.drafted.shape[1])).sum())
+
+    @property
+    def accepted_tokens(self) -> float:
+        """The number of accepted tokens."""
+        return float(self.accepted.sum())
+
+
+def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = True) -> ExpectedRounds:
+    """Return the expected rounds of an output.
+
+    Args:
+        drafts: The drafts of a proposer along the output.
+        limits: Where drafts end.
+        largest: The maximum number of tokens in a draft.
+        bonus: Whether a token follows a draft that is accepted whole.
+    """
+    m, without_token = limits.tokens, 0.0
+    drafted, first = np.zeros((2, largest + 1)), np.zeros(largest + 1)
+    reached, accepted = np.zeros(largest), np.zeros(largest)
+    # The probability that a round begins at each position, after what the drafter has read, and with a token unread
+    arriving = [[0.0] * (m + largest + 2) for _ in range(2)]
+    arriving[0][0] = 1.0
+    for position in range(m):
+        weights = arriving[0][position], arriving[1][position]
+        weight = sum(weights)
+        if weight == 0.0:
+            continue
+        draft = drafts.at(position, limits.most - position - bonus)
+        n, alive = min(draft.length, m - position), 1.0
+        for i in range(n):
+            survives = draft.survival[i] if i < len(draft.survival) else 0.0
+            reached[i] += weight * alive
+            accepted[i] += weight * survives
+            arriving[0][position + i + 1] += weight * (alive - survives)
+            alive = survives
+            if not alive:
+                break
+        unread = bonus and draft.length > 0 and not draft.ended
+        arriving[unread][position + n + (bonus or not n)] += weight * alive
+        without_token += weight * draft.ended
+        to_the_end = n if limits.eos and draft.size == draft.length else draft.size  # an EOS ends a draft
+        for size, share in ((draft.size, 1.0 - alive), (to_the_end, alive)):
+            drafted[0, size] += weights[0] * share
+            drafted[1, size] += weights[1] * share
+            if not position:
+                first[size] += share
+    return ExpectedRounds(drafted, first, reached, accepted, without_token)

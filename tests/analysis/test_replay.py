@@ -1,0 +1,130 @@
+"""Expected rounds on recorded outputs, against the exact distribution of rounds of the methods themselves."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.analysis.replay import DraftsByToken, OutputLimits, RecordedOutput, replay
+from specbench.decoding.rejection import BlockRejection
+from specbench.decoding.sampling import Sampler, exact_distribution
+from specbench.decoding.targets import Last
+from specbench.methods.proposers import DraftModel, PromptLookup
+from specbench.methods.replays import Replay, probabilities, replay_of
+from specbench.methods.speculative import Speculative
+from specbench.methods.stopping import AdaEDL, Confidence, Unsure
+from specbench.methods.trees import ModelTree
+from specbench.verification.enumeration import generate, tables
+
+SCORERS = ("target",)
+SETTINGS = {"sampled": {}, "cool": {"temperature": 0.7}, "filtered": {"top_k": 2}, "greedy": {"temperature": 0.0}}
+
+
+def method(proposer, rejection=None, bonus="exact"):
+    return Speculative(proposer=proposer, scorers=SCORERS, target=Last(), bonus=bonus, rejection=rejection)
+
+
+def drafted(gamma, stop=None):
+    return DraftModel(model="draft", gamma=gamma, stop=stop)
+
+
+METHODS = {
+    "three tokens": method(drafted(3)),
+    "no bonus": method(drafted(2), bonus="none"),
+    "block": method(drafted(3), BlockRejection()),
+    "block, no bonus": method(drafted(3), BlockRejection(), bonus="none"),
+    "stopped before": method(drafted(3, Unsure(threshold=0.6))),
+    "stopped after": method(drafted(3, Confidence(threshold=0.4))),
+    "stopped, block": method(drafted(3, Confidence(threshold=0.4)), BlockRejection()),
+    "lookup": method(PromptLookup(gamma=3, ngram=2)),
+    "chosen tree": method(ModelTree(model="draft", widths=(2, 1), children="chosen")),
+}
+
+
+def recorded(world, tokens, sampling, shift=0) -> RecordedOutput:
+    """Record an output on table models. With `shift`, the drafter's rows are those of other positions."""
+    read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
+    logits = {role: world[role].score(read, start) for role in ("target", "draft")}
+    logits["draft"] = logits["draft"].roll(shift, 0)
+    pi, drafters = probabilities(logits, Sampler(**sampling), SCORERS, Last(), list(tokens))
+    return RecordedOutput(
+        ids=world.ids, tokens=list(tokens), most=len(tokens), eos=frozenset(), vocabulary=world.vocabulary, pi=pi,
+        drafters=drafters,
+    )  # fmt: skip
+
+
+def exact_means(method, world, length, sampling) -> np.ndarray:
+    """Return the expected rounds, drafted, tested and accepted tokens of a method, (4,), over all of its choices."""
+
+    def run(sampler):
+        rounds = generate(method, world, sampler, length)[1]
+        return len(rounds), *(sum(getattr(each, key) for each in rounds) for key in ("drafted", "tested", "accepted"))
+
+    return sum(weight * np.array(counts) for counts, weight in exact_distribution(run, **sampling).items())
+
+
+def replayed_means(method, world, length, sampling, shift=0) -> np.ndarray:
+    """Return the same means over the outputs of plain decoding."""
+    total = np.zeros(4)
+    for tokens in itertools.product(range(world.vocabulary), repeat=length):
+        output = recorded(world, tokens, sampling, shift)
+        found = Replay(method, "draft").rounds(output)
+        counts = [found.rounds, found.drafted_tokens, found.reached.sum(), found.accepted_tokens]
+        total += output.pi.prod() * np.array(counts)
+    return total
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", METHODS)
+def test_expected_rounds_equal_those_of_decoding(name, setting):
+    vocabulary, length = (3, 4) if name == "three tokens" and setting == "filtered" else (2, 5)
+    for seed in range(3):
+        world = tables(("target", "draft"), vocabulary, seed)
+        found = replayed_means(METHODS[name], world, length, SETTINGS[setting])
+        exact = exact_means(METHODS[name], world, length, SETTINGS[setting])
+        # After a rejected token, the rest of a draft may be stopped early: see the module.
+        compared = [0, 2, 3] if "stopped" in name else [0, 1, 2, 3]
+        assert found[compared] == pytest.approx(exact[compared], rel=1e-12, abs=1e-12), seed
+
+
+@pytest.mark.parametrize("name", ["three tokens", "block", "stopped after"])
+def test_rows_of_other_positions_give_other_means(name):
+    world = tables(("target", "draft"), 2)
+    exact = exact_means(METHODS[name], world, 5, {})
+    assert abs(replayed_means(METHODS[name], world, 5, {}, shift=1)[0] - exact[0]) > 1e-3
+
+
+def test_products_of_expected_acceptance_give_other_means():
+    world, length = tables(("target", "draft"), 2), 5
+    exact, wrong = exact_means(METHODS["three tokens"], world, length, {}), 0.0
+    sampler = Sampler()
+    for tokens in itertools.product(range(2), repeat=length):
+        read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
+        pi, q = (sampler.probs(world[role].score(read, start)) for role in ("target", "draft"))
+        rates = torch.minimum(pi, q).sum(-1).numpy()
+        weight = recorded(world, tokens, {}).pi.prod()
+        wrong += weight * replay(DraftsByToken(rates, 3), OutputLimits(tokens=length, most=length), 3).rounds
+    assert abs(wrong - exact[0]) > 1e-3
+
+
+def test_a_draft_of_accepted_tokens_ends_with_the_output():
+    sure = DraftsByToken(np.ones(7), 4)
+    by_length = replay(sure, OutputLimits(tokens=7, most=7), 4)  # 4 and a bonus, 1 and a bonus: room for no more
+    assert (by_length.drafted[0, 4], by_length.drafted[1, 1], by_length.accepted_tokens) == (1.0, 1.0, 5.0)
+    by_eos = replay(sure, OutputLimits(tokens=7, most=64, eos=True), 4)  # the second draft ends with the EOS
+    assert (by_eos.drafted[0, 4], by_eos.drafted[1, 2], by_eos.accepted_tokens) == (1.0, 1.0, 6.0)
+    stopped = replay(sure, OutputLimits(tokens=7, most=64), 4)  # a stop string ends the output, not the draft
+    assert (stopped.drafted[0, 4], stopped.drafted[1, 4], stopped.accepted_tokens) == (1.0, 1.0, 6.0)
+    assert by_length.first[4] == by_eos.first[4] == 1.0
+
+
+def test_what_cannot_be_replayed_says_why():
+    sampled = method(ModelTree(model="draft", widths=(2, 1)))
+    assert replay_of(sampled, SCORERS, 1.0) == "its trees are sampled"
+    assert replay_of(sampled, SCORERS, 0.0) == Replay(sampled, "draft")
+    assert replay_of(method(drafted(3, AdaEDL())), SCORERS, 0.0) == "its stop rule has a state"
+    assert replay_of(replace(METHODS["three tokens"], scorers=("other",)), SCORERS, 0.0) == (
+        "its output follows another distribution"
+    )
