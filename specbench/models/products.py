@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -90,7 +91,7 @@ class Plain:
 
 
 class Packed:
-    """A matrix in oneDNN's layout."""
+    """A matrix in oneDNN's layout. Gradients with respect to its input come from an unpacked copy, made for each call."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Copy weight (out, in) into that layout."""
@@ -101,6 +102,8 @@ class Packed:
         self._padding = weight.new_zeros(rows, weight.shape[1])  # (rows, in)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and x.requires_grad:  # oneDNN's product has no derivative in torch
+            return F.linear(x, self.matrix.to_dense(), self.bias)
         n = len(x)
         if n <= len(self._padding):
             x = torch.cat([x, self._padding[n - 1 :]])

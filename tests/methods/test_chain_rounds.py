@@ -14,7 +14,7 @@ import torch
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
-from specbench.methods.proposers import Chain, DraftModel, PromptLookup, _NGramIndex
+from specbench.methods.proposers import Chain, DraftModel, PromptLookup, NGramIndex
 from specbench.methods.speculative import Speculative
 from specbench.verification.enumeration import TableModels, TableSession, generate, tables
 from tests.fixtures.worlds import open_models, random_model
@@ -220,7 +220,7 @@ def test_prompt_lookup_finds_the_latest_occurrence():
         assert all(row[token] == row.sum() == 1 for row, token in zip(draft.probs, expected, strict=True))
 
 
-class _Forgetful(_NGramIndex):
+class _Forgetful(NGramIndex):
     """A mutant: what a sequence has lost stays in the index."""
 
     def _read(self, ids):
@@ -228,7 +228,7 @@ class _Forgetful(_NGramIndex):
         super()._read(ids)
 
 
-@pytest.mark.parametrize("index", [_NGramIndex, _Forgetful])
+@pytest.mark.parametrize("index", [NGramIndex, _Forgetful])
 def test_an_index_after_any_history_equals_a_new_one(index):
     """Grow, cut and replace at random; against looking everywhere. Control: one that does not cut itself back."""
     rng, places, ids, wrong = random.Random(4), index(3), [0], 0
@@ -242,9 +242,9 @@ def test_an_index_after_any_history_equals_a_new_one(index):
         except (KeyError, IndexError):
             found = -1
         wrong += found != longest_match(ids, 3)
-        if index is _NGramIndex:
-            fresh = _NGramIndex(3)
+        if index is NGramIndex:
+            fresh = NGramIndex(3)
             fresh.continuation(ids)
             assert {gram: ends for gram, ends in places._ends.items() if ends} == fresh._ends
         ids = ids[:60]
-    assert (wrong == 0) == (index is _NGramIndex)
+    assert (wrong == 0) == (index is NGramIndex)

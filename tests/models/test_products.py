@@ -173,3 +173,13 @@ def test_both_layouts_add_to_the_residual(rows, monkeypatch):
     with torch.no_grad():
         expected = residual + layer(x)
         assert torch.allclose(product_of([layer]).added(residual.clone(), x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_gradients_pass_through_every_layout(rows, stored):
+    """A head is trained through its base's LM head."""
+    layer, x = nn.Linear(32, 48).requires_grad_(False), torch.randn(rows, 32, requires_grad=True)
+    weight = torch.randn(rows, 48)
+    (expected,) = torch.autograd.grad((layer(x) * weight).sum(), x)
+    (found,) = torch.autograd.grad((product_of([layer])(x) * weight).sum(), x)
+    assert torch.allclose(found, expected, atol=1e-5)
