@@ -14,7 +14,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths draft-trees intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -58,6 +58,12 @@ draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested 
 
 draft-trees: $(INSTALLED)  ## draft trees against chains, a few minutes: writes results/draft-trees.md
 	$(BIN)/python -m scripts.draft_trees $(ARGS)
+
+advise-trials: $(INSTALLED)  ## advice on eight cases, every candidate measured, on an idle machine: writes results/advise.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.advise_trials $(ARGS)
+
+replay: $(INSTALLED)  ## replayed rounds against those of runs, a few minutes: writes results/replay.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.replay_trials $(ARGS)
 
 intervals: $(INSTALLED)  ## coverage of intervals and error rates of tests in simulations, 20 minutes: writes results/intervals.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.interval_trials $(ARGS)

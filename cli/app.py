@@ -121,6 +121,9 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "plan": CommandEntry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
     "status": CommandEntry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
     "curve": CommandEntry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
+    "advise": CommandEntry(
+        "advise:advise", "Measure", "Advise whether to speculate with a pair, on this machine and task, and how."
+    ),
     "profile": CommandEntry(
         "profile:profile", "Measure", "Measure the forward times and acceptance rates of the models of a chain."
     ),

@@ -39,6 +39,7 @@ class ReportFormat(StrEnum):
     csv = "csv"
     json = "json"
     html = "html"
+    passport = "passport"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def report(
         raise ConfigError(
             "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
         )
+    if suite and form is ReportFormat.passport:
+        raise ConfigError(f"--format {form} applies to run folders; help: specbench report RUN... -f {form}")
     if explain and (suite or keys or form is not ReportFormat.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
 Names = str | Iterable[str]
-Format = Literal["md", "csv", "json", "latex", "html"]
+Format = Literal["md", "csv", "json", "latex", "html", "passport"]
 AnyPath = str | PathLike[str]
 
 
@@ -239,7 +239,7 @@ def load(*folders: str | PathLike[str]) -> RunResult:
 
 
 def report(result: RunResult, format: Format = "md", *, columns: Iterable[str] = (), full: bool = False) -> str:
-    """Return a report of runs as Markdown, CSV, JSON, LaTeX or one HTML page.
+    """Return a report of runs as Markdown, CSV, JSON, LaTeX, one HTML page, or JSON passports of their acceptance.
 
     `columns` are the keys of the columns of one table, for `md` and `latex`. `full` adds the other tables to `md`. Raises
     ConfigError for a result without runs, another format or an unknown column.

@@ -58,16 +58,21 @@ def checked(value: Any, kind: type[T], where: str) -> T:
 
 
 def write(path: Path, text: str) -> None:
+    """Write a file of text as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically; a device or pipe such as /dev/stdout directly. Raises OSError, naming the file."""
     if path.exists() and not path.is_file():
         with named(path):
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # write the file that a link names, and keep the link
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write the same file
     try:
         with named(path):
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(content)
             os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from specbench.analysis.attribution import SpeedupSteps
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
@@ -19,7 +20,7 @@ from specbench.machine.hardware import Environment
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 
-SCHEMA = 6  # of summary.json
+SCHEMA = 7  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
@@ -71,6 +72,7 @@ class MethodSummary:
     predicted_lengths: list[LengthPrediction] = field(default_factory=list)
     break_even: BreakEven | None = None
     best_tree: BestTree | None = None
+    steps: SpeedupSteps | None = None  # from the theoretical speedup to the measured one
     no_answer: float | None = None  # share of generations without an answer
 
     def __repr__(self) -> str:

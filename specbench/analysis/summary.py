@@ -20,6 +20,7 @@ from specbench.analysis.acceptance import (
     survival,
     window_cuts,
 )
+from specbench.analysis.attribution import speedup_steps
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import best_tree, break_even, predictions
@@ -213,6 +214,9 @@ def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidt
         break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
         best_tree=best_tree(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
         if timed
+        else None,
+        steps=speedup_steps(context.baseline_roles, rows, context.baseline)
+        if timed and run_metrics.is_compared(rows, context)
         else None,
         groups=_by_group(rows, context, groups_of(scores)),
     )

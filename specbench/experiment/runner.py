@@ -39,6 +39,7 @@ from specbench.runs.run_folder import (
     GENERATIONS,
     JUDGED,
     MANIFEST,
+    PATHS,
     SAMPLES,
     SCORES,
     SUMMARY,
@@ -69,7 +70,7 @@ def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder
     if access.restart and _other_conditions(folder, environment):
         _set_aside(folder)
     if access.fresh:
-        for name in (SAMPLES, SCORES, JUDGED, SUMMARY):
+        for name in (SAMPLES, SCORES, JUDGED, SUMMARY, BLOCKS, PATHS):
             (folder / name).unlink(missing_ok=True)
     recorder = Recorder(lock, run.expected, GENERATIONS)
     if recorder.done:
@@ -167,7 +168,7 @@ def decode_missing(
     each record before it is written, warm-ups included. Repeat r uses seed + r.
     """
     spec, data = run.spec, run.data
-    conversations = Conversations(data, recorder)
+    conversations = Conversations(data, recorder.folder)
     todo = [
         (trial.repeat, trial.sample, trial.method)
         for trial in schedule(run)
@@ -252,12 +253,12 @@ def _longest(setting: Setting, data: Data) -> int:
 class Conversations:
     """The answers of each method to samples that a later sample continues."""
 
-    def __init__(self, data: Data, recorder: RecordSink) -> None:
+    def __init__(self, data: Data, folder: Path) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
         self._needed = {sample.after for sample in data.samples if sample.after}
         self._texts: dict[tuple[str, str, int], str | None] = {}
         if self._needed:
-            for record in read(recorder.folder):
+            for record in read(folder):
                 self.add(record)
 
     def add(self, record: Record) -> None:

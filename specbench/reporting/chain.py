@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
@@ -19,12 +18,11 @@ from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.files import read_with_checksum
 from specbench.reporting.column import HUNDREDTHS, NONE, TIMES, Format
 from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
-from specbench.runs.run_folder import BLOCKS, read
+from specbench.runs.run_folder import read, timed_forwards
 
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
 REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
@@ -104,11 +102,8 @@ class Profile:
         """Read a run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
         records = [_by_level(record, kinds) for record in read(folder)]
         names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
-        path = folder / BLOCKS
-        stored = read_with_checksum(path, Blocks)["models"] if path.exists() else {}
-        blocks = {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}
         rows = {name: method_rows for name in names if (method_rows := complete(records, name))}
-        return cls(rows, levels, blocks, bounds)
+        return cls(rows, levels, timed_forwards(folder), bounds)
 
     def left_out(self) -> "Iterator[Profile]":
         """Yield the profile without each prompt in turn."""
@@ -176,12 +171,6 @@ class Profile:
             DRAFTED[: max(self.longest - 1, 1)],
             THRESHOLDS[: max(self.longest - 1, 1)],
         )
-
-
-class Blocks(TypedDict):
-    """A run folder's blocks.json: forwards and their seconds, by model and tokens read."""
-
-    models: dict[str, dict[str, tuple[float, float]]]
 
 
 def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:

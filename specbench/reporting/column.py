@@ -10,10 +10,10 @@ from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 
 RUN_TABLES = (
-    "speed", "theory", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality", "score groups",
-    "speed groups",
+    "speed", "theory", "steps", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality",
+    "score groups", "speed groups",
 )  # fmt: skip
-SPEED, THEORY, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
+SPEED, THEORY, STEPS, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
     RUN_TABLES
 )
 MERGED, SUITES = "merged", "suites"
@@ -218,3 +218,8 @@ def speed_groups(run: RunSummary, table: str) -> list[Column]:
         return lambda run, row: row.groups.get(group, {}).get("speedup")
 
     return [Column(key="speed_groups", heading=group, format=TIMES, value=value(group)) for group in run.speed_groups]
+
+
+def step(name: str) -> ValueOf:
+    """Return the values of a column: one of `SpeedupSteps`."""
+    return lambda run, row: getattr(row.steps, name) if row.steps else None

@@ -28,6 +28,7 @@ from specbench.reporting.column import (
     SPEED,
     SPEED_GROUPS,
     SPRINTER,
+    STEPS,
     SUITES,
     TENTHS,
     TENTHS_OF_PERCENT,
@@ -48,6 +49,7 @@ from specbench.reporting.column import (
     score,
     score_groups,
     speed_groups,
+    step,
 )
 
 RANKED = {  # the best value is bold in LaTeX
@@ -94,7 +96,7 @@ COLUMNS = (
         " long run.",
     ),
     Column(
-        key="predicted", heading="theory", format=TIMES, tables=(THEORY, MERGED), priority=Priority.low,
+        key="predicted", heading="theory", format=TIMES, tables=(THEORY, STEPS, MERGED), priority=Priority.low,
         definition="The long-run speedup at the measured acceptance rate (of a tree, by rank) and cost ratio c, if a block"
         " costs as much as one token, as the papers assume.",
     ),
@@ -107,6 +109,21 @@ COLUMNS = (
         key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(THEORY,),
         definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
         " model (see outside forwards).",
+    ),
+    *(
+        Column(
+            key=f"step_{name}", heading=heading, format=TIMES, tables=(STEPS,),
+            value=step(name),
+            definition=definition,
+        )
+        for name, heading, definition in (
+            ("rounds", "rounds", "The speedup with the measured numbers of forwards, each at the cost of one token. Below the"
+             " theory if drafts end early or tokens are not accepted independently."),
+            ("drafting", "+ drafting", "The same with the measured seconds of the drafting models."),
+            ("blocks", "+ blocks", "The same with the measured seconds of the verifying models: the price of blocks."),
+            ("host", "+ host", "The same with the time outside forwards, of both sides: the measured decoding speedup."),
+            ("prefill", "+ prefill", "The same with prefill, of both sides: the measured end-to-end speedup."),
+        )
     ),
     Column(
         key="acceptance_rate", heading="acceptance", format=THOUSANDTHS, tables=(SPEED, ACCEPTANCE, MERGED),

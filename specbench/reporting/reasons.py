@@ -15,6 +15,12 @@ OTHER_LOAD = 0.05  # share of the machine's processors from which on other progr
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
 REPEAT_SPREAD = 0.1  # of the baseline's time for the same tokens
+LARGE_LOSS = 0.85  # factor between two steps from theory to the measured speedup, below which it is named
+UNRELATED = 0.1  # acceptance of first draft tokens below which the drafter may not belong to the target
+STEPS = {  # from one step to the next -> what it adds
+    "rounds": "drafts that end early or are accepted unevenly", "drafting": "the time of drafting",
+    "blocks": "the price of verifying several tokens at once", "host": "time outside forwards", "prefill": "prefill",
+}  # fmt: skip
 
 
 def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = True) -> Iterator[str]:
@@ -23,6 +29,8 @@ def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = Tru
     With advice, also yield the break-even points and the best draft length.
     """
     yield from _reason(summary, leading)
+    yield from _largest_loss(leading)
+    yield from _unrelated(leading)
     if with_advice:
         yield from _break_even(summary, leading)
         yield from _draft_length(summary, leading)
@@ -48,6 +56,31 @@ def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         yield (
             f"The {'decoding ' if summary.end_to_end else ''}speedup is {100 * share:.0f} % of the theoretical one at the"
             " measured acceptance and costs."
+        )
+
+
+def _largest_loss(leading: MethodSummary) -> Iterator[str]:
+    """Yield which part of a round costs the most of the theoretical speedup, if it costs much."""
+    theory = leading.number("predicted")
+    if leading.steps is None or theory is None:
+        return
+    speedups = [theory, *vars(leading.steps).values()]
+    factors = {name: after / before for name, before, after in zip(STEPS, speedups, speedups[1:], strict=False)}
+    name = min(factors, key=lambda each: factors[each])
+    if factors[name] < LARGE_LOSS:
+        yield (
+            f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} costs the most:"
+            f" a factor of {HUNDREDTHS.number(factors[name])}."
+        )
+
+
+def _unrelated(leading: MethodSummary) -> Iterator[str]:
+    """Yield a warning about drafts that are accepted nearly as rarely as random ones."""
+    rates = leading.acceptance_by_position
+    if rates and rates[0] < UNRELATED:
+        yield (
+            f"Only {PERCENT.number(rates[0])} of the first draft tokens of {leading.label} are accepted: check that the"
+            " drafter or head was trained for this target, with its chat template"
         )
 
 

@@ -28,6 +28,7 @@ JUDGED = "judged.json"
 SUMMARY = "summary.json"
 IMPORTED = "imported.json"
 BLOCKS = "blocks.json"
+PATHS = "paths.parquet"
 ATTEMPTS = "attempts"  # folder of interrupted attempts on other machines
 MOST_SHOWN = 3  # problems in an error message
 
@@ -361,3 +362,16 @@ class Recorder(Generic[R]):
             file.write(line)
         self.done.add(record.key)
         return record
+
+
+class Blocks(TypedDict):
+    """A run folder's blocks.json: forwards and their seconds, by model and tokens read."""
+
+    models: dict[str, dict[str, tuple[float, float]]]
+
+
+def timed_forwards(folder: Path) -> dict[str, dict[int, tuple[float, float]]]:
+    """Return the forwards that were timed next to a run, with their seconds, by model and tokens read; empty if none were."""
+    path = folder / BLOCKS
+    stored = read_with_checksum(path, Blocks)["models"] if path.exists() else {}
+    return {role: {int(fed): sums for fed, sums in sizes.items()} for role, sizes in stored.items()}

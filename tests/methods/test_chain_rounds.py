@@ -14,7 +14,7 @@ import torch
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
-from specbench.methods.proposers import Chain, DraftModel, PromptLookup, NGramIndex
+from specbench.methods.proposers import Chain, DraftModel, NGramIndex, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.verification.enumeration import TableModels, TableSession, generate, tables
 from tests.fixtures.worlds import open_models, random_model

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,46 @@ def test_the_winner_of_each_kind_is_named_over_each_baseline(tmp_path):
     assert temperatures[:2] == ("0", "1")
     assert methods[0] in ("sd", "pld", "adaedl") and methods[1] in ("lossy", "cascade-opt")
     assert methods[2] in ("we-se", "we-sd")
+
+
+def unrelated_drafts(record) -> None:
+    if record.rounds:
+        round_ = {"tokens": 1, "drafted": 4, "tested": 1, "accepted": 0, "proposers": ["draft"]}
+        record.rounds = [dict(round_) for _ in record.tokens]
+
+
+def slow_blocks(record) -> None:
+    usage = record.models["target"]
+    for fed, sums in usage["by_fed"].items():
+        if record.rounds and int(fed) > 1:
+            more, sums[1] = 9.0 * sums[1], 10.0 * sums[1]
+            usage["seconds"] += more
+            record.decode_seconds += more
+
+
+def slow_host(record) -> None:
+    if record.rounds:
+        record.decode_seconds *= 10.0
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (unrelated_drafts, "of the first draft tokens of sd are accepted: check that the drafter or head was trained"),
+        (slow_blocks, "the price of verifying several tokens at once costs the most: a factor of 0."),
+        (slow_host, "time outside forwards costs the most: a factor of 0."),
+    ],
+)
+def test_a_run_that_was_broken_is_explained_by_its_cause(measured, tmp_path, change, cause):
+    broken = tmp_path / measured.name
+    shutil.copytree(measured, broken)
+    rewrite(broken, change)
+    assert cause in conclusion_of(broken)
+
+
+def test_the_steps_to_the_measured_speedup_end_with_the_measured_ones(measured):
+    (run,) = json.loads(specbench("report", measured, "-f", "json", cwd=measured.parent).stdout)
+    (row,) = (row for row in run["methods"] if row["method"] == "sd")
+    assert row["steps"]["host"] == pytest.approx(row["speedup"]["value"])
+    assert row["steps"]["prefill"] == pytest.approx(row["end_to_end_speedup"]["value"])
+    assert "From theory to the measured speedup" in conclusion_of(measured, "--full")

@@ -1,11 +1,11 @@
-"""Reports of runs and suites as text, by the name of the format: Markdown, LaTeX, CSV, JSON or HTML."""
+"""Reports of runs and suites as text, by the name of the format: Markdown, LaTeX, CSV, JSON, HTML, passports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
-from specbench.reporting.formats import export, html, latex, markdown
+from specbench.reporting.formats import export, html, latex, markdown, passport
 from specbench.reporting.suites import Collected
 from specbench.reporting.tables import chosen_table
 
@@ -16,6 +16,7 @@ RUN_WRITERS: Mapping[str, Callable[[Sequence[RunSummary]], str]] = {
     "json": export.runs_json,
     "latex": latex.of_runs,
     "html": html.of_runs,
+    "passport": passport.of_runs,
 }
 SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
     "csv": lambda collected: export.as_csv(collected.points),
@@ -34,6 +35,10 @@ def suite_text(collected: Collected, form: str, drawn: Sequence[Path], page_fold
         return markdown.of_suite(collected, shown, page_folder)
     if form == "latex":
         return latex.of_suite(collected, full)
+    if form not in SUITE_WRITERS:
+        raise ConfigError(
+            f"format = {form!r} applies to run folders; a suite has {', '.join(SUITE_WRITERS)}, md and latex"
+        )
     return SUITE_WRITERS[form](collected)
 
 

@@ -1,0 +1,207 @@
+"""Test advice on eight cases: `make advise-trials`, which writes results/advise.md.
+
+For each case, `advise` is run, and then every candidate is measured once on other prompts. The advised candidate should be
+within TOLERANCE of the fastest, and the predicted intervals should contain the measured speedups.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specbench.analysis.intervals import Estimate
+from specbench.cli.advise import answer
+from specbench.cli.progress import TerminalObserver
+from specbench.config.options import Access, Options, Request
+from specbench.experiment.advice import Advice, AdviceRequest, advise
+from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.files import write
+from specbench.reporting.column import TIMES
+from specbench.resolution.resolve import resolve
+
+OUT, RUNS = Path("results/advise.md"), Path("build/advise")
+PARTS = ("1/8", "5/16", "13/16", "3/4")  # of the prompts, for the advice
+OTHERS = "2/2"  # the rest, on which every candidate is measured
+TOLERANCE = 0.05
+LOSING = """[models.draft]
+path = "specbench:tiny/models/code"
+
+[models.target]
+path = "specbench:tiny/models/target"
+
+[defaults]
+data = "synthetic"
+tasks = ["gsm8k"]
+"""
+RANDOM = """description = "Random weights of 25M and 3M, synthetic logits"
+weights = "dummy"
+logits = "synthetic"
+acceptance = 0.8
+
+[models.draft]
+path = "specbench:tiny/models/target"
+config = { num_hidden_layers = 2, hidden_size = 192, intermediate_size = 512 }
+
+[models.target]
+path = "specbench:tiny/models/target"
+[models.target.config]
+num_hidden_layers = 8
+hidden_size = 448
+intermediate_size = 1216
+num_attention_heads = 7
+num_key_value_heads = 7
+
+[defaults]
+data = "synthetic"
+tasks = ["gsm8k"]
+
+[defaults.task.gsm8k]
+shots = 0
+max_new_tokens = 48
+"""
+PAGE = """# Advice against measurements of every candidate
+
+Each case is advised by `specbench advise` with {repeats} repeats of 48 prompts (30 for random weights, 24 for the last case).
+Every candidate is then measured once, on as many other prompts.
+
+*advised* and *fastest* are decoding speedups over the target alone, as measured there. *within 5 %* compares the two; where
+the advice is not to speculate, the target alone is compared. *in interval* counts candidates whose predicted 95 % interval
+contains the measured speedup. Made by `make advise-trials`.
+
+| case | seconds | advised | measured | fastest | measured | within 5 % | in interval |
+| :-- | --: | :-- | --: | :-- | --: | :-- | --: |
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair and a task, and the words that the page has for them."""
+
+    words: str
+    pair: str
+    task: str
+    prompts: int = 48  # for the advice, and as many others
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The advice on a case, and the speedups that every candidate reaches on other prompts."""
+
+    case: Case
+    advice: Advice
+    seconds: float
+    measured: dict[str, Estimate]
+
+    @property
+    def fastest(self) -> str:
+        """The candidate that is the fastest on other prompts; empty if the target alone is faster."""
+        best = max(self.measured, key=lambda name: self.measured[name].value)
+        return best if self.measured[best].value > 1.0 else ""
+
+    @property
+    def advised(self) -> str:
+        """The advised candidate; empty if the advice is not to speculate."""
+        return self.advice.best.candidate.name if self.advice.pays else ""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the advised candidate is nearly as fast as the fastest."""
+        return self._speed(self.advised) >= (1.0 - TOLERANCE) * self._speed(self.fastest)
+
+    @property
+    def contained(self) -> tuple[int, int]:
+        """How many predicted intervals contain the measured speedup, and how many there are."""
+        predicted = {each.candidate.name: each.predicted for each in self.advice.results if each.predicted}
+        inside = [
+            estimate.low <= self.measured[name].value <= estimate.high
+            for name, estimate in predicted.items()
+            if estimate.low is not None and estimate.high is not None
+        ]
+        return sum(inside), len(inside)
+
+    @property
+    def row(self) -> str:
+        """The trial as a row of the page."""
+        inside, count = self.contained
+        near = "yes" if self.is_near else "no"
+        return (
+            f"| {self.case.words} | {self.seconds:.0f} | {self.advised or 'ar'} | {self._text(self.advised)} |"
+            f" {self.fastest or 'ar'} | {self._text(self.fastest)} | {near} | {inside} of {count} |"
+        )
+
+    @property
+    def details(self) -> str:
+        """The candidates of the case, and the advice in words."""
+        lines = [f"## {self.case.words}", "", *answer(self.advice, self.case.pair, self.case.task)][:3]
+        lines += ["", "| candidate | predicted | measured on other prompts |", "| :-- | --: | --: |"]
+        lines += [
+            f"| {each.candidate.name} | {TIMES.text(each.predicted)} | {TIMES.text(self.measured[each.candidate.name])} |"
+            for each in self.advice.results
+        ]
+        return "\n".join(lines)
+
+    def _speed(self, name: str) -> float:
+        return self.measured[name].value if name else 1.0
+
+    def _text(self, name: str) -> str:
+        return TIMES.text(self.measured[name]) if name else "1.00x"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare advice with measurements of every candidate.")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--cases", type=int, nargs="+", help="numbers of the cases, from 1; all by default")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    trials = []
+    for number, case in enumerate(cases(), 1):
+        if args.cases and number not in args.cases:
+            continue
+        trials.append(trial(case, args.repeats))
+        print(trials[-1].row, flush=True)
+    page = PAGE.format(repeats=args.repeats) + "\n".join(each.row for each in trials)
+    inside, count = (sum(counts) for counts in zip(*(each.contained for each in trials), strict=True))
+    page += f"\n\nTogether, {sum(each.is_near for each in trials)} of {len(trials)} advised candidates are within"
+    page += f" {TOLERANCE:.0%} of the fastest, and {inside} of {count} intervals contain the measured speedup.\n\n"
+    page += "\n\n".join(each.details for each in trials) + "\n"
+    write(args.out, page)
+    print(page)
+
+
+def cases() -> Sequence[Case]:
+    """Return the cases: three bundled pairs on two tasks, random weights, and a draft as large as its target."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for name, text in (("losing", LOSING), ("random", RANDOM)):
+        (RUNS / f"{name}.toml").write_text(text, encoding="utf-8")
+    bundled = {"tiny": ("gsm8k", "wmt"), "tiny-polybasic": ("gsm8k", "wmt"), "tiny-t5": ("cnndm", "wmt")}
+    return [
+        *(Case(f"{pair}, {task}", pair, task) for pair, tasks in bundled.items() for task in tasks),
+        Case("random weights, synthetic acceptance 0.8, gsm8k", str(RUNS / "random.toml"), "gsm8k", 30),
+        Case("a draft as large as the target, gsm8k", str(RUNS / "losing.toml"), "gsm8k", 24),
+    ]
+
+
+def trial(case: Case, repeats: int) -> Trial:
+    """Advise on a case, then measure every candidate on other prompts."""
+    options = Options(data=(("", "synthetic"),), limit=2 * case.prompts, repeats=repeats, device="cpu", dtype="float32")
+    begin = time.monotonic()
+    request = AdviceRequest(
+        pair=case.pair, task=case.task, options=options, out=RUNS / "runs", access=Access(fresh=True), parts=PARTS
+    )
+    advice = advise(request, TerminalObserver())
+    seconds = time.monotonic() - begin
+    names = tuple(each.candidate.name for each in advice.results)
+    resolved = resolve(
+        Request(
+            methods=names, pair=case.pair, tasks=(case.task,), options=replace(options, shard=OTHERS),
+            out=RUNS / "runs",
+        )
+    )  # fmt: skip
+    (plan,) = resolved.plans
+    (summary,) = measure(plan, plan.runs, MeasureOptions(access=Access(fresh=True)), TerminalObserver()).summaries
+    return Trial(case, advice, seconds, {row.method: row.speedup for row in summary.methods if row.speedup})
+
+
+if __name__ == "__main__":
+    main()

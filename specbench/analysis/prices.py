@@ -1,0 +1,173 @@
+"""Predicted speed of replayed rounds, at the prices of one measured run.
+
+A run of the baseline and of some speculative methods gives the seconds of the forwards that it made, and the seconds of a
+round outside forwards. Forwards of other sizes were timed next to the run, in a loop; they are scaled to the run's own, which
+other models interrupt.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from specbench.analysis.draft_lengths import RoundCosts, costs_of
+from specbench.analysis.forwards import Sizes, fitted, measured_sizes, sizes_of, sums_of
+from specbench.analysis.intervals import Estimate, jackknifed_ratio
+from specbench.analysis.replay import ExpectedRounds
+from specbench.analysis.run_metrics import Records, seconds
+from specbench.analysis.trees import drafting_sizes
+from specbench.decoding.traits import Theory
+
+# Relative error of a predicted speed, which widens its interval: that of forwards of sizes that the run made, and of others.
+# Fitted on the bundled models.
+PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
+Drafter = Literal["model", "stopped", "tree", "lookup"]
+OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """The seconds of the parts of a round.
+
+    `round` has the costs of a round of the method that was run. `verifier` and `drafter` are the seconds of their forwards by
+    tokens read; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in the run. `host` is the time
+    outside forwards per forward of the models, in rounds of other kinds of drafts.
+    """
+
+    round: RoundCosts
+    verifier: np.ndarray
+    drafter: np.ndarray
+    measured: frozenset[int]
+    host: Mapping[Drafter, float]
+
+    @property
+    def largest(self) -> int:
+        """The largest block that has a price."""
+        return len(self.verifier) - 1
+
+    def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = ()) -> float:
+        """Return the decoding seconds of replayed rounds: all but the first forward of each model.
+
+        `shape` gives the parents of the tokens of a tree.
+        """
+        of_first, of_later = self._drafting(drafter, shape), self._drafting(drafter, shape, follows_whole=True)
+        spent = rounds.without_token * float(self.round.later)
+        for k in range(rounds.drafted.shape[1]):
+            block = float(self.verifier[k + 1])
+            spent += rounds.drafted[0, k] * (of_first(k) + block) + rounds.drafted[1, k] * (of_later(k) + block)
+            reads = float(self.round.first) if k and drafter != "lookup" else 0.0
+            spent -= rounds.first[k] * (block + reads)
+        return float(spent)
+
+    def _drafting(self, drafter: Drafter, shape: Sequence[int], follows_whole: bool = False) -> Callable[[int], float]:
+        """Return the function from the number of drafted tokens to the seconds of a round without its verifying block."""
+        host, begin = float(self.round.host), float(self.round.doubled if follows_whole else self.round.first)
+        if drafter == "lookup":
+            return lambda k: self.host.get("lookup", host)
+        per_token, later = float(self.round.host_per_token), float(self.round.later)
+        if drafter == "model":
+            return lambda k: host + (begin + later * (k - 1) + per_token * k if k else 0.0)
+        per_forward = self.host.get(drafter, host)
+        if drafter == "stopped":
+            return lambda k: per_forward * (k + 1) + (begin + later * (k - 1) if k else 0.0)
+        levels = drafting_sizes(shape)[1:]
+        grown = begin + sum(float(self.drafter[n]) for n in levels) + per_forward * (len(levels) + 2)
+        return lambda k: grown if k else host
+
+
+def prices_of(
+    method: Theory,
+    rows: Records,
+    base: Records,
+    timed: Mapping[str, Sizes],
+    more: Records = (),
+    others: Mapping[Drafter, Records] | None = None,
+) -> Prices:
+    """Return the prices of a run.
+
+    Args:
+        method: The traits of the speculative method that was run, a draft model and one target.
+        rows: Its records.
+        base: Those of the baseline.
+        timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read.
+        more: Records of the same drafter at other lengths, whose blocks have prices too.
+        others: Records of methods with other kinds of drafts.
+    """
+    drafter, verifier = method.models[0], method.models[-1]
+    one = {size: sums for size, sums in _pooled(verifier, base).items() if size == 1}
+    blocks = {size: sums for size, sums in _pooled(verifier, rows, more).items() if size > 1}
+    of_verifier, measured = _scaled(blocks, timed[verifier])
+    of_verifier[1] = one[1][1] / one[1][0] if 1 in one else of_verifier[1]
+    costs = costs_of(method, rows, base)
+    of_drafter, _ = _scaled(_pooled(drafter, rows), timed[drafter])
+    return Prices(
+        round=replace(costs, blocks=[of_verifier]),
+        verifier=of_verifier,
+        drafter=of_drafter,
+        measured=measured,
+        host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},
+    )
+
+
+def _host_per_forward(rows: Records) -> float:
+    """Return the seconds outside forwards / forwards of all models, the first of each included."""
+    usages = [usage for row in rows for usage in row.models.values()]
+    host = sum(map(seconds, rows)) - sum(usage["seconds"] - usage["beside"] for usage in usages)
+    return host / sum(usage["forwards"] + 1 for usage in usages)
+
+
+def predicted_speedup(
+    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], measured: frozenset[int]
+) -> Estimate:
+    """Return the speedup over the baseline, with an interval over prompts that contains the error of the prices.
+
+    Args:
+        base: Decoding seconds of the baseline, by prompt.
+        predicted: Predicted seconds, by prompt.
+        sizes: The share of the seconds in blocks of each size.
+        measured: The sizes of blocks that the run made.
+    """
+    ours, theirs = np.array(predicted), np.array(base)
+    value = float(theirs.sum() / ours.sum())
+    left_out = (theirs.sum() - theirs) / (ours.sum() - ours) if len(ours) > 1 else np.empty(0)
+    interval = jackknifed_ratio(value, left_out, ours)
+    known = sum(share for size, share in sizes.items() if size in measured) / (sum(sizes.values()) or 1.0)
+    error = known * PRICE_ERROR + (1.0 - known) * SCALED_PRICE_ERROR
+    if interval.low is None or interval.high is None:
+        return interval
+    below, above = (abs(np.log(bound / value)) for bound in (interval.low, interval.high))
+    return Estimate(
+        value, value * float(np.exp(-np.hypot(below, error))), value * float(np.exp(np.hypot(above, error)))
+    )
+
+
+def _pooled(role: str, *groups: Records) -> dict[int, tuple[float, float]]:
+    """Return the decoding forwards of a model in several groups of records, by tokens read."""
+    out: dict[int, tuple[float, float]] = {}
+    for rows in groups:
+        for size, (count, spent) in sizes_of(rows, role).items():
+            had = out.get(size, (0.0, 0.0))
+            out[size] = had[0] + count, had[1] + spent
+    return out
+
+
+def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
+    """Return the seconds of forwards by tokens read, and the sizes that the run made often.
+
+    Those are the run's own. The others are the timed ones, times the ratio of the two at the sizes nearest to them.
+    """
+    largest = max(timed)
+    alone = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
+    at = sorted(size for size, (count, _) in run.items() if count >= OFTEN and size <= largest)
+    if not at:
+        return alone, frozenset()
+    own = np.array([run[size][1] / run[size][0] for size in at])
+    sizes = np.arange(largest + 1)
+    scaled = alone * np.interp(sizes, at, own / alone[at])
+    left = np.searchsorted(at, sizes, side="right") - 1  # the nearest size of the run that is not larger
+    least = np.where(left >= 0, own[np.maximum(left, 0)], 0.0)
+    most = np.where(left + 1 < len(at), own[np.minimum(left + 1, len(at) - 1)], np.inf)
+    scaled = np.clip(scaled, np.minimum(least, most), most)
+    scaled[at] = own
+    return scaled, frozenset(at)

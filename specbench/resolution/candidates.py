@@ -1,0 +1,110 @@
+"""The methods that `advise` compares on a pair: drafters, draft lengths, rejection rules, stop rules and static trees."""
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.analysis.prices import Drafter
+from specbench.config.construct import Table
+from specbench.config.pair import HeadKind, Pair
+from specbench.config.presets import Preset, add, preset
+from specbench.errors import ConfigError
+
+BASELINE, TARGET, DRAFT = "ar", "target", "draft"
+LENGTHS = (1, 2, 3, 4, 5, 7)
+LENGTHS_OF_OTHERS = (2, 4)  # of drafters besides the first
+PILOT_LENGTH = 4
+BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
+TREES = ((2, 1, 1), (3, 2, 1, 1))  # widths by depth, of chosen children
+STOPPED = 8  # longest draft of a stop rule
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that may be advised: the name that it is registered with, its TOML, and its drafting model, if it has one."""
+
+    name: str
+    table: Table
+    drafter: str
+
+    @property
+    def proposer(self) -> dict[str, Any]:
+        """The table of its proposer."""
+        table: Any = self.table["proposer"]
+        return dict(table)
+
+    @property
+    def kind(self) -> Drafter | None:
+        """How it drafts, for prices; None for an EAGLE head."""
+        if "stop" in self.proposer:
+            return "stopped"
+        kinds: dict[str, Drafter] = {"model": "model", "model-tree": "tree", "pld": "lookup"}
+        return kinds.get(self.proposer["name"])
+
+    @property
+    def gamma(self) -> int:
+        """The longest draft, in tokens; 0 for a tree."""
+        return int(self.proposer.get("gamma", 0))
+
+
+def drafters_of(pair: Pair) -> list[str]:
+    """Return the models that may draft for the target, `draft` first; experts of an ensemble do not."""
+    others = [role for role in pair.models if role != TARGET and (role == DRAFT or role not in pair.ensemble)]
+    return sorted(others, key=lambda role: role != DRAFT)
+
+
+def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
+    """Register the candidates of a pair as methods, and return them. Raises ConfigError for a pair without a target."""
+    if TARGET not in pair.models:
+        raise ConfigError("advise needs a pair with a model 'target'; help: specbench run")
+    candidates = list(_candidates(pair, temperature))
+    register(candidates)
+    return candidates
+
+
+def register(candidates: Iterable[Candidate]) -> None:
+    """Register candidates as methods under their names."""
+    for candidate in candidates:
+        table = {"description": candidate.name, "baseline": BASELINE, **candidate.table}
+        add("method", Preset(candidate.name, Path("advise"), table), listed=False)
+
+
+def candidate_of(name: str, proposer: dict[str, Any], **more: Any) -> Candidate:
+    """Return speculative decoding for the target with a proposer. `more` are other keys of the method."""
+    table = {"name": "speculative", "proposer": proposer, "scorers": TARGET, "target": {"name": "last"}, **more}
+    return Candidate(name, table, proposer.get("model", ""))
+
+
+def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
+    """Return the candidates whose runs give the prices.
+
+    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind.
+    """
+    models = [each for each in candidates if each.kind == "model" and "rejection" not in each.table]
+    usual = [each for each in models if each.gamma == PILOT_LENGTH]
+    short = [min((each for each in models if each.drafter == pilot.drafter), key=lambda c: c.gamma) for pilot in usual]
+    others = {each.kind: each for each in reversed(candidates) if each.kind not in (None, "model")}
+    return [*usual, *short, *others.values()]
+
+
+def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
+    for i, drafter in enumerate(drafters_of(pair)):
+        prefix = "sd" if not i else f"sd-{drafter}"
+        for gamma in LENGTHS_OF_OTHERS if i else LENGTHS:
+            yield candidate_of(f"{prefix}-{gamma}", {"name": "model", "model": drafter, "gamma": gamma})
+    first = next(iter(drafters_of(pair)), "")
+    if first:
+        stop = preset("method", "confidence").table["proposer"]["stop"]
+        proposer = {"name": "model", "model": first, "gamma": STOPPED, "stop": deepcopy(stop)}
+        yield candidate_of(f"confidence-{STOPPED}", proposer)
+    for gamma in BLOCKS if first and temperature > 0.0 else ():
+        proposer = {"name": "model", "model": first, "gamma": gamma}
+        yield candidate_of(f"sd-block-{gamma}", proposer, rejection={"name": "block"})
+    for widths in TREES if first else ():
+        name = "tree-" + "-".join(map(str, widths))
+        yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
+    if any((head.kind, head.base) == (HeadKind.eagle, TARGET) for head in pair.heads.values()):
+        yield candidate_of("eagle", deepcopy(preset("method", "eagle").table["proposer"]))
+    yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))

@@ -1,0 +1,125 @@
+"""Advice on the tiny pair: what is measured and on which prompts, and the recording that predictions rest on."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from specbench.config.options import Options
+from specbench.errors import ConfigError
+from specbench.experiment.advice import PARTS, AdviceRequest, advise
+from specbench.experiment.recording import count_missing, record_outputs
+from specbench.methods.replays import Replay, replay_of
+from specbench.observer import Observer
+from specbench.resolution.candidates import candidate_of, register
+from specbench.resolution.resolve import Request, resolve
+from specbench.runs.run_folder import PATHS, read, runs_in, spec_of
+
+OPTIONS = Options(
+    data=(("", "synthetic"),), limit=16, max_new_tokens=24, ignore_eos=True, repeats=1, device="cpu", dtype="float32"
+)
+
+
+def request_in(folder, **more) -> AdviceRequest:
+    return AdviceRequest(pair="tiny", task="gsm8k", options=OPTIONS, out=folder, seconds=1e9, **more)
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("advice")
+    return folder, advise(request_in(folder))
+
+
+def test_every_candidate_has_a_prediction_or_a_reason(advised):
+    _, advice = advised
+    assert {each.candidate.name for each in advice.results} >= {"sd-1", "sd-7", "sd-middle-4", "confidence-8", "pld"}
+    for each in advice.results:
+        assert (each.predicted is None) == bool(each.why), each.candidate.name
+    assert {each.why for each in advice.results if each.candidate.name == "eagle"} == {
+        "drafts of 'eagle' depend on earlier drafts"
+    }
+
+
+def test_the_better_half_is_measured_on_other_prompts(advised):
+    folder, advice = advised
+    parts = sorted((each.parts for each in advice.results if each.parts), reverse=True)
+    assert parts in ([3, 2, 1, 1], [1, 1, 1, 1])  # the latter if none of the four is faster than the target alone
+    used = {}
+    for run in runs_in(folder):
+        spec = spec_of(run)
+        used.setdefault(spec.task.data.shard, set()).update(record.sample for record in read(run))
+    assert set(used) <= set(PARTS)
+    assert sum(map(len, used.values())) == len(set.union(*used.values()))
+
+
+def test_the_same_command_decodes_nothing_again(advised):
+    folder, advice = advised
+    before = {run.name: (run / "samples.jsonl").stat().st_mtime_ns for run in runs_in(folder)}
+    again = advise(request_in(folder))
+    assert {run.name: (run / "samples.jsonl").stat().st_mtime_ns for run in runs_in(folder)} == before
+    assert [each.candidate.name for each in again.results] == [each.candidate.name for each in advice.results]
+    assert again.gain == advice.gain
+
+
+def test_no_candidate_is_measured_after_the_time(tmp_path):
+    advice = advise(replace(request_in(tmp_path), seconds=0.0))
+    assert advice.is_out_of_time and advice.gain is None and not advice.pays
+    assert all(each.measured is None for each in advice.results)
+    assert advice.best.predicted is not None
+
+
+def test_a_pair_without_a_target_is_rejected(tmp_path):
+    pair = tmp_path / "pair.toml"
+    pair.write_text('[models.draft]\npath = "specbench:tiny/models/draft"\n')
+    with pytest.raises(ConfigError, match="needs a pair with a model 'target'"):
+        advise(replace(request_in(tmp_path), pair=str(pair)))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A greedy run of two methods whose outputs are recorded, its plan, and the recordings."""
+    folder = tmp_path_factory.mktemp("recorded")
+    model = {"name": "model", "model": "draft"}
+    methods = [
+        candidate_of("tested-5", {**model, "gamma": 5}),
+        candidate_of("tested-tree", {"name": "model-tree", "model": "draft", "widths": [2, 1], "children": "chosen"}),
+        candidate_of("tested-pld", {"name": "pld"}),
+    ]
+    register(methods)
+    names = tuple(method.name for method in methods)
+    (plan,) = resolve(Request(methods=names, pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=folder)).plans
+    from specbench.config.options import Access
+    from specbench.experiment.pipeline import MeasureOptions, measure
+
+    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
+    return plan, plan.runs[0], record_outputs(plan, plan.runs[0], ["draft"])
+
+
+@pytest.mark.parametrize("name", ["tested-5", "tested-tree", "tested-pld"])
+def test_greedy_rounds_equal_those_of_the_run(recorded, name):
+    _, run, recordings = recorded
+    replayed = replay_of(run.methods[name], ("target",), 0.0)
+    assert isinstance(replayed, Replay)
+    by_sample = {each.record.sample: each for each in recordings}
+    compared = 0
+    for record in read(run.folder):
+        if record.method != name or record.tokens != by_sample[record.sample].record.tokens:
+            continue
+        found = replayed.rounds(by_sample[record.sample].output)
+        drafted, accepted = (sum(entry[key] for entry in record.rounds) for key in ("drafted", "accepted"))
+        assert (found.rounds, found.drafted_tokens, found.accepted_tokens) == (len(record.rounds), drafted, accepted)
+        compared += 1
+    assert compared >= 10
+
+
+def test_recordings_are_read_again_and_damaged_ones_made_again(recorded):
+    plan, run, recordings = recorded
+    path = run.folder / PATHS
+    assert count_missing(run, ["draft"]) == 0
+    again = record_outputs(plan, run, ["draft"])
+    assert [each.output.tokens for each in again] == [each.output.tokens for each in recordings]
+    assert all(math.isclose(a.output.pi.sum(), b.output.pi.sum()) for a, b in zip(again, recordings, strict=True))
+    path.write_bytes(path.read_bytes()[:-10])
+    assert count_missing(run, ["draft"]) == len(recordings)
+    record_outputs(plan, run, ["draft"])
+    assert count_missing(run, ["draft"]) == 0 and count_missing(run, ["draft", "middle"]) == len(recordings)
