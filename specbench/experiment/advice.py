@@ -17,7 +17,7 @@ import numpy as np
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven, break_even
 from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices_of
-from specbench.analysis.run_metrics import Records, complete, seconds
+from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.method import Method
@@ -41,6 +41,7 @@ from specbench.runs.run_folder import read, timed_forwards
 
 # Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
 PARTS = ("1/4", "3/8", "7/8", "2/2")
+FEWEST_PROMPTS = 8  # for which no part is empty
 FINALISTS = 4
 PROMPTS = 48
 
@@ -113,15 +114,19 @@ class Advice:
 
 
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
-    """Return advice on a pair and a task. Raises what `resolve` does, and ConfigError if there are too few prompts."""
+    """Return advice on a pair and a task.
+
+    Raises what `resolve` does, and ConfigError for fewer than FEWEST_PROMPTS prompts.
+    """
     observer, begin = observer or Observer(), time.monotonic()
     options = replace(request.options, limit=request.options.limit or PROMPTS)
     _, pair = read_pair(request.pair, options)
     candidates = register_candidates(pair, options.temperature or 0.0)
     parts = _Parts(replace(request, options=options), observer)
+    methods = _built(parts.request, candidates)
     pilots = pilots_of(candidates)
     pilot = parts.measure(1, [each.name for each in pilots], profile=True)
-    results = {each.candidate.name: each for each in _predictions(parts, candidates, pilots, drafters_of(pair))}
+    results = {each.candidate.name: each for each in _predictions(parts, methods, pilots, drafters_of(pair))}
     names = _best(results, candidates, FINALISTS)
     final, gain, is_out_of_time = pilot, None, False
     for part in range(2, len(PARTS) + 1):
@@ -165,10 +170,9 @@ class _Parts:
             )
         )  # fmt: skip
         (plan,) = resolved.plans
-        if len(plan.runs) != 1:
-            raise ConfigError("advise compares methods with one baseline")
         if self.plan is not None:
             plan.borrow(self.plan)
+            self.plan.release()  # one plan's models at a time
         self.plan, (self.run,) = plan, plan.runs
         (summary,) = measure(
             plan, plan.runs, MeasureOptions(access=request.access, profile=profile), self.observer
@@ -188,7 +192,7 @@ def _best(results: Mapping[str, CandidateResult], candidates: Sequence[Candidate
 
 
 def _predictions(
-    parts: _Parts, candidates: Sequence[Candidate], pilots: Sequence[Candidate], drafters: Sequence[str]
+    parts: _Parts, methods: Mapping[Candidate, Method], pilots: Sequence[Candidate], drafters: Sequence[str]
 ) -> list[CandidateResult]:
     """Return all candidates with their predicted speedups, from the pilot's run."""
     plan, run = parts.plan, parts.run
@@ -212,12 +216,11 @@ def _predictions(
             load(plan, plan.runs, replace(parts.request.access, fresh=True), parts.observer)
         with parts.observer.progress("recording outputs", count_missing(run, drafters)) as advance:
             recordings = record_outputs(plan, run, drafters, advance)
-    methods = _built(parts, candidates)
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
-    for candidate in sorted(candidates, key=lambda each: each not in pilots):  # pilots first: they correct the others
-        replayed = replay_of(methods[candidate.name], (TARGET,), run.spec.decoding.temperature)
+    for candidate in sorted(methods, key=lambda each: each not in pilots):  # pilots first: they correct the others
+        replayed = replay_of(methods[candidate], (TARGET,), run.spec.decoding.temperature)
         priced = prices.get(candidate.drafter) or next(iter(prices.values()), None)
         if isinstance(replayed, str) or priced is None or candidate.kind is None:
             out.append(CandidateResult(candidate=candidate, why=replayed if isinstance(replayed, str) else "no prices"))
@@ -227,8 +230,9 @@ def _predictions(
             found = _replayed(replayed, candidate.kind, priced, recordings)
             known = corrections[candidate.kind, candidate.drafter]
             if candidate in pilots:
-                ours = _seconds_by_output(complete(records, candidate.name), recordings)
-                known[candidate.gamma] = sum(ours.values()) / sum(found.seconds[key] for key in ours)
+                outputs = [each.record for each in recordings]
+                predicted = sum(found.seconds.values()) / token_count(outputs)
+                known[candidate.gamma] = _per_token(complete(records, candidate.name)) / predicted
             if known:
                 lengths = sorted(known)
                 factor = np.interp(candidate.gamma, lengths, [known[length] for length in lengths])
@@ -237,16 +241,17 @@ def _predictions(
     return out
 
 
-def _built(parts: _Parts, candidates: Sequence[Candidate]) -> Mapping[str, Method]:
-    """Return the methods of all candidates."""
-    request = parts.request
+def _built(request: AdviceRequest, candidates: Sequence[Candidate]) -> Mapping[Candidate, Method]:
+    """Return the methods of all candidates. Raises ConfigError for fewer than FEWEST_PROMPTS prompts."""
+    names = tuple(each.name for each in candidates)
     resolved = resolve(
-        Request(
-            methods=tuple(each.name for each in candidates), pair=request.pair, tasks=(request.task,),
-            options=replace(request.options, shard=request.parts[0]), out=request.out,
-        )
-    )  # fmt: skip
-    return {label: method for run in resolved.runs for label, method in run.methods.items()}
+        Request(methods=names, pair=request.pair, tasks=(request.task,), options=request.options, out=request.out)
+    )
+    (run,) = resolved.runs
+    prompts = len(run.data.samples)
+    if prompts < FEWEST_PROMPTS:
+        raise ConfigError(f"advise needs at least {FEWEST_PROMPTS} prompts, and there are {prompts}; help: -n, --data")
+    return {candidate: run.methods[candidate.name] for candidate in candidates}
 
 
 @dataclass(frozen=True)
@@ -285,6 +290,11 @@ def _replayed(replayed: Replay, kind: Drafter, prices: Prices, recordings: Seque
         for k, count in enumerate(rounds.drafted.sum(axis=0)):
             blocks[k + 1] += float(count) * float(prices.verifier[k + 1])
     return _Replayed(spent, blocks)
+
+
+def _per_token(rows: Records) -> float:
+    """Return decoding seconds / tokens."""
+    return sum(map(seconds, rows)) / token_count(rows)
 
 
 def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[tuple[str, int], float]:

@@ -21,7 +21,7 @@ TREES = ((2, 1, 1), (3, 2, 1, 1))  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A method that may be advised: the name that it is registered with, its TOML, and its drafting model, if it has one."""
 
