@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specbench.analysis.intervals import Estimate
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import pair_of_models
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from specbench.experiment.advice import Advice, CandidateResult
 
 MINUTE = 60.0
+CANNOT_TELL = "It cannot be decided: the selected candidate,"
+DIFFER = "Prediction and measurement differ by more than their intervals: a busy machine, or too few prompts."
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma")
@@ -43,12 +46,18 @@ def advise(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", "-n", min=8, help="Number of prompts: a quarter for prices, half for the final measurement."
+            "--limit",
+            "-n",
+            min=10,
+            help="Number of prompts: a quarter to measure costs, half for the final measurement.",
         ),
     ] = 48,
     repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 2,
     minutes: Annotated[
-        float, typer.Option(min=0.0, help="Time after which no other part of the measurement is begun.")
+        float,
+        typer.Option(
+            min=0.0, help="Do not start another part if it may end after this many minutes. The first part always runs."
+        ),
     ] = 10.0,
     out: params.Out = Path("results"),
     fresh: params.Fresh = False,
@@ -98,7 +107,7 @@ def candidates_table(advice: "Advice") -> Table:
         for each in advice.results
     ]  # fmt: skip
     title = f"{advice.pilot.pair}, {advice.pilot.task}: decoding speedup over the target alone"
-    return Table(title, ["method", "predicted", "measured", "parts", "no prediction, because"], rows)
+    return Table(title, ["method", "predicted", "measured", "parts", "note"], rows)
 
 
 def deciding_numbers(advice: "Advice") -> Iterator[str]:
@@ -118,34 +127,38 @@ def deciding_numbers(advice: "Advice") -> Iterator[str]:
     if even.acceptance is None:
         yield f"At these costs, no acceptance makes drafts of {even.gamma} tokens faster than the target alone."
     else:
-        yield f"At these costs, drafts of {even.gamma} tokens pay from an acceptance of {even.acceptance:.2f} on."
+        yield f"At these costs, drafts of {even.gamma} tokens break even at an acceptance rate of {even.acceptance:.2f}."
     if even.cost_ratio is not None:
-        yield f"At this acceptance, they pay if a draft token costs at most {even.cost_ratio:.2f} of a token of the target."
+        yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
 
 
 def answer(advice: "Advice", pair: str, task: str) -> Iterator[str]:
     """Yield the advice: what to use and its TOML, the gain, and how other engines name it."""
     best, gain = advice.best, advice.gain or advice.best.measured
-    if advice.is_out_of_time and gain is None:
+    name = best.candidate.name
+    if gain is None:
         yield (
-            f"The time was up before a candidate was measured. {best.candidate.name} has the highest prediction,"
+            f"The time limit was reached before any candidate was measured. {name} has the highest prediction,"
             f" {TIMES.text(best.predicted)}. Help: --minutes."
         )
         return
-    assert gain is not None
-    if not advice.pays:
-        reached = f"the best candidate, {best.candidate.name}, reaches {TIMES.text(gain)}."
-        if gain.value > 1.0:
-            yield f"No gain is shown: {reached} Help: -n for more prompts."
-        else:
-            yield f"Do not speculate here: {reached}"
-        return
-    where = (
-        "on prompts that did not choose it" if advice.gain else "on the prompts that chose it, since the time was up"
-    )
-    yield f"Use {best.candidate.name}: {TIMES.text(gain)}, measured {where}."
-    yield toml_of(best, pair, task)
-    yield from flags(best)
+    where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
+    if advice.pays is None:
+        yield f"{CANNOT_TELL} {name}, reaches {TIMES.text(gain)} {where}. Help: -n for more prompts."
+    elif not advice.pays:
+        yield f"Do not speculate here: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
+    else:
+        yield f"Use {name}: {TIMES.text(gain)}, measured {where}."
+    if differs(best.predicted, gain):
+        yield DIFFER
+    if advice.pays:
+        yield toml_of(best, pair, task)
+        yield from flags(best)
+
+
+def differs(predicted: Estimate | None, measured: Estimate) -> bool:
+    """Return whether two estimates exclude each other."""
+    return predicted is not None and not predicted.overlaps(measured)
 
 
 def toml_of(result: "CandidateResult", pair: str, task: str) -> str:
@@ -165,16 +178,23 @@ def flags(result: "CandidateResult") -> Iterator[str]:
     """Yield the options of other engines for a method that they have; speeds there are not measured here."""
     proposer = result.candidate.proposer
     if proposer["name"] == "model" and "stop" not in proposer:
-        gamma = proposer["gamma"]
-        config = {"model": "DRAFT", "num_speculative_tokens": gamma}
-        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
-        yield (
-            "SGLang, not measured there: --speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT"
-            f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
+        gamma, rule = proposer["gamma"], result.candidate.table.get("rejection")
+        config = {"model": "DRAFT", "num_speculative_tokens": gamma} | (
+            {"rejection_sample_method": "block"} if rule else {}
         )
-        yield f"llama.cpp, not measured there: --model-draft DRAFT.gguf --draft-max {gamma} --draft-min {gamma}"
+        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+        if not rule:
+            yield (
+                "SGLang, not measured there: --speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT"
+                f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
+            )
+            yield f"llama.cpp, not measured there: --spec-draft-model DRAFT.gguf --spec-draft-n-max {gamma}"
     if proposer["name"] == "pld":
-        config = {"method": "ngram", "num_speculative_tokens": proposer["gamma"], "prompt_lookup_max": 3}
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": proposer["gamma"],
+            "prompt_lookup_max": proposer.get("ngram", 3),
+        }
         yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
 
 

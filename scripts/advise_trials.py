@@ -76,7 +76,7 @@ contains the measured speedup. Made by `make advise-trials`.
 
 @dataclass(frozen=True)
 class Case:
-    """A pair and a task, and the words that the page has for them."""
+    """A pair and a task, and its label on the page."""
 
     words: str
     pair: str

@@ -31,15 +31,15 @@ class SpeedupSteps:
 def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> SpeedupSteps | None:
     """Return the steps of a method whose models besides `verifiers`, those of the baseline, draft.
 
-    None without rounds, without forwards of single tokens, and for models that run at the same time, whose seconds do not add
-    up.
+    None without rounds, without forwards of single tokens, for a method that does not run these models, and for models that
+    run at the same time, whose seconds do not add up.
     """
     ours, theirs = paired(rows, base)
     if not ours or not any(row.rounds for row in ours) or any(u["beside"] for row in ours for u in row.models.values()):
         return None
     single = {role: sizes[1] for role, sizes in (forward_seconds(ours) | forward_seconds(theirs)).items() if 1 in sizes}
     roles = dict.fromkeys(role for row in ours for role in row.models)
-    if not all(role in single for role in verifiers):
+    if not all(role in single and role in roles for role in verifiers):
         return None
     of_model = {role: sizes_of(ours, role).values() for role in roles}
     spent = {role: sum(seconds_ for _, seconds_ in sizes) for role, sizes in of_model.items()}
@@ -48,7 +48,8 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
     if any(role not in single and spent[role] for role in drafters):
         return None
     tokens, of_base = token_count(ours), token_count(theirs)
-    forward = sum(single[role] for role in verifiers)
+    of_forwards = sum(row.models[role]["seconds"] for row in theirs for role in verifiers if role in row.models)
+    forward = of_forwards / of_base  # the first forward of an output is prefill on both sides
 
     def over(time: float) -> float:
         return tokens * forward / time

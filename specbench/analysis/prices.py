@@ -1,8 +1,8 @@
 """Predicted speed of replayed rounds, at the prices of one measured run.
 
 A run of the baseline and of some speculative methods gives the seconds of the forwards that it made, and the seconds of a
-round outside forwards. Forwards of other sizes were timed next to the run, in a loop; they are scaled to the run's own, which
-other models interrupt.
+round outside forwards. Forwards of other sizes were timed next to the run, in a loop; they are scaled to the run's own, where
+forwards of other models come in between.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +155,8 @@ def _pooled(role: str, *groups: Records) -> dict[int, tuple[float, float]]:
 def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
     """Return the seconds of forwards by tokens read, and the sizes that the run made often.
 
-    Those are the run's own. The others are the timed ones, times the ratio of the two at the sizes nearest to them.
+    Sizes with at least OFTEN forwards use the run's mean. Other sizes use the timed seconds, scaled by the ratio of the run's
+    to the timed ones, interpolated between neighboring sizes.
     """
     largest = max(timed)
     alone = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds

@@ -27,12 +27,14 @@ class DrafterProbabilities:
 
     `q` is the probability with which it is drafted. `rank` is the number of tokens that the logits place before it.
     `confidence` is its probability at T = 1 without filters, and `largest` the largest one there, which stop rules read.
+    `room` is the number of tokens that the drafter can draft before its context window ends.
     """
 
     q: np.ndarray
     rank: np.ndarray
     confidence: np.ndarray
     largest: np.ndarray
+    room: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,8 @@ class RecordedOutput:
     """An output of m tokens, and the probabilities of its tokens.
 
     `ids` are the token ids that it continues, `pi` (m,) the probabilities of its tokens in the distribution that it follows,
-    and `drafters` those of each drafter by role. It may have had `most` tokens of the first `vocabulary`, up to one of `eos`.
+    and `drafters` those of each drafter by role. Generation stops at `most` tokens or at an id in `eos`; ids are below
+    `vocabulary`.
     """
 
     ids: list[int]
@@ -59,7 +62,7 @@ class RecordedOutput:
     def accepted(self, role: str) -> list[float]:
         """Return the probability that each token is accepted by the token rule if it is in a draft of this role."""
         pairs = zip(self.pi.tolist(), self.drafters[role].q.tolist(), strict=True)
-        return [min(q / pi, 1.0) if pi > 0.0 else 1.0 for pi, q in pairs]  # pi = 0 is rounding: the token was drawn
+        return [min(q / pi, 1.0) if pi > 0.0 else 1.0 for pi, q in pairs]  # pi rounds to 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class ReplayedDraft(NamedTuple):
     """A draft at one position of an output.
 
     `length` is the number of tokens on its path, and `survival` (at most length,) the probability that the first, the first
-    two, ... are accepted, as far as the output reaches. `size` is the number of its tokens: more than `length` in a tree.
+    two, ... are accepted, up to the end of the output. `size` is the number of its tokens: more than `length` in a tree.
     `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token.
     """
 
@@ -150,6 +153,17 @@ class Stopped:
         else:
             length = longest  # beyond the output, the rule is unknown
         return self.drafts.at(position, length)._replace(ended=ended)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """Drafts of a model with a context window, given the number of tokens that it can draft at each of the m positions."""
+
+    drafts: Drafts
+    room: Sequence[int]
+
+    def at(self, position: int, room: int) -> ReplayedDraft:
+        return self.drafts.at(position, min(room, self.room[position]))
 
 
 @dataclass(frozen=True)

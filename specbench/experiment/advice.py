@@ -1,9 +1,9 @@
 """Advice for a pair, a task and a machine: which method to speculate with, found by replay and few measurements.
 
-The prompts are divided into parts. On the first, the baseline and a method per drafter are run, which gives prices; the
-baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed are
-run on the second part, the better half of them on the third, and the winner on the last one: prompts that chose a method
-overstate its gain. Every part is an ordinary run in the output folder, so that the command resumes.
+The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices. The
+baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed are run
+on the second part, and the better half of them on the third. The winner is run on the last part, which is held out. Every part is
+an ordinary run in the output folder, so that the command resumes.
 """
 
 import time
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven, break_even
 from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices_of
@@ -22,9 +23,10 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.experiment.pipeline import MeasureOptions, load, measure
+from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.recording import Recording, count_missing, record_outputs
 from specbench.methods.replays import Replay, replay_of
+from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.candidates import (
     BASELINE,
@@ -41,7 +43,7 @@ from specbench.runs.run_folder import read, timed_forwards
 
 # Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
 PARTS = ("1/4", "3/8", "7/8", "2/2")
-FEWEST_PROMPTS = 8  # for which no part is empty
+FEWEST_PROMPTS = 10  # for which the last part has an interval
 FINALISTS = 4
 PROMPTS = 48
 
@@ -66,7 +68,7 @@ class AdviceRequest:
 class CandidateResult:
     """A candidate, its predicted and its measured decoding speedup. `why` says why there is no prediction.
 
-    `parts` are the parts of the prompts that it was measured on; `measured` is that of the last one.
+    `parts` is the number of parts after the first that it was measured on; `measured` is that of the last one.
     """
 
     candidate: Candidate
@@ -86,9 +88,8 @@ class CandidateResult:
 class Advice:
     """The advised candidate and what the advice rests on.
 
-    `results` are all candidates, the best first. `gain` is the measured decoding speedup of the best one on prompts that did
-    not choose it; None if the time was up before. `pilot` is the run that gave the prices, `pilot_row` its first method, and
-    `final` the last run.
+    `results` are all candidates, the selected one first. `gain` is its measured decoding speedup on held-out prompts; None if
+    it was not measured there. `pilot` is the run that gave the prices, `pilot_row` its first method, `final` the last run.
     """
 
     results: list[CandidateResult]
@@ -107,10 +108,12 @@ class Advice:
         return self.results[0]
 
     @property
-    def pays(self) -> bool:
-        """Whether the best candidate is faster than the baseline."""
+    def pays(self) -> bool | None:
+        """Whether the selected candidate is faster than the baseline; None if its interval does not tell."""
         gain = self.gain or self.best.measured
-        return gain is not None and gain.value > 1.0 and (gain.low is None or gain.low > 1.0)
+        if gain is None or gain.low is None or gain.high is None:
+            return None
+        return True if gain.low > 1.0 else False if gain.high < 1.0 else None
 
 
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
@@ -123,11 +126,13 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     _, pair = read_pair(request.pair, options)
     candidates = register_candidates(pair, options.temperature or 0.0)
     parts = _Parts(replace(request, options=options), observer)
-    methods = _built(parts.request, candidates)
+    methods, unsupported = parts.open(candidates)
+    candidates = [each for each in candidates if each in methods]
     pilots = pilots_of(candidates)
     pilot = parts.measure(1, [each.name for each in pilots], profile=True)
     results = {each.candidate.name: each for each in _predictions(parts, methods, pilots, drafters_of(pair))}
     names = _best(results, candidates, FINALISTS)
+    results |= {each.candidate.name: each for each in unsupported}
     final, gain, is_out_of_time = pilot, None, False
     for part in range(2, len(PARTS) + 1):
         spent = time.monotonic() - begin
@@ -140,14 +145,17 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
             results[name] = replace(results[name], measured=row.speedup, parts=results[name].parts + 1)
         if part == len(PARTS):
             gain = results[names[0]].measured
-        elif all(results[name].speedup <= 1.0 for name in names):
+        elif all(_is_slower(results[name].measured) for name in names):
             names = sorted(names, key=lambda name: -results[name].speedup)[:1]
-            gain = results[names[0]].measured
             break
         else:
             keep = max(len(names) // 2, 1) if part < len(PARTS) - 1 else 1
             names = sorted(names, key=lambda name: -results[name].speedup)[:keep]
     return _advice(parts, results, names[0], gain, is_out_of_time, time.monotonic() - begin, pilot, pilots[0], final)
+
+
+def _is_slower(speedup: Estimate | None) -> bool:
+    return speedup is not None and speedup.high is not None and speedup.high < 1.0
 
 
 class _Parts:
@@ -158,6 +166,37 @@ class _Parts:
         self.slowest = 0.0  # seconds of the slowest part so far
         self.plan: PairPlan | None = None
         self.run: PlannedRun | None = None
+
+    def open(self, candidates: Sequence[Candidate]) -> tuple[dict[Candidate, Method], list[CandidateResult]]:
+        """Load the models, and return the methods of the candidates and those that an engine does not support.
+
+        Raises ConfigError for fewer than FEWEST_PROMPTS prompts, and for models whose tensors are split.
+        """
+        request, names = self.request, tuple(each.name for each in candidates)
+        resolved = resolve(
+            Request(methods=names, pair=request.pair, tasks=(request.task,), options=request.options, out=request.out)
+        )
+        (plan,) = resolved.plans
+        (run,) = plan.runs
+        prompts = sum(not sample.after for sample in run.data.samples)
+        if prompts < FEWEST_PROMPTS:
+            raise ConfigError(
+                f"advise needs at least {FEWEST_PROMPTS} prompts, and there are {prompts}; help: -n, --data"
+            )
+        if tensor_placement(plan.models):
+            raise ConfigError("advise does not run models whose tensors are split; help: specbench run")
+        with self.observer.status(f"loading {', '.join(plan.roles)}"):
+            loaded = plan.load()
+        methods, unsupported = dict[Candidate, Method](), list[CandidateResult]()
+        for candidate in candidates:
+            method = run.methods[candidate.name]
+            try:
+                loaded.require_defined(candidate.name, method)
+                methods[candidate] = method
+            except ConfigError as error:
+                unsupported.append(CandidateResult(candidate=candidate, why=str(error).partition("; help")[0]))
+        self.plan = plan
+        return methods, unsupported
 
     def measure(self, part: int, methods: Sequence[str], profile: bool = False) -> RunSummary:
         """Measure methods on a part of the prompts, and summarize them."""
@@ -206,14 +245,12 @@ def _predictions(
     prices = dict[str, Prices]()
     for pilot in pilots:
         theory, rows = run.spec.methods[pilot.name].traits.theory, complete(records, pilot.name)
-        if pilot.kind == "model" and theory and rows and pilot.drafter not in prices:
+        if pilot.kind == "model" and is_covered(theory, rows, base) and theory and pilot.drafter not in prices:
             shorter = [each.name for each in pilots if each.drafter == pilot.drafter and each.kind == "model"]
             more = [row for name in shorter if name != pilot.name for row in complete(records, name)]
             prices[pilot.drafter] = prices_of(theory, rows, base, timed, more, others)
     recordings = list[Recording]()
     if prices:
-        if count_missing(run, drafters):
-            load(plan, plan.runs, replace(parts.request.access, fresh=True), parts.observer)
         with parts.observer.progress("recording outputs", count_missing(run, drafters)) as advance:
             recordings = record_outputs(plan, run, drafters, advance)
     of_base = _seconds_by_output(base, recordings)
@@ -223,9 +260,13 @@ def _predictions(
         replayed = replay_of(methods[candidate], (TARGET,), run.spec.decoding.temperature)
         priced = prices.get(candidate.drafter) or next(iter(prices.values()), None)
         if isinstance(replayed, str) or priced is None or candidate.kind is None:
-            out.append(CandidateResult(candidate=candidate, why=replayed if isinstance(replayed, str) else "no prices"))
+            out.append(
+                CandidateResult(
+                    candidate=candidate, why=replayed if isinstance(replayed, str) else "no draft model was run"
+                )
+            )
         elif replayed.method.proposer.nodes + 1 > priced.largest:
-            out.append(CandidateResult(candidate=candidate, why="its blocks are larger than those that were timed"))
+            out.append(CandidateResult(candidate=candidate, why="its blocks are larger than the timed ones"))
         else:
             found = _replayed(replayed, candidate.kind, priced, recordings)
             known = corrections[candidate.kind, candidate.drafter]
@@ -239,19 +280,6 @@ def _predictions(
                 found = replace(found, factor=float(factor))
             out.append(CandidateResult(candidate=candidate, predicted=found.speedup(of_base, priced, recordings)))
     return out
-
-
-def _built(request: AdviceRequest, candidates: Sequence[Candidate]) -> Mapping[Candidate, Method]:
-    """Return the methods of all candidates. Raises ConfigError for fewer than FEWEST_PROMPTS prompts."""
-    names = tuple(each.name for each in candidates)
-    resolved = resolve(
-        Request(methods=names, pair=request.pair, tasks=(request.task,), options=request.options, out=request.out)
-    )
-    (run,) = resolved.runs
-    prompts = len(run.data.samples)
-    if prompts < FEWEST_PROMPTS:
-        raise ConfigError(f"advise needs at least {FEWEST_PROMPTS} prompts, and there are {prompts}; help: -n, --data")
-    return {candidate: run.methods[candidate.name] for candidate in candidates}
 
 
 @dataclass(frozen=True)
@@ -320,7 +348,7 @@ def _advice(
         (each for name, each in results.items() if name != best), key=lambda each: (-each.parts, -each.speedup)
     )
     block_price = None
-    if theory:
+    if theory and is_covered(theory, rows, base):
         verifier = prices_of(theory, rows, base, timed_forwards(folder)).verifier
         block_price = float(verifier[theory.gamma[0] + 1] / verifier[1])
     return Advice(

@@ -52,8 +52,8 @@ def record_outputs(
         raise ConfigError(f"{run.spec.baseline} declares no distribution that its output follows")
     path = run.folder / PATHS
     rows = _stored(path, run.spec.key, drafters)
-    records = [record for record in _outputs(run) if record.error is None]
-    missing = [record for record in records if (record.sample, record.repeat) not in rows]
+    records = list(_outputs(run))
+    missing = [record for record in records if not _is_recorded(record, rows)]
     if missing:
         scored = _scored(plan, run, drafters, missing)
         for count, (record, row) in enumerate(scored, 1):
@@ -67,13 +67,18 @@ def record_outputs(
 def count_missing(run: PlannedRun, drafters: Sequence[str]) -> int:
     """Return how many outputs `record_outputs` would record."""
     rows = _stored(run.folder / PATHS, run.spec.key, drafters)
-    return sum((record.sample, record.repeat) not in rows for record in _outputs(run))
+    return sum(not _is_recorded(record, rows) for record in _outputs(run))
+
+
+def _is_recorded(record: Record, rows: Rows) -> bool:
+    row = rows.get((record.sample, record.repeat))
+    return row is not None and list(row["tokens"]) == record.tokens
 
 
 def _outputs(run: PlannedRun) -> Iterator[Record]:
     greedy = run.spec.decoding.temperature == 0.0
     for record in read(run.folder):
-        if record.method == run.spec.baseline and (not greedy or record.repeat == 0):
+        if record.method == run.spec.baseline and record.error is None and (not greedy or record.repeat == 0):
             yield record
 
 
@@ -97,7 +102,9 @@ def _scored(
         models = pair.open(prompt)
         with torch.inference_mode():
             logits = output_logits(models, (*scorers, *drafters), record.tokens)
-            pi, given = probabilities(logits, setting.sampler(record.seed, sample), scorers, target, record.tokens)
+        ids, tokens, sampler = models.ids, record.tokens, setting.sampler(record.seed, sample)
+        rooms = {role: [models[role].room(ids + tokens[:i]) for i in range(len(tokens))] for role in drafters}
+        pi, given = probabilities(logits, sampler, scorers, target, tokens, rooms)
         row: dict[str, Any] = {
             "run": run.spec.key, "sample": record.sample, "repeat": record.repeat, "ids": models.ids,
             "tokens": record.tokens, "most": limits.criteria(len(models.ids)).length - len(models.ids),

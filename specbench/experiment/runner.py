@@ -121,6 +121,8 @@ def _set_aside(folder: Path) -> None:
         SCORES,
         JUDGED,
         SUMMARY,
+        BLOCKS,
+        PATHS,
     ):  # records without the rest are unusable
         with suppress(FileNotFoundError):
             (folder / name).rename(aside / name)

@@ -1,5 +1,6 @@
 """Drafts of methods along a recorded output: which methods can be replayed, and with what."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from specbench.analysis.replay import (
     DraftsByBlock,
     DraftsByToken,
     ExpectedRounds,
+    Limited,
     RecordedOutput,
     Stopped,
     replay,
@@ -39,7 +41,10 @@ class Replay:
     def rounds(self, output: RecordedOutput) -> ExpectedRounds:
         """Return the expected rounds on an output that follows the method's distribution."""
         proposer = self.method.proposer
-        return replay(self._drafts(output), output.limits, proposer.nodes, self.method.bonus != "none")
+        drafts = self._drafts(output)
+        if self.drafter:
+            drafts = Limited(drafts, output.drafters[self.drafter].room.tolist())
+        return replay(drafts, output.limits, proposer.nodes, self.method.bonus != "none")
 
     def _drafts(self, output: RecordedOutput) -> Drafts:
         proposer = self.method.proposer
@@ -77,6 +82,8 @@ def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> R
     if method.scorers != scorers or len(scorers) > 1:
         return "its output follows another distribution"
     proposer = method.proposer
+    if method.rejection is not None and not isinstance(method.rejection, BlockRejection):
+        return f"the rejection rule '{method.rejection.name}' is not replayed"
     if isinstance(proposer, PromptLookup):
         return Replay(method, "")
     if proposer.role in method.scorers:
@@ -85,7 +92,7 @@ def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> R
         sampled = proposer.children == "sampled" or (proposer.children == "auto" and temperature > 0.0)
         return "its trees are sampled" if sampled else Replay(method, proposer.model)
     if isinstance(proposer, DraftModel):
-        return Replay(method, proposer.model) if _is_recorded(proposer.stop) else "its stop rule has a state"
+        return Replay(method, proposer.model) if _is_recorded(proposer.stop) else "its stop rule is not replayed"
     return _why_not(proposer)
 
 
@@ -100,7 +107,12 @@ def _why_not(proposer: Proposer) -> str:
 
 
 def probabilities(
-    logits: dict[str, Tensor], sampler: Sampler, scorers: tuple[str, ...], target: Target, tokens: list[int]
+    logits: dict[str, Tensor],
+    sampler: Sampler,
+    scorers: tuple[str, ...],
+    target: Target,
+    tokens: list[int],
+    rooms: Mapping[str, Sequence[int]],
 ) -> tuple[np.ndarray, dict[str, DrafterProbabilities]]:
     """Return pi (m,) of the m tokens of an output, and what each drafter gives them.
 
@@ -110,14 +122,17 @@ def probabilities(
         scorers: The roles that define the output's distribution; all others are drafters.
         target: The distribution of the output.
         tokens: The output.
+        rooms: The number of tokens that each drafter can draft at each token (m,).
     """
     x = torch.tensor(tokens, device=next(iter(logits.values())).device).unsqueeze(-1)  # (m, 1)
     pi, _ = target.distributions([logits[role] for role in scorers], sampler)  # (m, V)
-    drafters = {role: _of_drafter(rows, sampler, x) for role, rows in logits.items() if role not in scorers}
+    drafters = {
+        role: _of_drafter(rows, sampler, x, rooms[role]) for role, rows in logits.items() if role not in scorers
+    }
     return _numbers(pi.gather(-1, x).squeeze(-1)), drafters
 
 
-def _of_drafter(logits: Tensor, sampler: Sampler, x: Tensor) -> DrafterProbabilities:
+def _of_drafter(logits: Tensor, sampler: Sampler, x: Tensor, room: Sequence[int]) -> DrafterProbabilities:
     own, unscaled = logits.gather(-1, x), confidence(logits)  # (m, 1), (m, V)
     index = torch.arange(logits.shape[-1], device=logits.device)
     before = (logits > own) | ((logits == own) & (index < x))  # (m, V); ties go to the lowest token
@@ -126,6 +141,7 @@ def _of_drafter(logits: Tensor, sampler: Sampler, x: Tensor) -> DrafterProbabili
         rank=before.sum(-1).cpu().numpy(),
         confidence=_numbers(unscaled.gather(-1, x).squeeze(-1)),
         largest=_numbers(unscaled.max(-1).values),
+        room=np.asarray(room),
     )
 
 

@@ -18,7 +18,7 @@ REPEAT_SPREAD = 0.1  # of the baseline's time for the same tokens
 LARGE_LOSS = 0.85  # factor between two steps from theory to the measured speedup, below which it is named
 UNRELATED = 0.1  # acceptance of first draft tokens below which the drafter may not belong to the target
 STEPS = {  # from one step to the next -> what it adds
-    "rounds": "drafts that end early or are accepted unevenly", "drafting": "the time of drafting",
+    "rounds": "drafts that end early or are accepted at varying rates", "drafting": "the time of drafting",
     "blocks": "the price of verifying several tokens at once", "host": "time outside forwards", "prefill": "prefill",
 }  # fmt: skip
 
@@ -30,7 +30,7 @@ def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = Tru
     """
     yield from _reason(summary, leading)
     yield from _largest_loss(leading)
-    yield from _unrelated(leading)
+    yield from _unrelated(summary, leading)
     if with_advice:
         yield from _break_even(summary, leading)
         yield from _draft_length(summary, leading)
@@ -74,10 +74,10 @@ def _largest_loss(leading: MethodSummary) -> Iterator[str]:
         )
 
 
-def _unrelated(leading: MethodSummary) -> Iterator[str]:
-    """Yield a warning about drafts that are accepted nearly as rarely as random ones."""
-    rates = leading.acceptance_by_position
-    if rates and rates[0] < UNRELATED:
+def _unrelated(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+    """Yield a warning about drafts of a model or head that are accepted nearly as rarely as random ones."""
+    rates, traits = leading.acceptance_by_position, summary.traits(leading)
+    if rates and rates[0] < UNRELATED and (traits.heads or len(traits.roles) > 1):
         yield (
             f"Only {PERCENT.number(rates[0])} of the first draft tokens of {leading.label} are accepted: check that the"
             " drafter or head was trained for this target, with its chat template"

@@ -9,7 +9,7 @@ from typing import Any
 from specbench.analysis.prices import Drafter
 from specbench.config.construct import Table
 from specbench.config.pair import HeadKind, Pair
-from specbench.config.presets import Preset, add, preset
+from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
 
 BASELINE, TARGET, DRAFT = "ar", "target", "draft"
@@ -65,8 +65,10 @@ def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
 
 
 def register(candidates: Iterable[Candidate]) -> None:
-    """Register candidates as methods under their names."""
+    """Register candidates as methods under their names. Those that are presets already stay as they are."""
     for candidate in candidates:
+        if candidate.name in names("method"):
+            continue
         table = {"description": candidate.name, "baseline": BASELINE, **candidate.table}
         add("method", Preset(candidate.name, Path("advise"), table), listed=False)
 

@@ -49,3 +49,8 @@ def test_there_are_no_steps_without_rounds_or_with_models_that_run_at_the_same_t
     beside = {role: {**values, "beside": 0.1} for role, values in usage.items()}
     assert speedup_steps(["target"], speculative(models=beside), baseline()) is None
     assert speedup_steps(["target", "other"], speculative(), baseline()) is None
+
+
+def test_a_method_that_does_not_run_the_baselines_model_has_no_steps():
+    usage = {"middle": usage_of({4: (ROUNDS, ROUNDS * BLOCK)})}
+    assert speedup_steps(["target"], speculative(models=usage), baseline()) is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.replay import DraftsByToken, OutputLimits, RecordedOutput, replay
+from specbench.analysis.replay import DraftsByToken, Limited, OutputLimits, RecordedOutput, replay
 from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
@@ -48,7 +48,8 @@ def recorded(world, tokens, sampling, shift=0) -> RecordedOutput:
     read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
     logits = {role: world[role].score(read, start) for role in ("target", "draft")}
     logits["draft"] = logits["draft"].roll(shift, 0)
-    pi, drafters = probabilities(logits, Sampler(**sampling), SCORERS, Last(), list(tokens))
+    rooms = {"draft": [99] * len(tokens)}
+    pi, drafters = probabilities(logits, Sampler(**sampling), SCORERS, Last(), list(tokens), rooms)
     return RecordedOutput(
         ids=world.ids, tokens=list(tokens), most=len(tokens), eos=frozenset(), vocabulary=world.vocabulary, pi=pi,
         drafters=drafters,
@@ -124,7 +125,14 @@ def test_what_cannot_be_replayed_says_why():
     sampled = method(ModelTree(model="draft", widths=(2, 1)))
     assert replay_of(sampled, SCORERS, 1.0) == "its trees are sampled"
     assert replay_of(sampled, SCORERS, 0.0) == Replay(sampled, "draft")
-    assert replay_of(method(drafted(3, AdaEDL())), SCORERS, 0.0) == "its stop rule has a state"
+    assert replay_of(method(drafted(3, AdaEDL())), SCORERS, 0.0) == "its stop rule is not replayed"
     assert replay_of(replace(METHODS["three tokens"], scorers=("other",)), SCORERS, 0.0) == (
         "its output follows another distribution"
     )
+
+
+def test_a_context_window_of_the_drafter_ends_its_drafts():
+    sure = DraftsByToken([1.0] * 6, 4)
+    limited = replay(Limited(sure, [2, 9, 9, 9, 0, 0]), OutputLimits(tokens=6, most=64), 4)
+    # A draft of 2 and a bonus; a draft of 3 that reaches the end, as 4 would
+    assert (limited.drafted[0, 2], limited.rounds, limited.accepted_tokens) == (1.0, 2.0, 5.0)

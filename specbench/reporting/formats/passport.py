@@ -48,6 +48,8 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     groups = groups_of(scores_of(Path(summary.folder)))
     overall = _acceptance(rows)
     rates = [position["survival"]["value"] for position in overall["positions"]]
+    is_tree = any(entry.get("siblings") for record in rows for entry in record.rounds)
+    others = {} if is_tree else _for_other_tools(rates)
     return {
         "pair": summary.pair,
         "simulated": summary.simulated,
@@ -66,17 +68,29 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
             if (part := [record for record in rows if groups.get(record.prompt) == group])
             and acceptance_rate(part) is not None
         },
+        **others,
+    }
+
+
+def _for_other_tools(rates: Sequence[float]) -> dict[str, Any]:
+    """Return the survival of a chain as options of vLLM and llama.cpp."""
+    return {
         "vllm": {
-            "num_speculative_tokens": len(rates), "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates,
+            "num_speculative_tokens": len(rates),
+            "rejection_sample_method": "synthetic",
+            "synthetic_acceptance_rates": rates,
         },
-        "llama.cpp": ["--draft-max", str(len(rates)), "--spec-synth-rates", ",".join(map(str, rates))],
-    }  # fmt: skip
+        "llama.cpp": ["--spec-draft-n-max", str(len(rates)), "--spec-synth-rates", ",".join(map(str, rates))],
+    }
 
 
 def _acceptance(rows: Records) -> dict[str, Any]:
     """Return the acceptance of records: of all tested tokens, per round, and by position."""
     cells = [(record, position_counts([record])) for record in rows]
-    longest = max(len(counts) for _, counts in cells)
+    longest = max(
+        (entry["drafted"] for record in rows for entry in record.rounds if not entry.get("siblings")), default=0
+    )
+    longest = max(longest, *(len(counts) for _, counts in cells))  # the depth of trees
     return {
         "prompts": len({record.prompt for record in rows}),
         "acceptance_rate": _rounded(acceptance_rate(rows)),
