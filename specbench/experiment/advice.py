@@ -1,9 +1,9 @@
 """Advice for a pair, a task and a machine: which method to speculate with, found by replay and few measurements.
 
-The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices. The
-baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed are run
-on the second part, and the better half of them on the third. The winner is run on the last part, which is held out. Every part is
-an ordinary run in the output folder, so that the command resumes.
+The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices.
+The baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed
+are run on the second part, and the better half of them on the third. The winner is run on the last part, which is held out.
+Every part is an ordinary run in the output folder, so that the command resumes.
 """
 
 import time
