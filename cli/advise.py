@@ -16,6 +16,8 @@ from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
+from specbench.reporting.notes import SHARD, short_notes
+from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ def advise(
         return
     console = output_console()
     print_table(candidates_table(advice), console)
+    for note in conditions_of(advice):
+        say(note, console)
     for line in (*deciding_numbers(advice), *answer(advice, name, tasks[0])):
         say(line, console, "none")
     print_path(advice.final.folder, console)
@@ -108,6 +112,12 @@ def candidates_table(advice: "Advice") -> Table:
     ]  # fmt: skip
     title = f"{advice.pilot.pair}, {advice.pilot.task}: decoding speedup over the target alone"
     return Table(title, ["method", "predicted", "measured", "parts", "note"], rows)
+
+
+def conditions_of(advice: "Advice") -> list[str]:
+    """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
+    notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
+    return [*notes, *(f"! {sentence}" for sentence in caution(advice.final))]
 
 
 def deciding_numbers(advice: "Advice") -> Iterator[str]:

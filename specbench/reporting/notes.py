@@ -32,6 +32,8 @@ INTERVALS = (
 PARALLEL = "Parallel models"  # how the note begins
 MOST_NAMED = 3  # different values that are listed; of more, only the number is given
 
+SHARD = "! shard"  # the start of the note on a part of a run
+
 
 def notes(summary: RunSummary) -> list[str]:
     """Return the conditions of a run, and warnings about it."""
@@ -99,7 +101,7 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
     data, rows = summary.data, summary.methods
     failed = sum(row.failed for row in rows)
     if data.shard:
-        yield f"! shard {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
+        yield f"{SHARD} {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
     if data.samples < data.total and data.source != "synthetic":
         part = f"{data.samples} of {counted(data.total, 'sample')}"
         yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."
