@@ -61,6 +61,7 @@ def advise(
             min=0.0, help="Do not start another part if it may end after this many minutes. The first part always runs."
         ),
     ] = 10.0,
+    write: Annotated[Path | None, typer.Option(help="Write the advised method to this TOML file.")] = None,
     out: params.Out = Path("results"),
     fresh: params.Fresh = False,
     wait: params.Wait = False,
@@ -89,6 +90,8 @@ def advise(
         advice = advise(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted(fresh)
+    if write and advice.pays:
+        write.write_text(toml_of(advice.best, name, tasks[0]) + "\n", encoding="utf-8")
     if as_json:
         print(json.dumps(json_of(advice), indent=2))
         return
@@ -98,6 +101,8 @@ def advise(
         say(note, console)
     for line in (*deciding_numbers(advice), *answer(advice, name, tasks[0])):
         say(line, console, "none")
+    if write and advice.pays:
+        say(f"wrote {write}; next: specbench run -m {write} -p {name} -t {tasks[0]}", console)
     print_path(advice.final.folder, console)
 
 
@@ -219,6 +224,10 @@ def json_of(advice: "Advice") -> dict[str, Any]:
         "table": best.candidate.table,
         "gain": asdict(advice.gain) if advice.gain else None,
         "out_of_time": advice.is_out_of_time,
+        "acceptance": advice.pilot_row.acceptance_rate,
+        "cost_ratio": advice.pilot_row.number("cost_ratio"),
+        "block_price": advice.block_price,
+        "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "candidates": [
             {
                 "method": each.candidate.name,

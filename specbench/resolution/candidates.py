@@ -58,7 +58,7 @@ def drafters_of(pair: Pair) -> list[str]:
 def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
     """Register the candidates of a pair as methods, and return them. Raises ConfigError for a pair without a target."""
     if TARGET not in pair.models:
-        raise ConfigError("advise needs a pair with a model 'target'; help: specbench run")
+        raise ConfigError("advise needs a pair with a model 'target'; help: add [models.target] to the pair's file")
     candidates = list(_candidates(pair, temperature))
     register(candidates)
     return candidates

@@ -69,5 +69,6 @@ def test_the_command_ends_with_an_answer(tmp_path):
     shown = " ".join(console.specbench("advise", *few, cwd=tmp_path).stdout.split())
     assert "decoding speedup over the target alone" in shown and "acceptance" in shown
     assert any(text in shown for text in ("Use ", "Do not speculate here", "It cannot be decided"))
-    found = json.loads(console.specbench("advise", *few, "--json", cwd=tmp_path).stdout)
+    found = json.loads(console.specbench("advise", *few, "--json", "--write", "best.toml", cwd=tmp_path).stdout)
+    assert (tmp_path / "best.toml").exists() == bool(found["pays"])
     assert {"pays", "method", "gain", "candidates"} <= found.keys() and len(found["candidates"]) >= 12
