@@ -96,7 +96,10 @@ def with_roles(table: Table, pair: Pair) -> Table:
     if isinstance(proposer, dict) and isinstance(proposer.get("model"), str):
         proposer["model"] = pair.group(proposer["model"])[0]
     for role in roles_in(table):
-        pair.group(role)
+        if pair.group(role) != (role,):
+            raise ConfigError(
+                f"'{role}' is a group of models, which cannot be used in place of one; help: name the models"
+            )
     return table
 
 

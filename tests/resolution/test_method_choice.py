@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.config.options import Options
+from specbench.config.options import Options, Request
 from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.errors import ConfigError
 from specbench.resolution.methods import named_methods
+from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 
 
@@ -90,3 +91,11 @@ def test_every_method_runs_on_a_bundled_pair_without_torchao():
     every = [preset("method", name) for name in names("method")]
     baselines = {each.table["baseline"] for each in every if "baseline" in each.table}
     assert {each.name for each in every} == runnable | baselines
+
+
+@pytest.mark.parametrize("scorers", ['["ensemble", "target"]', '["target", "ensemble"]'])
+def test_a_group_in_a_list_of_models_is_an_error(scorers, tmp_path):
+    method = tmp_path / "m.toml"
+    method.write_text(f'name = "autoregressive"\nscorers = {scorers}\ntarget = {{ name = "mixture" }}\n')
+    with pytest.raises(ConfigError, match="'ensemble' is a group of models"):
+        resolve(Request(methods=(str(method),), pair="tiny", tasks=("gsm8k",), options=Options()))
