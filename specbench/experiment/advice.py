@@ -99,7 +99,6 @@ class Advice:
     break_even: BreakEven | None
     block_price: float | None
     final: RunSummary
-    seconds: float
     is_out_of_time: bool
 
     @property
@@ -151,7 +150,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
         else:
             keep = max(len(names) // 2, 1) if part < len(PARTS) - 1 else 1
             names = sorted(names, key=lambda name: -results[name].speedup)[:keep]
-    return _advice(parts, results, names[0], gain, is_out_of_time, time.monotonic() - begin, pilot, pilots[0], final)
+    return _advice(results, names[0], gain, is_out_of_time, pilot, pilots[0], final)
 
 
 def _is_slower(speedup: Estimate | None) -> bool:
@@ -337,8 +336,8 @@ def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[t
 
 
 def _advice(
-    parts: _Parts, results: Mapping[str, CandidateResult], best: str, gain: Estimate | None, is_out_of_time: bool,
-    spent: float, pilot: RunSummary, first: Candidate, final: RunSummary,
+    results: Mapping[str, CandidateResult], best: str, gain: Estimate | None, is_out_of_time: bool,
+    pilot: RunSummary, first: Candidate, final: RunSummary,
 ) -> Advice:  # fmt: skip
     folder = Path(pilot.folder)
     records = list(read(folder))
@@ -359,6 +358,5 @@ def _advice(
         break_even=break_even(theory, rows, base),
         block_price=block_price,
         final=final,
-        seconds=spent,
         is_out_of_time=is_out_of_time,
     )

@@ -21,7 +21,7 @@ def advice(gain: Estimate | None, measured: Estimate | None = None, is_out_of_ti
     nothing = SimpleNamespace()
     return Advice(
         results=[result], gain=gain, pilot=nothing, pilot_row=nothing, break_even=None, block_price=None, final=nothing,
-        seconds=1.0, is_out_of_time=is_out_of_time,
+        is_out_of_time=is_out_of_time,
     )  # fmt: skip
 
 
