@@ -159,7 +159,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     released, so what is packed or transposed is a copy.
     """
     layers: list[Any] = list(modules)
-    if not all(isinstance(layer, nn.Linear | Conv1D) for layer in layers):
+    if not all(map(is_linear, layers)):
         return Separate(tuple(layers))
     weights = [_weight(layer) for layer in layers]
     whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
@@ -173,6 +173,8 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     # A large shared matrix is not worth its copy.
     transposed = whole.device.type == "cpu" and whole.dtype == torch.float32 and not (shared and whole.numel() >= LARGE)
     matrix = whole.t().contiguous() if transposed else whole.t()
+    if whole.device.type == "cpu" and not shared and matrix.data_ptr() == weights[0].data_ptr():
+        matrix = matrix.clone()  # the weight may be a view of a file, all of which would stay resident
     if not shared:
         _set_weights(layers, matrix.t())
     if bias is not None:
@@ -183,6 +185,11 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     if transposed and whole.numel() >= LEAST_FOR_BLOCKS and can_pack(whole.device, whole.dtype):
         return ByRows(plain, Packed(whole, bias))
     return plain
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer whose weight is a plain matrix."""
+    return isinstance(module, nn.Linear | Conv1D)
 
 
 def _weight(layer: Any) -> Tensor:

@@ -2,13 +2,17 @@
 
 import copy
 import random
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig
 
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
+from specbench.models.checkpoints import Checkpoint, load_model
 from specbench.models.engine import LeanFeeder, network_of
 from specbench.models.feeding import Feed
 from specbench.models.heads import EagleHead
@@ -183,3 +187,15 @@ def test_gradients_pass_through_every_layout(rows, stored):
     (expected,) = torch.autograd.grad((layer(x) * weight).sum(), x)
     (found,) = torch.autograd.grad((product_of([layer])(x) * weight).sum(), x)
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_file_of_the_weights_is_unmapped(family, dtype, tmp_path):
+    random_model(family, 4).to(dtype).save_pretrained(tmp_path)
+    model = load_model(Checkpoint("target", str(tmp_path), AutoConfig.from_pretrained(tmp_path)))
+    network = network_of(model)
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    assert mapped == []
+    assert network.model is model

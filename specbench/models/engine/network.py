@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import (
 
 from specbench.config.construct import Table
 from specbench.models.engine.cache import Cache
-from specbench.models.products import Product, product_of
+from specbench.models.products import Product, is_linear, product_of
 
 
 class Network(ABC):
@@ -116,7 +116,21 @@ def can_fuse(config: Any) -> bool:
 
 def network_of(model: PreTrainedModel) -> Network:
     """Return the lean model over these weights, which must be supported."""
+    _copy_small_weights(model)
     return Network.members[type(model).__name__](model)
+
+
+def _copy_small_weights(model: PreTrainedModel) -> None:
+    """Copy the weights on a CPU that no product copies: embeddings, norms, experts and an encoder.
+
+    Weights of a safetensors file are views of the mapped file, all of which stays resident as long as one view does.
+    """
+    embedding: Any = model.get_input_embeddings().weight
+    multiplied: list[Any] = [*model.get_decoder().modules(), model.get_output_embeddings()]
+    linear = {module.weight for module in multiplied if is_linear(module)} - {embedding}
+    for weight in model.parameters():
+        if weight not in linear and weight.device.type == "cpu" and type(weight.data) is Tensor:
+            weight.data = weight.data.clone()
 
 
 class RMSNorm:
