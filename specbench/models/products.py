@@ -19,7 +19,7 @@ weights of a matrix that is only stored packed are released, and unpacked when t
 """
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,28 +68,6 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(_mkldnn._is_mkldnn_bf16_supported()))
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A matrix (in, out) and a bias (out,), for torch.mm."""
-
-    matrix: Tensor
-    bias: Tensor | None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
-
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        if residual.dtype != self.dtype:  # T5 in half precision has a float32 residual stream
-            return residual + self(x)
-        if self.bias is not None:
-            residual.add_(self.bias)
-        return residual.addmm_(x, self.matrix)
-
-
 class Packed:
     """A matrix in oneDNN's layout. Gradients with respect to its input come from an unpacked copy, made for each call."""
 
@@ -98,14 +76,14 @@ class Packed:
         self.bias, self.dtype = bias, weight.dtype
         self.matrix: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
         use_huge_pages(_mkldnn.data_ptr(self.matrix), _mkldnn._nbytes(self.matrix))
-        rows = FULL_BLOCK - 1 if weight.numel() >= LARGE else 0
-        self._padding = weight.new_zeros(rows, weight.shape[1])  # (rows, in)
+        self._rows = FULL_BLOCK - 1 if weight.numel() >= LARGE else 0  # blocks up to this size are padded
+        self._padding = weight.new_zeros(self._rows, weight.shape[1])  # (rows, in)
 
     def __call__(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and x.requires_grad:  # oneDNN's product has no derivative in torch
             return F.linear(x, self.matrix.to_dense(), self.bias)
-        n = len(x)
-        if n <= len(self._padding):
+        n = x.shape[0]
+        if n <= self._rows:
             x = torch.cat([x, self._padding[n - 1 :]])
         out: Tensor = _mkldnn._linear_pointwise(x, self.matrix, self.bias, "none", [], "")
         return out[:n]
@@ -113,28 +91,37 @@ class Packed:
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
         if residual.dtype != self.dtype:
             return residual + self(x)
-        if len(x) <= len(self._padding):
+        if x.shape[0] <= self._rows:
             return residual.add_(self(x))
         out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.matrix, self.bias, "add")
         return out
 
 
-@dataclass(frozen=True)
-class ByRows:
-    """A matrix in two layouts: one for a few rows, the other for blocks of BLOCK rows and more."""
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A matrix (in, out) and a bias (out,), for torch.mm. Blocks of BLOCK rows and more may have a packed copy."""
 
-    few: Plain
-    block: Packed
+    matrix: Tensor
+    bias: Tensor | None
+    block: Packed | None = None
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.few.dtype
+        return self.matrix.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.block(x) if len(x) >= BLOCK else self.few(x)
+        if self.block is not None and x.shape[0] >= BLOCK:  # faster than len()
+            return self.block(x)
+        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        return self.block.added(residual, x) if len(x) >= BLOCK else self.few.added(residual, x)
+        if residual.dtype != self.matrix.dtype:  # T5 in half precision has a float32 residual stream
+            return residual + self(x)
+        if self.block is not None and x.shape[0] >= BLOCK:
+            return self.block.added(residual, x)
+        if self.bias is not None:
+            residual.add_(self.bias)
+        return residual.addmm_(x, self.matrix)
 
 
 @dataclass(frozen=True)
@@ -167,7 +154,9 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     if is_packed(whole.device, whole.dtype, whole.numel()):
         product = Packed(whole, bias)
         if not shared:
-            _release(layers, product.matrix)
+            for layer in layers:
+                layer.weight.data = whole.new_empty(0)
+            _on_use(layers, lambda: _set_weights(layers, _unpacked(product)))
         return product
     # In the order in which a single row is multiplied, which is a fifth faster in float32 on a CPU, also for transformers.
     # A large shared matrix is not worth its copy.
@@ -181,10 +170,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         parts = torch.split(bias, [len(weight) for weight in weights])
         for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
-    plain = Plain(matrix, bias)
-    if transposed and whole.numel() >= LEAST_FOR_BLOCKS and can_pack(whole.device, whole.dtype):
-        return ByRows(plain, Packed(whole, bias))
-    return plain
+    return Plain(matrix, bias, _for_blocks(whole, bias) if transposed else None)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -210,24 +196,57 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
         at += size
 
 
-def _release(layers: Sequence[Any], packed: Tensor) -> None:
-    """Free the weights of modules whose concatenated matrix is packed, until a forward or a state dict of theirs.
+def expert_products(module: nn.Module, names: Sequence[str]) -> list[list[Product]]:
+    """Return the products of the experts that a module holds in parameters with these names, (experts, out, in) each."""
+    weights = [module.get_parameter(name) for name in names]
+    packed = [
+        [Packed(matrix) for matrix in weight.data]
+        for weight in weights
+        if is_packed(weight.device, weight.dtype, weight[0].numel())
+    ]
+    if len(packed) < len(weights):  # transformers' layout, since another one would change the last bits of its outputs
+        for weight in weights:
+            weight.data = weight.data.clone()
+        return [[Plain(matrix.t(), None, _for_blocks(matrix, None)) for matrix in weight.data] for weight in weights]
+    for weight in weights:
+        weight.data = weight.data.new_empty(0)
+
+    def restore() -> None:
+        for weight, products in zip(weights, packed, strict=True):
+            weight.data = torch.stack(list(map(_unpacked, products)))
+
+    _on_use([module], restore)
+    return [list(products) for products in packed]
+
+
+def _for_blocks(matrix: Tensor, bias: Tensor | None) -> Packed | None:
+    """Return a packed copy of a float32 matrix (out, in) if it pays for blocks."""
+    pays = matrix.dtype == torch.float32 and matrix.numel() >= LEAST_FOR_BLOCKS
+    return Packed(matrix, bias) if pays and can_pack(matrix.device, matrix.dtype) else None
+
+
+def _unpacked(product: Packed) -> Tensor:
+    """Return a packed matrix as (out, in)."""
+    whole: Tensor = product.matrix.to_dense()
+    use_huge_pages(whole.data_ptr(), whole.nbytes)
+    return whole
+
+
+def _on_use(modules: Sequence[Any], restore: Callable[[], None]) -> None:
+    """Call `restore` before the first forward or state dict of modules whose weights were freed.
 
     The hooks raise RuntimeError for a copy of such a module, which has neither weights nor the packed matrix.
     """
     handles: list[Any] = []
 
-    def restore(module: nn.Module, *_: object) -> None:
-        if module not in layers:
+    def called(module: nn.Module, *_: object) -> None:
+        if module not in modules:
             raise RuntimeError("this module was copied while its weights were packed: call state_dict() before copying")
         for handle in handles:
             handle.remove()
         handles.clear()
-        whole = packed.to_dense()
-        use_huge_pages(whole.data_ptr(), whole.nbytes)
-        _set_weights(layers, whole)
+        restore()
 
-    for layer in layers:
-        layer.weight.data = layer.weight.data.new_empty(0)
-        handles.append(layer.register_forward_pre_hook(restore))
-        handles.append(layer.register_state_dict_pre_hook(restore))
+    for module in modules:
+        handles.append(module.register_forward_pre_hook(called))
+        handles.append(module.register_state_dict_pre_hook(called))

@@ -12,15 +12,18 @@ from torch import Tensor
 from specbench.config.construct import Table
 from specbench.models.engine.layers import Layers, Map
 from specbench.models.engine.llama import SMALL, Llama
+from specbench.models.products import expert_products
 
 
 class Experts:
-    """The experts of one layer, and their router. The weights are transformers' own, (experts, out, in)."""
+    """The experts of one layer, and their router. On a CPU each expert has products of its own (`expert_products`)."""
 
     def __init__(self, block: Any, normalizes: bool) -> None:
         """`normalizes`: whether the weights of the chosen experts add up to one."""
         self.router, self.count, self.normalizes = block.gate.weight, block.gate.top_k, normalizes
-        self.up, self.down = block.experts.gate_up_proj, block.experts.down_proj
+        self.weights = block.experts
+        if self.router.device.type == "cpu":
+            self.up, self.down = expert_products(block.experts, ("gate_up_proj", "down_proj"))
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (n, hidden) -> the weighted sum of each token's experts (n, hidden)."""
@@ -31,21 +34,27 @@ class Experts:
         weights = weights.to(x.dtype)
         if x.device.type != "cpu":
             return self._at_once(x, weights, chosen)
+        if len(x) == 1:
+            return weights @ torch.cat([self._expert(expert, x) for expert in chosen[0].tolist()])
         out = torch.zeros_like(x)
         places: dict[int, list[int]] = {}  # expert -> its places in the flattened choices
         for place, expert in enumerate(chosen.flatten().tolist()):
             places.setdefault(expert, []).append(place)
         for expert, at in places.items():
             rows = torch.tensor(at) // self.count
-            y = F.linear(_gate(F.linear(x[rows], self.up[expert])), self.down[expert])
-            out.index_add_(0, rows, y * weights.flatten()[at].unsqueeze(-1))
+            out.index_add_(0, rows, self._expert(expert, x[rows]) * weights.flatten()[at].unsqueeze(-1))
         return out
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        """x (n, hidden) -> the output of one expert (n, hidden)."""
+        return self.down[expert](_gate(self.up[expert](x)))
 
     def _at_once(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Copy the chosen experts of every token, without a wait for the device."""
         rows = x.repeat_interleave(self.count, 0).unsqueeze(-1)  # (n * count, hidden, 1)
-        wide = _gate(torch.bmm(self.up[chosen.flatten()], rows).squeeze(-1)).unsqueeze(-1)
-        y = torch.bmm(self.down[chosen.flatten()], wide).view(*chosen.shape, -1)  # (n, count, hidden)
+        up, down = self.weights.gate_up_proj, self.weights.down_proj  # (experts, out, in)
+        wide = _gate(torch.bmm(up[chosen.flatten()], rows).squeeze(-1)).unsqueeze(-1)
+        y = torch.bmm(down[chosen.flatten()], wide).view(*chosen.shape, -1)  # (n, count, hidden)
         return (y * weights.unsqueeze(-1)).sum(1)
 
 

@@ -121,7 +121,7 @@ def network_of(model: PreTrainedModel) -> Network:
 
 
 def _copy_small_weights(model: PreTrainedModel) -> None:
-    """Copy the weights on a CPU that no product copies: embeddings, norms, experts and an encoder.
+    """Copy the weights on a CPU that no product copies: embeddings, norms and an encoder.
 
     Weights of a safetensors file are views of the mapped file, all of which stays resident as long as one view does.
     """
@@ -129,7 +129,8 @@ def _copy_small_weights(model: PreTrainedModel) -> None:
     multiplied: list[Any] = [*model.get_decoder().modules(), model.get_output_embeddings()]
     linear = {module.weight for module in multiplied if is_linear(module)} - {embedding}
     for weight in model.parameters():
-        if weight not in linear and weight.device.type == "cpu" and type(weight.data) is Tensor:
+        is_multiplied = weight in linear or weight.ndim == 3  # experts
+        if not is_multiplied and weight.device.type == "cpu" and type(weight.data) is Tensor:
             weight.data = weight.data.clone()
 
 
@@ -141,15 +142,15 @@ class RMSNorm:
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight, self.eps = weight, eps
+        self.weight, self.eps, self.dtype, self.is_cpu = weight, eps, weight.dtype, weight.device.type == "cpu"
         self.doubled = torch.stack([weight.data, torch.zeros_like(weight.data)])  # (2, hidden)
         self.signs, self.shape = weight.data.new_tensor([[1.0], [-1.0]]), [*self.doubled.shape]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype != self.weight.dtype:  # a float32 residual stream with weights of lower precision
-            scaled: Tensor = F.rms_norm(x, x.shape[-1:], None, self.eps).to(self.weight.dtype) * self.weight
+        if x.dtype != self.dtype:  # a float32 residual stream with weights of lower precision
+            scaled: Tensor = F.rms_norm(x, x.shape[-1:], None, self.eps).to(self.dtype) * self.weight
             return scaled
-        if x.device.type != "cpu":
+        if not self.is_cpu:
             return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         both = x.unsqueeze(-2) * self.signs  # (n, 2, hidden)
         out: Tensor = torch.layer_norm(both, self.shape, self.doubled, None, self.eps)  # F's takes 2 us more
