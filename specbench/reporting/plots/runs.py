@@ -33,6 +33,7 @@ from specbench.reporting.plots.figures import (
     short,
 )
 from specbench.reporting.plots.speed import run_speed_panel
+from specbench.reporting.plots.steps import steps_panel
 from specbench.reporting.plots.styles import COLORS, INK, MUTED, NEUTRAL, Style, base_name, part_colors, styles_of
 from specbench.reporting.tables import ranked
 from specbench.runs.run_spec import HeadSource
@@ -71,6 +72,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
     title = title or summary.title
     panels = {
         "speedup": run_speed_panel(summary, title),
+        "steps": steps_panel(summary, title),
         "acceptance": _acceptance_panel(summary, title),
         "tokens-per-round": _length_panel(summary, title),
         "time": _time_panel(summary, title),
