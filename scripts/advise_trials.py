@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.analysis.advice import Advice
 from specbench.analysis.intervals import Estimate
-from specbench.cli.advise import answer
 from specbench.cli.progress import TerminalObserver
 from specbench.config.options import Access, Options, Request
-from specbench.experiment.advice import Advice, AdviceRequest, advise
+from specbench.experiment.advice import AdviceRequest, advise
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.files import write
+from specbench.reporting.advice import answer
 from specbench.reporting.column import TIMES
 from specbench.resolution.resolve import resolve
 
@@ -133,7 +134,7 @@ class Trial:
     @property
     def details(self) -> str:
         """The candidates of the case, and the advice in words."""
-        lines = [f"## {self.case.words}", "", *answer(self.advice, self.case.pair, self.case.task)][:3]
+        lines = [f"## {self.case.words}", "", *answer(self.advice)][:3]
         lines += ["", "| candidate | predicted | measured on other prompts |", "| :-- | --: | --: |"]
         lines += [
             f"| {each.candidate.name} | {TIMES.text(each.predicted)} | {TIMES.text(self.measured[each.candidate.name])} |"

@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # typing's would be the slowest import of a command's sta
 if TYPE_CHECKING:
     from typing import Any
 
-    from specbench.api import Plan, RunResult, load, plan, register, report, run, verify
+    from specbench.api import AdviceResult, Plan, RunResult, advise, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
     from specbench.observer import Observer
     from specbench.verification.run import Verification
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AdviceResult",
     "ConfigError",
     "MissingAsset",
     "Observer",
@@ -22,6 +23,7 @@ __all__ = [
     "RunResult",
     "Verification",
     "__version__",
+    "advise",
     "load",
     "plan",
     "register",

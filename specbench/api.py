@@ -12,13 +12,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from specbench.analysis.advice import Advice
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named
 from specbench.config.options import Access, Options, Request, RunOptions, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint
-from specbench.experiment import pipeline
+from specbench.experiment import advice, pipeline
 from specbench.observer import Observer
+from specbench.reporting.advice import EstimateRow, advice_row, answer, deciding_numbers, toml_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.escaping import html_text
 from specbench.reporting.formats.export import method_row, position_rows, prompt_rows
@@ -26,6 +28,7 @@ from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
 from specbench.resolution import plugins
 from specbench.resolution.resolve import ResolvedRequest, resolve
+from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
@@ -138,6 +141,58 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class AdviceResult:
+    """Advice on a pair and a task, as `specbench advise` gives it. Its text is the answer."""
+
+    advice: Advice
+
+    def __repr__(self) -> str:
+        return "\n".join((*deciding_numbers(self.advice), *answer(self.advice)))
+
+    @property
+    def method(self) -> str:
+        """The name of the selected method."""
+        return self.advice.best.candidate.name
+
+    @property
+    def pays(self) -> bool | None:
+        """Whether it is faster than the target alone, as measured; None if the interval does not tell."""
+        return self.advice.pays
+
+    @property
+    def toml(self) -> str:
+        """The selected method as the text of a TOML file, which `run` takes."""
+        return toml_of(self.advice)
+
+    def table(self) -> "pd.DataFrame":
+        """Return one row per candidate, the selected one first.
+
+        Columns: `method`; `lossless`; `predicted` and `measured` decoding speedups over the target alone, and
+        `score_change` in [-1, 1], each with the bounds of its 95 % interval, `_low` and `_high`; `parts`, on how many parts
+        of the prompts it was measured after the first; `why` it has no prediction.
+        """
+        return _frame(
+            {
+                "method": each["method"],
+                "lossless": each["lossless"],
+                **_bounds("predicted", each["predicted"]),
+                **_bounds("measured", each["measured"]),
+                **_bounds("score_change", each["score_change"]),
+                "parts": each["parts"],
+                "why": each["why"],
+            }
+            for each in advice_row(self.advice)["candidates"]
+        )
+
+
+def _bounds(name: str, estimate: EstimateRow | None) -> dict[str, float | None]:
+    """Return an estimate and the bounds of its interval as columns."""
+    if estimate is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: estimate["value"], f"{name}_low": estimate["low"], f"{name}_high": estimate["high"]}
+
+
 def _frame(rows: Iterable[Mapping[str, object]]) -> "pd.DataFrame":
     import pandas as pd
 
@@ -227,6 +282,60 @@ def verify(
     request = _request((method, pair, task), {"limit": PROMPTS, "max_new_tokens": TOKENS, **options}, out="results")
     return verify_method(
         VerifyRequest(method=method, pair=pair, tasks=request.tasks, options=request.options, cuts=cuts), observer
+    )
+
+
+def advise(
+    pair: str = "tiny",
+    task: str = "",
+    *,
+    run: AnyPath | None = None,
+    minutes: float = 10.0,
+    max_drop: float | None = None,
+    out: AnyPath = "results",
+    fresh: bool = False,
+    observer: Observer | None = None,
+    **options: Unpack[RunOptions],
+) -> AdviceResult:
+    """Advise whether to speculate with a pair on a task and this machine, and how.
+
+    Args:
+        pair: A pair of models: the name of a preset, or a path to a TOML file.
+        task: The task that the prompts are from. By default the pair's first task.
+        run: A run folder with the target alone and a draft model. Other methods are predicted from it without decoding.
+        minutes: No part of the measurements is begun that may end after this many minutes.
+        max_drop: Compare methods that are not lossless too, and advise one if the score, in [0, 1], drops by at most this.
+        out: The folder that run folders are written to.
+        fresh: Discard what the run folders hold and measure again.
+        observer: Receives progress.
+        **options: See `RunOptions`. `limit` is 48 by default, and `repeats` 2.
+
+    Raises:
+        ConfigError: An argument is wrong, or there are too few prompts.
+        MissingAsset: A model, data set or device is missing, or another process uses a run folder.
+    """
+    if run is not None:
+        return AdviceResult(advice.advise_on(Path(run), observer))
+    request = _request(
+        ((), pair, task or ()), {"limit": advice.PROMPTS, "repeats": 2, **options}, out=out, access=Access(fresh=fresh)
+    )
+    tasks = request.tasks or read_pair(pair, request.options)[1].defaults.tasks[:1]
+    if len(tasks) != 1:
+        raise ConfigError(f"advise: pair {pair} has no default task; help: task=NAME")
+    return AdviceResult(
+        advice.advise(
+            advice.AdviceRequest(
+                pair=pair,
+                task=tasks[0],
+                options=request.options,
+                out=request.out,
+                access=request.access,
+                sandbox=request.sandbox,
+                seconds=60.0 * minutes,
+                max_drop=max_drop,
+            ),
+            observer,
+        )
     )
 
 

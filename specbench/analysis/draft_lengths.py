@@ -52,7 +52,7 @@ class RoundCosts:
     The first draft token costs `first`, or `doubled` if the drafter has to read two tokens, since the draft before was
     accepted whole; each later one costs `later`. `host` is work outside forwards per round, `host_per_token` per draft
     token. `per_token` is what the baseline takes for a token. `blocks` are the costs of each verifying model by the
-    tokens that it reads, in the last axis.
+    tokens that it reads, in the last axis. `levels` is what a tree costs below its first level.
     """
 
     first: np.ndarray
@@ -63,13 +63,15 @@ class RoundCosts:
     host_per_token: np.ndarray
     per_token: np.ndarray
     bonus: bool
+    levels: float = 0.0
 
     def of_round(self, k: int, follows_whole: bool = False) -> np.ndarray:
         """Return the seconds of a round that drafts `k` tokens, after a draft that was accepted whole or not."""
         if not k:
             return np.asarray(self.of_block(0) + self.host)
         start = self.doubled if follows_whole and self.bonus else self.first
-        return np.asarray(start + self.later * (k - 1) + self.of_block(k) + self.host + self.host_per_token * k)
+        drafting = start + self.later * (k - 1) + self.levels + self.host_per_token * k
+        return np.asarray(drafting + self.of_block(k) + self.host)
 
     def of_prefill(self, k: int) -> np.ndarray:
         """Return the seconds of the first forward of each model in a round; decoding time leaves out those of an output."""
@@ -78,6 +80,22 @@ class RoundCosts:
     def of_block(self, k: int) -> np.ndarray:
         """Return the seconds in which the verifying models read `k` draft tokens."""
         return np.asarray(sum(block[..., max(k + self.bonus, 1)] for block in self.blocks))
+
+    def of_rounds(self, rounds: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """Return the decoding seconds of rounds: (..., replays).
+
+        Args:
+            rounds: Their number by drafted tokens, those after a draft that was accepted whole separately
+                (..., replays, 2, k).
+            firsts: The number of those that begin an output (..., replays, k), whose first forwards are prefill.
+        """
+        drafts = range(rounds.shape[-1])
+        of_round = np.stack(
+            [np.stack([self.of_round(k, whole) for k in drafts], axis=-1) for whole in (False, True)], axis=-2
+        )
+        of_prefill = np.stack([self.of_prefill(k) for k in drafts], axis=-1)
+        spent = (rounds * of_round[..., None, :, :]).sum((-1, -2)) - (firsts * of_prefill[..., None, :]).sum(-1)
+        return np.asarray(spent)
 
 
 @dataclass(frozen=True)
@@ -293,13 +311,7 @@ def _draft_seconds(totals: Mapping[str, np.ndarray], cold: float) -> tuple[np.nd
 def _speedups(parts: _Parts, model: _CostModel) -> np.ndarray:
     """Return the decoding speedup over the baseline at each length, (..., lengths)."""
     costs = _costs(parts, model)
-    drafts = range(parts.rounds.shape[-1])
-    of_round = np.stack(
-        [np.stack([costs.of_round(k, whole) for k in drafts], axis=-1) for whole in (False, True)], axis=-2
-    )
-    of_prefill = np.stack([costs.of_prefill(k) for k in drafts], axis=-1)
-    spent = (parts.rounds * of_round[..., None, :, :]).sum((-1, -2))
-    spent -= (parts.firsts * of_prefill[..., None, :]).sum(-1)
+    spent = costs.of_rounds(parts.rounds, parts.firsts)
     tokens = parts.times[..., TIMES.index("tokens")]
     return np.asarray(costs.per_token[..., None] * tokens[..., None] / spent)
 

@@ -5,7 +5,7 @@ round outside forwards. Forwards of other sizes were timed next to the run, in a
 forwards of other models come in between.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,16 +30,21 @@ OFTEN = 20  # forwards of a size in a run from which on its own mean is its pric
 class Prices:
     """The seconds of the parts of a round.
 
-    `round` has the costs of a round of the method that was run. `verifier` and `drafter` are the seconds of their forwards by
-    tokens read; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in the run. `host` is the time
-    outside forwards per forward of the models, in rounds of other kinds of drafts.
+    `round` has the costs of a round of the method that was run. `drafter` are the seconds of the drafter's forwards by the
+    tokens that they read; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in the run. `host`
+    is the time outside forwards per forward of the models, in rounds of other kinds of drafts.
     """
 
     round: RoundCosts
-    verifier: np.ndarray
     drafter: np.ndarray
     measured: frozenset[int]
     host: Mapping[Drafter, float]
+
+    @property
+    def verifier(self) -> np.ndarray:
+        """The seconds of the verifier's forwards by tokens read; the entry for 0 is unused."""
+        (blocks,) = self.round.blocks
+        return blocks
 
     @property
     def largest(self) -> int:
@@ -51,29 +56,21 @@ class Prices:
 
         `shape` gives the parents of the tokens of a tree.
         """
-        of_first, of_later = self._drafting(drafter, shape), self._drafting(drafter, shape, follows_whole=True)
-        spent = rounds.without_token * float(self.round.later)
-        for k in range(rounds.drafted.shape[1]):
-            block = float(self.verifier[k + 1])
-            spent += rounds.drafted[0, k] * (of_first(k) + block) + rounds.drafted[1, k] * (of_later(k) + block)
-            reads = float(self.round.first) if k and drafter != "lookup" else 0.0
-            spent -= rounds.first[k] * (block + reads)
-        return float(spent)
+        (spent,) = self.costs(drafter, shape).of_rounds(rounds.drafted[None], rounds.first[None])
+        return float(spent) + rounds.without_token * float(self.round.later)
 
-    def _drafting(self, drafter: Drafter, shape: Sequence[int], follows_whole: bool = False) -> Callable[[int], float]:
-        """Return the function from the number of drafted tokens to the seconds of a round without its verifying block."""
-        host, begin = float(self.round.host), float(self.round.doubled if follows_whole else self.round.first)
+    def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:
+        """Return the costs of a round with drafts of a kind."""
+        costs, zero = self.round, np.asarray(0.0)
+        per_forward = np.asarray(self.host.get(drafter, float(costs.host)))
         if drafter == "lookup":
-            return lambda k: self.host.get("lookup", host)
-        per_token, later = float(self.round.host_per_token), float(self.round.later)
-        if drafter == "model":
-            return lambda k: host + (begin + later * (k - 1) + per_token * k if k else 0.0)
-        per_forward = self.host.get(drafter, host)
+            return replace(costs, first=zero, doubled=zero, later=zero, host=per_forward, host_per_token=zero)
         if drafter == "stopped":
-            return lambda k: per_forward * (k + 1) + (begin + later * (k - 1) if k else 0.0)
-        levels = drafting_sizes(shape)[1:]
-        grown = begin + sum(float(self.drafter[n]) for n in levels) + per_forward * (len(levels) + 2)
-        return lambda k: grown if k else host
+            return replace(costs, host=per_forward, host_per_token=per_forward)
+        if drafter == "tree":
+            levels = [float(self.drafter[n] + per_forward) for n in drafting_sizes(shape)[1:]]
+            return replace(costs, later=zero, host=2.0 * per_forward, host_per_token=zero, levels=sum(levels))
+        return costs
 
 
 def prices_of(
@@ -103,7 +100,6 @@ def prices_of(
     of_drafter, _ = _scaled(_pooled(drafter, rows), timed[drafter])
     return Prices(
         round=replace(costs, blocks=[of_verifier]),
-        verifier=of_verifier,
         drafter=of_drafter,
         measured=measured,
         host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},

@@ -1,16 +1,16 @@
-"""The methods that `advise` compares on a pair: drafters, draft lengths, rejection rules, stop rules and static trees."""
+"""The methods that `advise` compares on a pair: drafters, draft lengths, rules, static trees, chains and lossy methods."""
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.prices import Drafter
-from specbench.config.construct import Table
+from specbench.analysis.advice import Candidate
+from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
+from specbench.resolution.methods import method_on
 
 BASELINE, TARGET, DRAFT = "ar", "target", "draft"
 LENGTHS = (1, 2, 3, 4, 5, 7)
@@ -19,34 +19,8 @@ PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1), (3, 2, 1, 1))  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A method that may be advised: the name that it is registered with, its TOML, and its drafting model, if it has one."""
-
-    name: str
-    table: Table
-    drafter: str
-
-    @property
-    def proposer(self) -> dict[str, Any]:
-        """The table of its proposer."""
-        table: Any = self.table["proposer"]
-        return dict(table)
-
-    @property
-    def kind(self) -> Drafter | None:
-        """How it drafts, for prices; None for an EAGLE head."""
-        if "stop" in self.proposer:
-            return "stopped"
-        kinds: dict[str, Drafter] = {"model": "model", "model-tree": "tree", "pld": "lookup"}
-        return kinds.get(self.proposer["name"])
-
-    @property
-    def gamma(self) -> int:
-        """The longest draft, in tokens; 0 for a tree."""
-        return int(self.proposer.get("gamma", 0))
+CHAINS = ("polybasic", "polybasic-model")  # presets: the first that the pair has the models and heads of
+LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
 
 
 def drafters_of(pair: Pair) -> list[str]:
@@ -56,12 +30,25 @@ def drafters_of(pair: Pair) -> list[str]:
 
 
 def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
-    """Register the candidates of a pair as methods, and return them. Raises ConfigError for a pair without a target."""
+    """Register the lossless candidates of a pair as methods, and return them.
+
+    Raises ConfigError for a pair without a target.
+    """
     if TARGET not in pair.models:
         raise ConfigError("advise needs a pair with a model 'target'; help: add [models.target] to the pair's file")
     candidates = list(_candidates(pair, temperature))
     register(candidates)
     return candidates
+
+
+def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
+    """Return the candidates of a pair that change the output's distribution: presets that it has the models and heads of."""
+    built = {name: method_on(name, pair, options) for name in LOSSY}
+    return [
+        Candidate(name, preset("method", name).table, lossless=False)
+        for name, method in built.items()
+        if method is not None and method.baseline == BASELINE and method.lossless is not True
+    ]
 
 
 def register(candidates: Iterable[Candidate]) -> None:
@@ -109,4 +96,11 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
         yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
     if any((head.kind, head.base) == (HeadKind.eagle, TARGET) for head in pair.heads.values()):
         yield candidate_of("eagle", deepcopy(preset("method", "eagle").table["proposer"]))
+    yield from [Candidate(name, preset("method", name).table) for name in CHAINS if _is_lossless(name, pair)][:1]
     yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
+
+
+def _is_lossless(name: str, pair: Pair) -> bool:
+    """Return whether a pair has the models and heads of a preset, which is lossless on it."""
+    method = method_on(name, pair, Options())
+    return method is not None and method.lossless is True

@@ -295,7 +295,7 @@ def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[st
     """Return the presets with a baseline that can be built for a pair, those with the fewest models and heads first."""
     plain = replace(options, overrides=(), over=(), gamma=())
     built = {
-        name: _method_on(name, pair, plain)
+        name: method_on(name, pair, plain)
         for name in sorted({preset("method", n).name for n in presets.names("method")})
     }
     methods = {name: method for name, method in built.items() if method and (method.lossless or word != LOSSLESS)}
@@ -306,7 +306,7 @@ def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[st
     return sorted(methods, key=lambda name: (len(methods[name].method.heads), len(methods[name].method.roles())))
 
 
-def _method_on(name: str, pair: Pair, options: Options) -> ResolvedMethod | None:
+def method_on(name: str, pair: Pair, options: Options) -> ResolvedMethod | None:
     """Return a method on a pair. None for a baseline, and if the pair lacks a model or head of the method."""
     try:
         ((_, *methods),) = Methods((name,), pair, options).groups(dict.fromkeys(pair.models, 1))

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from specbench.analysis.advice import Advice, CandidateResult
 from specbench.analysis.intervals import Estimate
-from specbench.cli.advise import answer
-from specbench.experiment.advice import Advice, CandidateResult
+from specbench.reporting.advice import answer
 from specbench.resolution.candidates import candidate_of
 from tests.fixtures import console
 
@@ -18,7 +18,7 @@ BEST = candidate_of("sd-4", {"name": "model", "model": "draft", "gamma": 4})
 
 def advice(gain: Estimate | None, measured: Estimate | None = None, is_out_of_time: bool = False) -> Advice:
     result = CandidateResult(candidate=BEST, predicted=Estimate(1.5, 1.4, 1.6), measured=measured or gain, parts=1)
-    nothing = SimpleNamespace()
+    nothing = SimpleNamespace(pair="tiny", task="gsm8k", baseline="ar")
     return Advice(
         results=[result], gain=gain, pilot=nothing, pilot_row=nothing, break_even=None, block_price=None, final=nothing,
         is_out_of_time=is_out_of_time,
@@ -26,7 +26,7 @@ def advice(gain: Estimate | None, measured: Estimate | None = None, is_out_of_ti
 
 
 def words(found: Advice) -> str:
-    return "\n".join(answer(found, "tiny", "gsm8k"))
+    return "\n".join(answer(found))
 
 
 def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines():

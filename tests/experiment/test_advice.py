@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.config.options import Options
+from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
-from specbench.experiment.advice import PARTS, AdviceRequest, advise
+from specbench.experiment.advice import PARTS, AdviceRequest, advise, advise_on
+from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.recording import count_missing, record_outputs
 from specbench.methods.replays import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import candidate_of, register
+from specbench.resolution.recorded import plan_of_folder
 from specbench.resolution.resolve import Request, resolve
 from specbench.runs.run_folder import PATHS, read, runs_in, spec_of
 
@@ -88,9 +90,6 @@ def recorded(tmp_path_factory):
     register(methods)
     names = tuple(method.name for method in methods)
     (plan,) = resolve(Request(methods=names, pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=folder)).plans
-    from specbench.config.options import Access
-    from specbench.experiment.pipeline import MeasureOptions, measure
-
     measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
     return plan, plan.runs[0], record_outputs(plan, plan.runs[0], ["draft"])
 
@@ -123,3 +122,62 @@ def test_recordings_are_read_again_and_damaged_ones_made_again(recorded):
     assert count_missing(run, ["draft"]) == len(recordings)
     record_outputs(plan, run, ["draft"])
     assert count_missing(run, ["draft"]) == 0 and count_missing(run, ["draft", "middle"]) == len(recordings)
+
+
+def test_methods_that_are_not_lossless_are_measured_and_selected_only_if_the_score_holds(tmp_path):
+    options = replace(OPTIONS, ignore_eos=False)
+    advice = advise(replace(request_in(tmp_path), options=options, max_drop=0.02))
+    lossy = {each.candidate.name: each for each in advice.results if not each.candidate.lossless}
+    assert {"lossy", "cascade-chow", "cascade-opt", "cascade-token"} <= set(lossy)
+    assert all(each.predicted is None and each.parts and each.score_change for each in lossy.values())
+    assert advice.best.candidate.lossless or advice.best.keeps_score(0.02)
+    dominated = [each for each in advice.results if each.measured and each not in advice.front]
+    for each in dominated:
+        assert any(
+            other.speedup >= each.speedup and other.score_change.value >= each.score_change.value
+            for other in advice.front
+        )
+    assert all(each.speedup > advice.best.speedup for each in advice.faster_but_unproven)
+
+
+def test_outputs_that_are_not_scored_have_no_score_to_keep(tmp_path):
+    with pytest.raises(ConfigError, match="--max-drop needs scores, and gsm8k has none"):
+        advise(replace(request_in(tmp_path), max_drop=0.02))
+
+
+def test_without_a_sandbox_code_has_no_score_to_keep(tmp_path):
+    with pytest.raises(ConfigError, match="--allow-code-execution"):
+        advise(replace(request_in(tmp_path), task="humaneval", max_drop=0.02))
+
+
+def test_advice_on_a_run_decodes_nothing(recorded):
+    _, run, _ = recorded
+    before = (run.folder / "samples.jsonl").stat().st_mtime_ns
+    advice = advise_on(run.folder)
+    assert (run.folder / "samples.jsonl").stat().st_mtime_ns == before
+    results = {each.candidate.name: each for each in advice.results}
+    assert results["tested-5"].measured and results["tested-5"].predicted
+    assert results["sd-2"].predicted and not results["sd-2"].measured
+    assert "sd-5" not in results  # the run has measured it, as tested-5
+    assert advice.best.speedup == max(each.speedup for each in advice.results)
+
+
+def test_a_run_without_a_draft_model_gives_no_prices(tmp_path):
+    (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=tmp_path)).plans
+    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
+    with pytest.raises(ConfigError, match="specbench run -m sd"):
+        advise_on(plan.runs[0].folder)
+
+
+def test_a_run_whose_samples_changed_is_rejected(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    row = '{{"question": "How much is {0} + {0}?", "answer": "It is {1}.\\n#### {1}"}}\n'
+    rows.write_text("".join(row.format(i, 2 * i) for i in range(4)))
+    options = replace(OPTIONS, data=(("", str(rows)),), limit=4, overrides=(("task.shots", 0),))
+    (plan,) = resolve(Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options, out=tmp_path)).plans
+    folder = plan.runs[0].folder
+    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
+    assert plan_of_folder(folder).runs[0].spec == plan.runs[0].spec
+    rows.write_text("".join(row.format(i, 2 * i) for i in range(1, 5)))
+    with pytest.raises(ConfigError, match="the samples of gsm8k are not those of the run"):
+        plan_of_folder(folder)

@@ -1,0 +1,146 @@
+"""Predicted speedups of candidates, from one run: its prices, and its baseline's outputs, on which they are replayed."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specbench.analysis.advice import Candidate, CandidateResult
+from specbench.analysis.draft_lengths import is_covered
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices_of
+from specbench.analysis.run_metrics import Records, complete, seconds, token_count
+from specbench.decoding.method import Method
+from specbench.experiment.recording import Recording, count_missing, record_outputs
+from specbench.methods.replays import Replay, replay_of
+from specbench.observer import Observer
+from specbench.resolution.candidates import TARGET
+from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.runs.run_folder import read, timed_forwards
+
+Output = tuple[str, int]  # a sample and a repeat
+
+
+def predict_all(
+    plan: PairPlan,
+    run: PlannedRun,
+    methods: Mapping[Candidate, Method],
+    pilots: Sequence[Candidate],
+    drafters: Sequence[str],
+    observer: Observer,
+) -> list[CandidateResult]:
+    """Return all candidates with their predicted speedups over the baseline of a run whose blocks are timed.
+
+    Args:
+        plan: The plan of the run. Its models are loaded if outputs are not recorded yet.
+        run: The run.
+        methods: The candidates, as methods.
+        pilots: Candidates that the run measured. They give the prices, and correct the predictions of candidates that draft
+            in the same way.
+        drafters: The models that candidates draft with.
+        observer: Receives progress.
+    """
+    records = list(read(run.folder))
+    base = complete(records, run.spec.baseline)
+    rows = {pilot: complete(records, pilot.name) for pilot in pilots}
+    prices = _prices(run, base, rows)
+    recordings = list[Recording]()
+    if prices:
+        with observer.progress("recording outputs", count_missing(run, drafters)) as advance:
+            recordings = record_outputs(plan, run, drafters, advance)
+    of_base = _seconds_by_output(base, recordings)
+    corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
+    out = []
+    for candidate in sorted(methods, key=lambda each: each not in rows):  # pilots first: they correct the others
+        replayed = replay_of(methods[candidate], (TARGET,), run.spec.decoding.temperature)
+        priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
+        if isinstance(replayed, str):
+            out.append(CandidateResult(candidate=candidate, why=replayed))
+        elif priced is None or candidate.kind is None:
+            out.append(CandidateResult(candidate=candidate, why="its draft model was not run"))
+        elif replayed.method.proposer.nodes + 1 > priced.largest:
+            out.append(CandidateResult(candidate=candidate, why="its blocks are larger than the timed ones"))
+        else:
+            prediction = _predicted(replayed, candidate.kind, priced, recordings)
+            known = corrections[candidate.kind, candidate.drafter]
+            if candidate in rows:
+                predicted = sum(prediction.seconds.values()) / token_count([each.record for each in recordings])
+                known[candidate.gamma] = _per_token(rows[candidate]) / predicted
+            if known:
+                lengths = sorted(known)
+                factor = np.interp(candidate.gamma, lengths, [known[length] for length in lengths])
+                prediction = replace(prediction, factor=float(factor))
+            out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
+    return out
+
+
+def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -> dict[str, Prices]:
+    """Return the prices of each draft model that a run measured, from the first of its methods that has them."""
+    timed, prices = timed_forwards(run.folder), dict[str, Prices]()
+    others: dict[Drafter, Records] = {
+        pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind != "model"
+    }
+    for pilot, records in rows.items():
+        theory = run.spec.methods[pilot.name].traits.theory
+        if pilot.kind == "model" and theory and is_covered(theory, records, base) and pilot.drafter not in prices:
+            more = [
+                row
+                for other in rows
+                if other is not pilot and (other.kind, other.drafter) == (pilot.kind, pilot.drafter)
+                for row in rows[other]
+            ]
+            prices[pilot.drafter] = prices_of(theory, records, base, timed, more, others)
+    return prices
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """The predicted seconds of a method by output, and those in blocks of each size.
+
+    `factor` corrects them: the measured seconds of methods that draft in the same way over their predicted ones.
+    """
+
+    seconds: Mapping[Output, float]
+    blocks: Mapping[int, float]
+    factor: float = 1.0
+
+    def speedup(self, base: Mapping[Output, float], prices: Prices, recordings: Sequence[Recording]) -> Estimate:
+        """Return the predicted speedup over the baseline's seconds by output."""
+        ours, theirs = defaultdict[str, float](float), defaultdict[str, float](float)
+        for record in (each.record for each in recordings):
+            key = record.sample, record.repeat
+            ours[record.prompt] += self.factor * self.seconds[key]
+            theirs[record.prompt] += base[key]
+        prompts = [prompt for prompt in ours if ours[prompt] > 0.0]
+        return predicted_speedup(
+            [theirs[each] for each in prompts], [ours[each] for each in prompts], self.blocks, prices.measured
+        )
+
+
+def _predicted(replayed: Replay, kind: Drafter, prices: Prices, recordings: Sequence[Recording]) -> _Prediction:
+    """Return the predicted seconds of a method on recorded outputs."""
+    shape = replayed.method.proposer.shape or ()
+    spent, blocks = dict[Output, float](), defaultdict[int, float](float)
+    for recording in recordings:
+        rounds = replayed.rounds(recording.output)
+        spent[recording.record.sample, recording.record.repeat] = prices.seconds(rounds, kind, shape)
+        for k, count in enumerate(rounds.drafted.sum(axis=0)):
+            blocks[k + 1] += float(count) * float(prices.verifier[k + 1])
+    return _Prediction(spent, blocks)
+
+
+def _per_token(rows: Records) -> float:
+    """Return decoding seconds / tokens."""
+    return sum(map(seconds, rows)) / token_count(rows)
+
+
+def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[Output, float]:
+    """Return the decoding seconds of each recorded output; at temperature 0, the mean over the repeats of its prompt."""
+    repeats = defaultdict[str, list[float]](list)
+    for record in rows:
+        repeats[record.sample].append(seconds(record))
+    of_output = {(record.sample, record.repeat): seconds(record) for record in rows}
+    greedy = all(each.record.repeat == 0 for each in recordings)
+    keys = [(each.record.sample, each.record.repeat) for each in recordings if each.record.sample in repeats]
+    return {key: float(np.mean(repeats[key[0]])) if greedy else of_output[key] for key in keys}

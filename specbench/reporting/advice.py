@@ -1,0 +1,217 @@
+"""Advice in words, as a table, as TOML, as options of other engines, and as JSON."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from specbench.analysis.advice import Advice, CandidateResult
+from specbench.analysis.intervals import Estimate
+from specbench.config.construct import Table as TomlTable
+from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
+from specbench.reporting.notes import SHARD, short_notes
+from specbench.reporting.reasons import caution
+from specbench.reporting.tables import Table
+
+DIFFER = "Prediction and measurement differ by more than their intervals: a busy machine, or too few prompts."
+ON_FRONT = "on the front"  # of speed and score
+
+
+class EstimateRow(TypedDict):
+    """An estimate with the bounds of its 95 % interval, which is missing for too few prompts."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class CandidateRow(TypedDict):
+    """A candidate in the JSON of advice."""
+
+    method: str
+    lossless: bool
+    predicted: EstimateRow | None
+    measured: EstimateRow | None
+    score_change: EstimateRow | None
+    parts: int
+    why: str
+
+
+class AdviceRow(TypedDict):
+    """Advice as JSON."""
+
+    pair: str
+    task: str
+    pays: bool | None
+    method: str
+    table: TomlTable
+    gain: EstimateRow | None
+    max_drop: float | None
+    out_of_time: bool
+    acceptance: float | None
+    cost_ratio: float | None
+    block_price: float | None
+    break_even_acceptance: float | None
+    candidates: list[CandidateRow]
+
+
+def candidates_table(advice: Advice) -> Table:
+    """Return the candidates as a table, the best first. The change of the score is shown if it may drop."""
+    scored = advice.max_drop is not None
+    rows = [
+        [
+            each.candidate.name, TIMES.text(each.predicted), TIMES.text(each.measured),
+            *([SIGNED_SCORE.text(each.score_change)] if scored else []),
+            str(each.parts) if each.parts else HUNDREDTHS.text(None),
+            ON_FRONT if scored and each in advice.front else each.why,
+        ]
+        for each in advice.results
+    ]  # fmt: skip
+    title = f"{advice.pilot.pair}, {advice.pilot.task}: decoding speedup over the target alone"
+    columns = ["method", "predicted", "measured", *(["score change"] if scored else []), "parts", "note"]
+    return Table(title, columns, rows)
+
+
+def conditions_of(advice: Advice) -> list[str]:
+    """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
+    notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
+    return [*notes, *(f"! {sentence}" for sentence in caution(advice.final))]
+
+
+def deciding_numbers(advice: Advice) -> Iterator[str]:
+    """Yield lines on what decides: acceptance, cost ratio, price of a block, and where speculation would break even."""
+    row, even = advice.pilot_row, advice.break_even
+    cost_ratio = row.number("cost_ratio")
+    if row.acceptance_rate is None or cost_ratio is None:
+        return
+    gamma = advice.pilot.traits(row).draft_length
+    block = "" if advice.block_price is None else f", and verifying {gamma} tokens {advice.block_price:.2f}"
+    yield (
+        f"Measured with {row.method}: acceptance {row.acceptance_rate:.2f}; relative to a token of the target, a draft token"
+        f" costs {cost_ratio:.2f}{block}."
+    )
+    if even is None:
+        return
+    if even.acceptance is None:
+        yield f"At these costs, no acceptance makes drafts of {even.gamma} tokens faster than the target alone."
+    else:
+        yield f"At these costs, drafts of {even.gamma} tokens break even at an acceptance rate of {even.acceptance:.2f}."
+    if even.cost_ratio is not None:
+        yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
+
+
+def answer(advice: Advice) -> Iterator[str]:
+    """Yield the advice: what to use and its TOML, the gain, and how other engines name it."""
+    best, gain = advice.best, advice.gain or advice.best.measured
+    name = best.candidate.name
+    if gain is None:
+        yield from _unmeasured(advice)
+        return
+    where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
+    if advice.pays is None:
+        yield (
+            f"It cannot be decided: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
+            " Help: -n for more prompts."
+        )
+    elif not advice.pays:
+        yield f"Do not speculate here: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
+    else:
+        yield f"Use {name}: {TIMES.text(gain)}, measured {where}."
+    if not best.candidate.lossless:
+        yield f"{name} is not lossless: the score changes by {SIGNED_SCORE.text(best.score_change)} {where}."
+    for other in advice.faster_but_unproven:
+        yield (
+            f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but its change of the score,"
+            f" {SIGNED_SCORE.text(other.score_change)}, may exceed the allowed drop. Help: -n for more prompts."
+        )
+    if best.predicted is not None and not best.predicted.overlaps(gain):
+        yield DIFFER
+    if advice.pays:
+        yield toml_of(advice)
+        yield from other_engines(best)
+
+
+def _unmeasured(advice: Advice) -> Iterator[str]:
+    """Yield the advice to use a candidate that was predicted only."""
+    best = advice.best
+    prediction = f"{best.candidate.name} has the highest prediction, {TIMES.text(best.predicted)}"
+    if advice.is_out_of_time:
+        yield f"The time limit was reached before any candidate was measured. {prediction}. Help: --minutes."
+        return
+    if best.predicted and best.predicted.high is not None and best.predicted.high < 1.0:
+        yield f"Do not speculate here: {prediction}."
+    elif not advice.is_usable:
+        yield f"It cannot be decided: {prediction}. Help: a run with more prompts."
+    else:
+        yield f"Use {best.candidate.name}: {TIMES.text(best.predicted)}, predicted and not measured."
+        yield toml_of(advice)
+        yield from other_engines(best)
+
+
+def toml_of(advice: Advice) -> str:
+    """Return the selected method as the text of a TOML file."""
+    import tomli_w  # imported here to keep `--help` fast
+
+    best = advice.best.candidate
+    head = f"# Chosen by specbench advise on {advice.pilot.pair}, {advice.pilot.task}.\n"
+    table = {"description": f"{best.name}, chosen by specbench advise", "baseline": advice.pilot.baseline, **best.table}
+    return head + tomli_w.dumps(table).rstrip()
+
+
+def other_engines(result: CandidateResult) -> Iterator[str]:
+    """Yield the options of other engines for a method that they have; speeds there are not measured here."""
+    proposer = result.candidate.proposer
+    config: dict[str, Any]
+    if result.candidate.kind == "model":
+        gamma, rule = proposer["gamma"], result.candidate.table.get("rejection")
+        config = {"model": "DRAFT", "num_speculative_tokens": gamma} | (
+            {"rejection_sample_method": "block"} if rule else {}
+        )
+        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+        if not rule:
+            yield (
+                "SGLang, not measured there: --speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT"
+                f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
+            )
+            yield f"llama.cpp, not measured there: --spec-draft-model DRAFT.gguf --spec-draft-n-max {gamma}"
+    if result.candidate.kind == "lookup":
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": proposer["gamma"],
+            "prompt_lookup_max": proposer.get("ngram", 3),
+        }
+        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+
+
+def advice_row(advice: Advice) -> AdviceRow:
+    """Return advice as JSON."""
+    best = advice.best
+    return {
+        "pair": advice.pilot.pair,
+        "task": advice.pilot.task,
+        "pays": advice.pays,
+        "method": best.candidate.name,
+        "table": best.candidate.table,
+        "gain": _row(advice.gain),
+        "max_drop": advice.max_drop,
+        "out_of_time": advice.is_out_of_time,
+        "acceptance": advice.pilot_row.acceptance_rate,
+        "cost_ratio": advice.pilot_row.number("cost_ratio"),
+        "block_price": advice.block_price,
+        "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
+        "candidates": [
+            {
+                "method": each.candidate.name,
+                "lossless": each.candidate.lossless,
+                "predicted": _row(each.predicted),
+                "measured": _row(each.measured),
+                "score_change": _row(each.score_change),
+                "parts": each.parts,
+                "why": each.why,
+            }
+            for each in advice.results
+        ],
+    }
+
+
+def _row(estimate: Estimate | None) -> EstimateRow | None:
+    return EstimateRow(value=estimate.value, low=estimate.low, high=estimate.high) if estimate else None
