@@ -11,12 +11,14 @@ from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import pair_of_models
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.options import Access, SandboxKind
+from specbench.config.presets import names
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from specbench.analysis.advice import Advice
 
 MINUTE, POINT = 60.0, 0.01
+PROMPTS, REPEATS = 48, 2
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma")
@@ -52,8 +54,8 @@ def advise(
             min=10,
             help="Number of prompts: a quarter to measure costs, half for the final measurement.",
         ),
-    ] = 48,
-    repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 2,
+    ] = PROMPTS,
+    repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = REPEATS,
     minutes: Annotated[
         float,
         typer.Option(
@@ -64,6 +66,7 @@ def advise(
         float | None,
         typer.Option(
             min=0.0,
+            max=100.0,
             help="Compare methods that are not lossless too, and advise one if the score drops by at most this many points"
             " out of 100.",
             show_default=False,
@@ -89,15 +92,16 @@ def advise(
     from specbench.resolution.selection import read_pair
 
     observer = TerminalObserver()
+    options = shared.options(limit=limit, repeats=repeats)
     try:
         if run is not None:
-            if pair or target or draft or task:
-                raise ConfigError("advise takes a run folder or a pair, not both")
+            given = options.changes() != {"limit": PROMPTS, "repeats": REPEATS} or fresh or max_drop is not None
+            if pair or target or draft or task or given:
+                raise ConfigError("advise takes a run folder or a pair with options, not both")
             advice = advise_on(run, observer)
             name = advice.pilot.pair
         else:
             name = pair_of_models(pair, draft, target) or "tiny"
-            options = shared.options(limit=limit, repeats=repeats)
             tasks = [task] if task else list(read_pair(name, options)[1].defaults.tasks[:1])
             if not tasks:
                 raise ConfigError(f"pair {name} has no default task for the prompts; help: -t TASK")
@@ -141,5 +145,6 @@ def _show(advice: "Advice", pair: str, path: Path | None, as_json: bool) -> None
     for line in (*deciding_numbers(advice), *answer(advice)):
         say(line, console, "none")
     if writes:
-        say(f"wrote {path}; next: specbench run -m {path} -p {pair} -t {advice.pilot.task}", console)
+        models = f" -p {pair}" if pair in names("pair") or Path(pair).exists() else ""
+        say(f"wrote {path}; next: specbench run -m {path}{models} -t {advice.pilot.task}", console)
     print_path(advice.final.folder, console)

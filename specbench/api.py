@@ -157,7 +157,7 @@ class AdviceResult:
 
     @property
     def pays(self) -> bool | None:
-        """Whether it is faster than the target alone, as measured; None if the interval does not tell."""
+        """Whether it is faster than the target alone; None if its interval contains 1, or if it was not measured."""
         return self.advice.pays
 
     @property
@@ -286,7 +286,7 @@ def verify(
 
 
 def advise(
-    pair: str = "tiny",
+    pair: str = "",
     task: str = "",
     *,
     run: AnyPath | None = None,
@@ -300,7 +300,7 @@ def advise(
     """Advise whether to speculate with a pair on a task and this machine, and how.
 
     Args:
-        pair: A pair of models: the name of a preset, or a path to a TOML file.
+        pair: A pair of models: the name of a preset, or a path to a TOML file. By default `tiny`.
         task: The task that the prompts are from. By default the pair's first task.
         run: A run folder with the target alone and a draft model. Other methods are predicted from it without decoding.
         minutes: No part of the measurements is begun that may end after this many minutes.
@@ -308,14 +308,20 @@ def advise(
         out: The folder that run folders are written to.
         fresh: Discard what the run folders hold and measure again.
         observer: Receives progress.
-        **options: See `RunOptions`. `limit` is 48 by default, and `repeats` 2.
+        **options: See `RunOptions`. `limit` is 48 by default, and `repeats` 2. Draft lengths and parts of the prompts are
+            chosen here, so `gamma`, `over`, `sample`, `shard` and `ignore_eos` are not allowed.
 
     Raises:
         ConfigError: An argument is wrong, or there are too few prompts.
         MissingAsset: A model, data set or device is missing, or another process uses a run folder.
     """
     if run is not None:
+        if pair or task or options or fresh or max_drop is not None:
+            raise ConfigError("advise: takes a run folder or a pair with options, not both")
         return AdviceResult(advice.advise_on(Path(run), observer))
+    pair = pair or "tiny"
+    if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
+        raise ConfigError(f"advise: takes no {chosen}")
     request = _request(
         ((), pair, task or ()), {"limit": advice.PROMPTS, "repeats": 2, **options}, out=out, access=Access(fresh=fresh)
     )

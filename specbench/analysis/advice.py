@@ -45,7 +45,7 @@ class Candidate:
         return int(self.proposer.get("gamma", 0))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CandidateResult:
     """A candidate, its predicted and its measured decoding speedup. `why` says why there is no prediction.
 
@@ -113,15 +113,23 @@ class Advice:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the selected candidate is faster than the baseline, as measured, or as predicted if it was not measured."""
-        gain = self.gain or self.best.measured or self.best.predicted
+        """Whether the selected candidate is faster than the baseline, as measured, or as predicted if no time limit ended."""
+        gain = self.gain or self.best.measured or (None if self.is_out_of_time else self.best.predicted)
         return gain is not None and gain.low is not None and gain.low > 1.0
 
     @property
     def front(self) -> list[CandidateResult]:
-        """The measured candidates that no other one equals or exceeds in both speed and score."""
-        scored = [each for each in self.results if each.measured and each.score_change]
-        return [each for each in scored if not any(_dominates(other, each) for other in scored)]
+        """The Pareto front: the measured candidates that neither another one nor the target alone dominates.
+
+        Candidates may have been measured on different parts of the prompts.
+        """
+        scored = {
+            each: (each.speedup, each.score_change.value)
+            for each in self.results
+            if each.measured and each.score_change
+        }
+        others = [(1.0, 0.0), *scored.values()]
+        return [each for each, point in scored.items() if not any(_dominates(other, point) for other in others)]
 
     @property
     def faster_but_unproven(self) -> list[CandidateResult]:
@@ -134,11 +142,10 @@ class Advice:
             and each.speedup > self.best.speedup
             and self.max_drop is not None
             and not each.keeps_score(self.max_drop)
+            and not each.loses_score(self.max_drop)
         ]
 
 
-def _dominates(other: CandidateResult, result: CandidateResult) -> bool:
-    """Return whether another candidate is at least as good in both speed and score, and better in one."""
-    assert other.score_change and result.score_change
-    ours, theirs = (result.speedup, result.score_change.value), (other.speedup, other.score_change.value)
-    return other is not result and theirs != ours and all(b >= a for a, b in zip(ours, theirs, strict=True))
+def _dominates(other: tuple[float, float], point: tuple[float, float]) -> bool:
+    """Return whether another speed and score are at least as good in both, and better in one."""
+    return other != point and other[0] >= point[0] and other[1] >= point[1]

@@ -51,12 +51,13 @@ class Prices:
         """The largest block that has a price."""
         return len(self.verifier) - 1
 
-    def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = ()) -> float:
+    def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
         """Return the decoding seconds of replayed rounds: all but the first forward of each model.
 
-        `shape` gives the parents of the tokens of a tree.
+        `shape` gives the parents of the tokens of a tree; `bonus` says whether a token follows a whole draft.
         """
-        (spent,) = self.costs(drafter, shape).of_rounds(rounds.drafted[None], rounds.first[None])
+        costs = replace(self.costs(drafter, shape), bonus=bonus)
+        (spent,) = costs.of_rounds(rounds.drafted[None], rounds.first[None])
         return float(spent) + rounds.without_token * float(self.round.later)
 
     def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:

@@ -185,7 +185,7 @@ class Options:
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `run`, `plan` and `verify`: those of the command line, with the same meaning and defaults.
+    """The options of `run`, `plan`, `verify` and `advise`: those of the command line, with the same meaning and defaults.
 
     `data` is `hub`, `synthetic` or a file, and `gamma` a draft length or one per model; each may be a dictionary by task or
     method. `set`, `over` and `head` are dictionaries with the keys of the command-line options of these names. `plugins` are

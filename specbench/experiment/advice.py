@@ -20,13 +20,14 @@ from specbench.analysis.predictions import break_even
 from specbench.analysis.prices import prices_of
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.summary import summary_of
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run
 from specbench.experiment.prediction import predict_all
-from specbench.experiment.runner import time_blocks
+from specbench.experiment.runner import open_recorder, time_blocks
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -42,6 +43,7 @@ from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.recorded import plan_of_folder
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
+from specbench.runs.locking import locked
 from specbench.runs.run_folder import read, timed_forwards
 from specbench.sandbox import Sandbox
 
@@ -81,6 +83,8 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     observer, begin = observer or Observer(), time.monotonic()
     temperature = request.options.temperature or 0.0  # presets have defaults of their own
     options = replace(request.options, limit=request.options.limit or PROMPTS, temperature=temperature)
+    if request.max_drop is not None and not 0.0 <= request.max_drop <= 1.0:
+        raise ConfigError(f"max_drop = {request.max_drop:g} must be a share of the score, from 0 to 1")
     _, pair = read_pair(request.pair, options)
     lossless = register_candidates(pair, temperature)
     lossy = lossy_candidates(pair, options) if request.max_drop is not None else []
@@ -114,7 +118,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
         allowed = [name for name in others if not results[name].loses_score(request.max_drop or 0.0)]
         others = _fastest(results, allowed, 1 if part == len(PARTS) - 1 else LOSSY_FINALISTS)
     advised = [*names, *(name for name in others if results[name].keeps_score(request.max_drop or 0.0))]
-    best = _fastest(results, advised, 1)[0]
+    best = _selected(results, advised)
     gain = results[best].measured if part == len(PARTS) else None
     advice = _advice(results, best, pilot, pilots[0].name, final)
     return replace(advice, gain=gain, is_out_of_time=is_out_of_time, max_drop=request.max_drop)
@@ -136,16 +140,23 @@ def _fastest(results: Mapping[str, CandidateResult], names: Sequence[str], count
     return sorted(names, key=lambda name: -results[name].speedup)[:count]
 
 
+def _selected(results: Mapping[str, CandidateResult], names: Sequence[str]) -> str:
+    """Return the fastest of these candidates, one without an estimate only if there is no other."""
+    estimated = [name for name in names if results[name].measured or results[name].predicted]
+    return _fastest(results, estimated or names, 1)[0]
+
+
 def _is_slower(speedup: Estimate | None) -> bool:
     return speedup is not None and speedup.high is not None and speedup.high < 1.0
 
 
 class _Parts:
-    """The runs of advice, one per part of the prompts, with models that are loaded once."""
+    """The runs of advice, one per part of the prompts. The models of all candidates are loaded once."""
 
     def __init__(self, request: AdviceRequest, observer: Observer) -> None:
         self.request, self.observer = request, observer
         self.slowest = 0.0  # seconds of the slowest part so far
+        self.whole: PairPlan | None = None  # of all candidates
         self.plan: PairPlan | None = None
         self.run: PlannedRun | None = None
         self.sandbox: Sandbox | None = None
@@ -157,30 +168,28 @@ class _Parts:
         not scored although scores are needed.
         """
         request = self.request
-        self.plan, run = self._plan([each.name for each in candidates], request.options)
+        self.whole, run = self._plan([each.name for each in candidates], request.options)
         prompts = sum(not sample.after for sample in run.data.samples)
         if prompts < FEWEST_PROMPTS:
             raise ConfigError(
                 f"advise needs at least {FEWEST_PROMPTS} prompts, and there are {prompts}; help: -n, --data"
             )
-        if tensor_placement(self.plan.models):
+        if tensor_placement(self.whole.models):
             raise ConfigError("advise does not run models whose tensors are split; help: specbench run")
         if request.max_drop is not None and run.task.executes_code and request.sandbox is None:
             raise ConfigError(
                 f"--max-drop needs scores, and those of {request.task} execute code; help: --allow-code-execution"
             )
-        with self.observer.status(f"loading {', '.join(self.plan.roles)}"):
-            loaded = self.plan.load()
+        with self.observer.status(f"loading {', '.join(self.whole.roles)}"):
+            loaded = self.whole.load()
         return supported_by(loaded, run, candidates)
 
     def measure(self, part: int, methods: Sequence[str], profile: bool = False) -> RunSummary:
         """Measure methods on a part of the prompts, and summarize them."""
         begin, request = time.monotonic(), self.request
-        plan, self.run = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
-        if self.plan is not None:
-            plan.borrow(self.plan)
-            self.plan.release()  # one plan's models at a time
-        self.plan = plan
+        self.plan, self.run = plan, _ = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
+        if self.whole is not None:
+            plan.borrow(self.whole)
         steps = MeasureOptions(access=request.access, sandbox=self.sandbox, profile=profile)
         results = measure(plan, plan.runs, steps, self.observer)
         (summary,) = results.summaries
@@ -256,7 +265,8 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     """Return advice from a run of the target alone and of a draft model, without decoding with a candidate.
 
     Blocks of tokens are timed, and the probabilities of the outputs are recorded in the folder, unless it has them already.
-    Raises what `plan_of_folder` does, and ConfigError for a run that lacks one of these methods.
+    Raises what `plan_of_folder` does, and ConfigError for a run that lacks one of these methods, that is not timed, or that
+    was measured under other conditions, such as another machine or number of threads.
     """
     observer = observer or Observer()
     plan = plan_of_folder(folder)
@@ -271,19 +281,24 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     models = [each for each in pilots if each.kind == "model" and "rejection" not in each.table]
     if spec.baseline != BASELINE or not models:
         raise ConfigError(f"{folder}: advise needs a run of {BASELINE} and of a draft model; help: specbench run -m sd")
-    with observer.status(f"loading {', '.join(plan.roles)}"):
-        plan.load()
-        time_blocks(plan, run)
+    drafters = list(dict.fromkeys(model.drafter for model in models))
     new = dict[Candidate, Method]()
     for candidate in register_candidates(plan.pair.pair, spec.decoding.temperature):
         resolved = method_on(candidate.name, plan.pair.pair, Options()) if candidate.kind else None
-        if resolved and candidate.drafter in {"", *(model.drafter for model in models)}:
-            new |= {candidate: resolved.method} if resolved.method not in measured.values() else {}
-    predicted = predict_all(plan, run, measured | new, pilots, drafters_of(plan.pair.pair), observer)
-    summary = summarize_run(folder)
+        if resolved and candidate.drafter in {"", *drafters} and resolved.method not in measured.values():
+            new[candidate] = resolved.method
+    with locked([folder], Access()) as locks:
+        open_recorder(run, locks[folder], Access())  # raises for other conditions
+        if not summary_of(folder).timed:
+            raise ConfigError(f"{folder} was not timed; help: specbench run without --jobs")
+        with observer.status(f"loading {', '.join(plan.roles)}"):
+            plan.load()
+            time_blocks(plan, run)
+        predicted = predict_all(plan, run, measured | new, pilots, drafters, observer)
+        summary = summarize_run(folder)
     results = {each.candidate.name: each for each in predicted}
     _add_measurements(results, summary, [each.name for each in measured])
-    return _advice(results, _fastest(results, list(results), 1)[0], summary, models[0].name, summary)
+    return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)
 
 
 def _drafter(options: Table) -> str:

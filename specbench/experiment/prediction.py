@@ -120,13 +120,14 @@ class _Prediction:
 
 def _predicted(replayed: Replay, kind: Drafter, prices: Prices, recordings: Sequence[Recording]) -> _Prediction:
     """Return the predicted seconds of a method on recorded outputs."""
-    shape = replayed.method.proposer.shape or ()
+    shape, bonus = replayed.method.proposer.shape or (), replayed.method.bonus != "none"
     spent, blocks = dict[Output, float](), defaultdict[int, float](float)
     for recording in recordings:
         rounds = replayed.rounds(recording.output)
-        spent[recording.record.sample, recording.record.repeat] = prices.seconds(rounds, kind, shape)
+        spent[recording.record.sample, recording.record.repeat] = prices.seconds(rounds, kind, shape, bonus)
         for k, count in enumerate(rounds.drafted.sum(axis=0)):
-            blocks[k + 1] += float(count) * float(prices.verifier[k + 1])
+            size = max(k + bonus, 1)
+            blocks[size] += float(count) * float(prices.verifier[size])
     return _Prediction(spent, blocks)
 
 

@@ -198,16 +198,15 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
 
 def expert_products(module: nn.Module, names: Sequence[str]) -> list[list[Product]]:
     """Return the products of the experts that a module holds in parameters with these names, (experts, out, in) each."""
+    if not module.get_parameter(names[0]).numel():
+        module.state_dict()  # its hook unpacks
     weights = [module.get_parameter(name) for name in names]
-    packed = [
-        [Packed(matrix) for matrix in weight.data]
-        for weight in weights
-        if is_packed(weight.device, weight.dtype, weight[0].numel())
-    ]
-    if len(packed) < len(weights):  # transformers' layout, since another one would change the last bits of its outputs
+    if not all(is_packed(weight.device, weight.dtype, weight[0].numel()) for weight in weights):
+        # transformers' layout, since another one would change the last bits of its outputs
         for weight in weights:
             weight.data = weight.data.clone()
         return [[Plain(matrix.t(), None, _for_blocks(matrix, None)) for matrix in weight.data] for weight in weights]
+    packed = [[Packed(matrix) for matrix in weight.data] for weight in weights]
     for weight in weights:
         weight.data = weight.data.new_empty(0)
 

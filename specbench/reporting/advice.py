@@ -13,7 +13,7 @@ from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
 
 DIFFER = "Prediction and measurement differ by more than their intervals: a busy machine, or too few prompts."
-ON_FRONT = "on the front"  # of speed and score
+ON_FRONT = "on the Pareto front"  # of speed and score
 
 
 class EstimateRow(TypedDict):
@@ -62,7 +62,7 @@ def candidates_table(advice: Advice) -> Table:
             each.candidate.name, TIMES.text(each.predicted), TIMES.text(each.measured),
             *([SIGNED_SCORE.text(each.score_change)] if scored else []),
             str(each.parts) if each.parts else HUNDREDTHS.text(None),
-            ON_FRONT if scored and each in advice.front else each.why,
+            ", ".join(filter(None, (each.why, ON_FRONT if scored and each in advice.front else ""))),
         ]
         for each in advice.results
     ]  # fmt: skip
@@ -107,6 +107,8 @@ def answer(advice: Advice) -> Iterator[str]:
         yield from _unmeasured(advice)
         return
     where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
+    if advice.gain and sum(each.parts == best.parts for each in advice.results) > 1:
+        where += ", where it was compared with one other method"
     if advice.pays is None:
         yield (
             f"It cannot be decided: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
@@ -151,10 +153,21 @@ def toml_of(advice: Advice) -> str:
     """Return the selected method as the text of a TOML file."""
     import tomli_w  # imported here to keep `--help` fast
 
-    best = advice.best.candidate
     head = f"# Chosen by specbench advise on {advice.pilot.pair}, {advice.pilot.task}.\n"
-    table = {"description": f"{best.name}, chosen by specbench advise", "baseline": advice.pilot.baseline, **best.table}
-    return head + tomli_w.dumps(table).rstrip()
+    return head + tomli_w.dumps(table_of(advice)).rstrip()
+
+
+def table_of(advice: Advice) -> TomlTable:
+    """Return the selected method as the table of a TOML file, with the temperature at which it was selected."""
+    best, temperature = advice.best.candidate, advice.pilot.decoding.temperature
+    measured = advice.final.spec.methods.get(best.name)
+    options = measured.options if measured and not best.kind else best.table  # of a preset, with the pair's values
+    return {
+        "description": f"{best.name}, chosen by specbench advise",
+        "baseline": advice.pilot.baseline,
+        **({"temperature": temperature} if temperature else {}),
+        **options,
+    }
 
 
 def other_engines(result: CandidateResult) -> Iterator[str]:
@@ -190,7 +203,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "task": advice.pilot.task,
         "pays": advice.pays,
         "method": best.candidate.name,
-        "table": best.candidate.table,
+        "table": table_of(advice),
         "gain": _row(advice.gain),
         "max_drop": advice.max_drop,
         "out_of_time": advice.is_out_of_time,

@@ -152,8 +152,8 @@ class PairPlan:
         self.ranks, self._loaded = ranks, ranks.pair
 
     def borrow(self, other: "PairPlan") -> None:
-        """Take the models that another plan has loaded, if they are the same."""
-        if self._identity() == other._identity():
+        """Take the models and heads that another plan has loaded, if they contain this plan's."""
+        if other._has(self):
             self._loaded = other._loaded
             self.ranks, other.ranks = other.ranks, None
 
@@ -182,6 +182,13 @@ class PairPlan:
         token = sum(self.models[role].size.forward_bytes for role in roles) / bandwidth
         return (run.spec.generations - run.done) * run.task.max_new_tokens * token
 
-    def _identity(self) -> list[object]:
+    def _has(self, other: "PairPlan") -> bool:
+        """Return whether this plan has the models and heads of another one, of the same pair on the same device."""
+        same = (self.pair.name, self.device) == (other.pair.name, other.device)
         models = {role: model.source for role, model in self.models.items()}
-        return [self.pair.name, self.device, models, {name: head.source for name, head in self.pair.heads.items()}]
+        heads = {name: head.source for name, head in self.pair.heads.items()}
+        return (
+            same
+            and all(models.get(role) == model.source for role, model in other.models.items())
+            and all(heads.get(name) == head.source for name, head in other.pair.heads.items())
+        )

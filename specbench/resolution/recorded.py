@@ -1,4 +1,4 @@
-"""The plan of a run folder, from run.toml: its models, its task and its samples, if they are still what was measured."""
+"""The plan of a run folder, from run.toml: its models, its task and its samples."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from specbench.runs.run_spec import RunSpec
 def plan_of_folder(folder: Path) -> PairPlan:
     """Return the plan of a run, which needs no pair file, task file or options. Paths are relative to the working directory.
 
-    Raises ConfigError if the folder contains no run, or if its models or samples are not here as they were; MissingAsset if a
-    model or data are missing.
+    Raises ConfigError if the folder contains no run, or if its models or samples have changed; MissingAsset if they are not
+    here.
     """
     spec = spec_of(folder)
     device, base = torch.device(spec.device), Path()

@@ -269,3 +269,28 @@ def test_threads_load_models_at_the_same_time(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = [(0, "done"), (1, "done"), (2, "done"), (3, "damaged"), (4, "done")]
     assert done.stdout.splitlines()[-1] == str(expected)
+
+
+def test_advise_returns_a_row_per_candidate_and_takes_a_run_instead(tmp_path, result):
+    advice = specbench.advise("tiny", "gsm8k", minutes=0, out=tmp_path, **{**FEW, "limit": 10})
+    table = advice.table()
+    assert table["method"].iloc[0] == advice.method and {"sd-1", "sd-7", "pld"} <= set(table["method"])
+    assert advice.pays is None and "The time limit was reached" in repr(advice)
+    assert f"{advice.method}, chosen by specbench advise" in advice.toml
+    again = specbench.advise(run=result.folders[0])
+    measured = again.table().set_index("method")["measured"]
+    assert measured["sd"] > 0 and measured.drop("sd").isna().all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gamma": 3}, "takes no gamma"),
+        ({"shard": "1/2"}, "takes no shard"),
+        ({"max_drop": 2.0}, "must be a share of the score"),
+        ({"run": "results"}, "not both"),
+    ],
+)
+def test_advise_rejects_what_it_chooses_itself(arguments, message, tmp_path):
+    with pytest.raises(specbench.ConfigError, match=message):
+        specbench.advise("tiny", "gsm8k", out=tmp_path, data="synthetic", **arguments)

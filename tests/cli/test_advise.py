@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.analysis.advice import Advice, CandidateResult
+from specbench.analysis.advice import Advice, Candidate, CandidateResult
 from specbench.analysis.intervals import Estimate
-from specbench.reporting.advice import answer
+from specbench.reporting.advice import answer, toml_of
 from specbench.resolution.candidates import candidate_of
 from tests.fixtures import console
 
@@ -18,7 +18,10 @@ BEST = candidate_of("sd-4", {"name": "model", "model": "draft", "gamma": 4})
 
 def advice(gain: Estimate | None, measured: Estimate | None = None, is_out_of_time: bool = False) -> Advice:
     result = CandidateResult(candidate=BEST, predicted=Estimate(1.5, 1.4, 1.6), measured=measured or gain, parts=1)
-    nothing = SimpleNamespace(pair="tiny", task="gsm8k", baseline="ar")
+    nothing = SimpleNamespace(
+        pair="tiny", task="gsm8k", baseline="ar", decoding=SimpleNamespace(temperature=0.0),
+        spec=SimpleNamespace(methods={}),
+    )  # fmt: skip
     return Advice(
         results=[result], gain=gain, pilot=nothing, pilot_row=nothing, break_even=None, block_price=None, final=nothing,
         is_out_of_time=is_out_of_time,
@@ -72,3 +75,66 @@ def test_the_command_ends_with_an_answer(tmp_path):
     found = json.loads(console.specbench("advise", *few, "--json", "--write", "best.toml", cwd=tmp_path).stdout)
     assert (tmp_path / "best.toml").exists() == bool(found["pays"])
     assert {"pays", "method", "gain", "candidates"} <= found.keys() and len(found["candidates"]) >= 12
+
+
+LOSSY = Candidate("cascade-chow", {"name": "speculative"}, lossless=False)
+
+
+def against(change: Estimate, max_drop: float = 0.02) -> Advice:
+    """Return advice with a lossless method, and one that is faster and changes the score."""
+    lossless = CandidateResult(
+        candidate=BEST, measured=Estimate(1.4, 1.3, 1.5), score_change=Estimate(0.0, 0.0, 0.0), parts=3
+    )
+    lossy = CandidateResult(candidate=LOSSY, measured=Estimate(1.8, 1.7, 1.9), score_change=change, parts=3)
+    results = [lossy, lossless] if lossy.keeps_score(max_drop) else [lossless, lossy]
+    return replace(advice(results[0].measured), results=results, max_drop=max_drop)
+
+
+def test_a_method_that_is_not_lossless_is_advised_with_the_change_of_its_score():
+    shown = words(against(Estimate(-0.005, -0.015, 0.005)))
+    assert shown.startswith("Use cascade-chow: 1.80x [1.70, 1.90]")
+    assert "cascade-chow is not lossless: the score changes by -0.5 [-1.5, +0.5]" in shown
+
+
+def test_a_faster_method_whose_score_is_uncertain_is_named():
+    shown = words(against(Estimate(-0.005, -0.05, 0.04)))
+    assert shown.startswith("Use sd-4: 1.40x") and "cascade-chow is faster, 1.80x [1.70, 1.90], but" in shown
+
+
+def test_a_method_that_certainly_loses_more_is_not_named():
+    assert "cascade-chow" not in words(against(Estimate(-0.2, -0.3, -0.1)))
+
+
+def test_the_front_leaves_out_what_another_method_or_the_target_alone_dominates():
+    slow = CandidateResult(
+        candidate=LOSSY, measured=Estimate(0.9, 0.8, 1.0), score_change=Estimate(-0.1, -0.2, 0.0), parts=1
+    )
+    both = against(Estimate(-0.005, -0.015, 0.005))
+    assert replace(both, results=[*both.results, slow]).front == list(both.results)
+    assert replace(both, results=[slow]).front == []
+
+
+def test_the_toml_of_a_preset_is_what_was_measured():
+    options = {"name": "speculative", "proposer": {"name": "model", "model": "draft", "gamma": 3}}
+    spec = SimpleNamespace(methods={"cascade-chow": SimpleNamespace(options=options)})
+    pilot = SimpleNamespace(pair="tiny", task="gsm8k", baseline="ar", decoding=SimpleNamespace(temperature=0.5))
+    measured = replace(against(Estimate(0.0, 0.0, 0.0)), pilot=pilot, final=SimpleNamespace(spec=spec))
+    table = tomllib.loads(toml_of(measured))
+    assert table["temperature"] == 0.5 and table["proposer"]["gamma"] == 3 and table["baseline"] == "ar"
+
+
+def test_a_run_folder_and_a_pair_are_not_taken_together(tmp_path):
+    for option in (("-p", "tiny"), ("-n", 12), ("--fresh",), ("--max-drop", 1)):
+        shown = console.specbench("advise", "results", *option, cwd=tmp_path, code=2).stderr
+        assert "a run folder or a pair with options, not both" in " ".join(shown.split())
+
+
+def test_a_run_folder_is_advised_on_without_decoding(tmp_path):
+    few = ("-t", "gsm8k", "--data", "synthetic", "-n", 5, "--repeats", 1, "--max-new-tokens", 12, "-o", "runs")
+    console.specbench("run", "-m", "sd", *few, cwd=tmp_path)
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    before = (folder / "samples.jsonl").read_bytes()
+    shown = json.loads(console.specbench("advise", folder, "--json", cwd=tmp_path).stdout)
+    assert (folder / "samples.jsonl").read_bytes() == before
+    by_name = {each["method"]: each for each in shown["candidates"]}
+    assert by_name["sd"]["measured"] and by_name["sd-2"]["predicted"] and not by_name["sd-2"]["measured"]

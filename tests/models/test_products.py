@@ -16,7 +16,7 @@ from specbench.models.checkpoints import Checkpoint, load_model
 from specbench.models.engine import LeanFeeder, network_of
 from specbench.models.feeding import Feed
 from specbench.models.heads import EagleHead
-from specbench.models.products import Packed, Plain, can_pack, is_packed, product_of
+from specbench.models.products import Packed, Plain, can_pack, expert_products, is_packed, product_of
 from specbench.models.transformers_session import EagerFeeder
 from tests.fixtures.worlds import FAMILIES, random_model
 
@@ -199,3 +199,19 @@ def test_the_file_of_the_weights_is_unmapped(family, dtype, tmp_path):
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
     assert mapped == []
     assert network.model is model
+
+
+def test_experts_are_packed_only_if_all_of_their_matrices_are_large(monkeypatch):
+    experts = nn.Module()
+    experts.up = nn.Parameter(torch.randn(3, 32, 16), requires_grad=False)  # 512 numbers per expert
+    experts.down = nn.Parameter(torch.randn(3, 16, 16), requires_grad=False)  # 256
+    whole, x = experts.up.data.clone(), torch.randn(5, 16)
+    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 512, torch.bfloat16: 1})
+    up, down = expert_products(experts, ("up", "down"))
+    assert all(isinstance(product, Plain) for product in (*up, *down))
+    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 256, torch.bfloat16: 1})
+    for _ in range(2):  # the second time, the weights are unpacked first
+        up, down = expert_products(experts, ("up", "down"))
+        assert isinstance(up[0], Packed) == isinstance(down[0], Packed) == can_pack(CPU, torch.float32)
+        assert torch.allclose(up[1](x), x @ whole[1].t(), atol=1e-4)
+    assert torch.equal(experts.state_dict()["up"], whole)

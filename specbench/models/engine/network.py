@@ -121,7 +121,7 @@ def network_of(model: PreTrainedModel) -> Network:
 
 
 def _copy_small_weights(model: PreTrainedModel) -> None:
-    """Copy the weights on a CPU that no product copies: embeddings, norms and an encoder.
+    """Copy the weights on a CPU that no product copies: embeddings, norms, biases, routers and an encoder.
 
     Weights of a safetensors file are views of the mapped file, all of which stays resident as long as one view does.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from specbench.reporting import escaping
-from specbench.reporting.plots.styles import text_color
+from specbench.reporting.plots.styles import base_name, text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
     from specbench.analysis.intervals import Estimate
+    from specbench.analysis.run_summary import MethodSummary
 
 WIDTH = 8.6  # inches: 825 pixels of a page
 HEIGHT = 3.2  # inches of a panel that does not set its own
@@ -300,3 +301,11 @@ def _cost(box: "Bbox", boxes: Sequence["Bbox"], panel: "Bbox") -> float:
 
 def _area(box: "Bbox") -> float:
     return float(box.width * box.height)
+
+
+def selected(rows: Sequence["MethodSummary"], most: int) -> list["MethodSummary"]:
+    """Return at most `most` rows: all of them, or else the first setting of each method. Rows are ordered by preference."""
+    if len(rows) <= most:
+        return list(rows)
+    first = {base_name(row.method): row for row in reversed(rows)}
+    return [row for row in rows if first[base_name(row.method)] is row][:most]

@@ -30,11 +30,12 @@ from specbench.reporting.plots.figures import (
     note_rest,
     pareto,
     save,
+    selected,
     short,
 )
 from specbench.reporting.plots.speed import run_speed_panel
 from specbench.reporting.plots.steps import steps_panel
-from specbench.reporting.plots.styles import COLORS, INK, MUTED, NEUTRAL, Style, base_name, part_colors, styles_of
+from specbench.reporting.plots.styles import COLORS, INK, MUTED, NEUTRAL, Style, part_colors, styles_of
 from specbench.reporting.tables import ranked
 from specbench.runs.run_spec import HeadSource
 
@@ -82,14 +83,6 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
         "roc": _roc_panel(summary, title),
     }
     return {kind: panel for kind, panel in panels.items() if panel}
-
-
-def selected(rows: Sequence[MethodSummary], most: int) -> list[MethodSummary]:
-    """Return at most `most` rows: all of them, or else the first setting of each method. Rows are ordered by preference."""
-    if len(rows) <= most:
-        return list(rows)
-    first = {base_name(row.method): row for row in reversed(rows)}
-    return [row for row in rows if first[base_name(row.method)] is row][:most]
 
 
 def _acceptance_panel(summary: RunSummary, title: str) -> Panel | None:
