@@ -357,8 +357,7 @@ def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], 
         *table([row for row in rows if row.context != CONTEXT]),
         "",
         "A mixture of experts on the lean engine, float32, one thread: 8 layers of width 512 with 8 experts each, of which "
-        "a token passes 2. A block reads the experts that any of its tokens selects, so its price grows with its size. Time "
-        "grows faster than bytes: an expert's products of several rows run in MKL, not on packed weights.",
+        "a token passes 2. A block reads the experts that any of its tokens selects, so its price grows with its size.",
         "",
         "| n | T(n), ms | T(n) / T(1) | experts selected in a layer | weights read, MB | bytes, ms |",
         "| --: | --: | --: | --: | --: | --: |",

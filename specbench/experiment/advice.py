@@ -100,28 +100,67 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
         each.candidate.name: each
         for each in (*predicted, *(CandidateResult(candidate=each, why="not lossless") for each in lossy))
     }
-    names = _best(results, lossless, FINALISTS)
-    others = [each.name for each in lossy]
+    halving = _SuccessiveHalving(
+        results, _best(results, lossless, FINALISTS), [each.name for each in lossy], request.max_drop or 0.0, pilot
+    )
     results |= {each.candidate.name: each for each in unsupported}
-    final, is_out_of_time, part = pilot, False, 1
-    while part < len(PARTS):
-        if time.monotonic() - begin + parts.slowest > request.seconds:
-            is_out_of_time = True
-            break
-        part += 1
-        final = parts.measure(part, [*names, *others])
-        _add_measurements(results, final, [*names, *others])
-        if part == len(PARTS) or all(_is_slower(results[name].measured) for name in (*names, *others)):
-            break
-        keep = 1 if part == len(PARTS) - 1 else max(len(names) // 2, 1)
-        names = _fastest(results, names, keep)
-        allowed = [name for name in others if not results[name].loses_score(request.max_drop or 0.0)]
-        others = _fastest(results, allowed, 1 if part == len(PARTS) - 1 else LOSSY_FINALISTS)
-    advised = [*names, *(name for name in others if results[name].keeps_score(request.max_drop or 0.0))]
-    best = _selected(results, advised)
-    gain = results[best].measured if part == len(PARTS) else None
-    advice = _advice(results, best, pilot, pilots[0].name, final)
-    return replace(advice, gain=gain, is_out_of_time=is_out_of_time, max_drop=request.max_drop)
+    halving.run(parts, begin + request.seconds)
+    best = halving.best
+    return replace(
+        _advice(results, best, pilot, pilots[0].name, halving.final),
+        gain=results[best].measured if halving.part == len(PARTS) else None,
+        is_out_of_time=halving.is_out_of_time,
+        max_drop=request.max_drop,
+    )
+
+
+@dataclass
+class _SuccessiveHalving:
+    """The candidates that are still measured: names of lossless ones, and of others, which may lose `max_drop` of the score.
+
+    `results` are those of all candidates, `final` and `part` the last run and its part of the prompts.
+    """
+
+    results: dict[str, CandidateResult]
+    names: list[str]
+    others: list[str]
+    max_drop: float
+    final: RunSummary
+    part: int = 1
+    is_out_of_time: bool = False
+
+    def run(self, parts: "_Parts", deadline: float) -> None:
+        """Measure them part by part, and keep the faster ones, until one of each is left or all are slower.
+
+        No part is begun that would probably end after `deadline`, in seconds of `time.monotonic`.
+        """
+        while self.part < len(PARTS):
+            if time.monotonic() + parts.slowest > deadline:
+                self.is_out_of_time = True
+                return
+            self.part += 1
+            measured = [*self.names, *self.others]
+            self.final = parts.measure(self.part, measured)
+            _add_measurements(self.results, self.final, measured)
+            if all(_is_slower(self.results[name].measured) for name in measured):
+                return
+            if self.part < len(PARTS):
+                self._keep_fastest()
+
+    def _keep_fastest(self) -> None:
+        """Drop the slower half; before the last part, all but the fastest of each kind."""
+        is_last = self.part == len(PARTS) - 1
+        self.names = _fastest(self.results, self.names, 1 if is_last else max(len(self.names) // 2, 1))
+        allowed = [name for name in self.others if not self.results[name].loses_score(self.max_drop)]
+        self.others = _fastest(self.results, allowed, 1 if is_last else LOSSY_FINALISTS)
+
+    @property
+    def best(self) -> str:
+        """The fastest candidate that is lossless or keeps the score."""
+        return _selected(
+            self.results,
+            [*self.names, *(name for name in self.others if self.results[name].keeps_score(self.max_drop))],
+        )
 
 
 def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, names: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ number of rows and the processor's instructions, never on a timing at run time, 
 
 - On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
   hold faster for four rows than for one, so smaller blocks are padded with zeros.
-- All other matrices in float32 on a CPU are stored transposed, (in, out). The rest are views of the loaded weights.
+- All other matrices in float32 on a CPU are stored transposed, (in, out), but for those of experts, which keep their layout.
+  The rest are views of the loaded weights.
 - Of these, the larger ones are stored packed as well, for blocks of four rows and more. oneDNN's call takes 11 to 13 us, as
   long as a whole product of smaller matrices or fewer rows.
 
