@@ -229,7 +229,7 @@ def mixture_rows(bandwidth: float) -> Iterator[MixtureRow]:
     session.score(first, len(first) - 1)
     table = np.array([[timed(session, first, size, at) for size in SIZES] for at in range(40)])[1:]
     experts = [layer.experts for layer in network.layers.layers]
-    one = sum(weight[0].numel() for weight in (experts[0].up, experts[0].down))  # numbers of one expert
+    one = 3 * MIXTURE.hidden_size * MIXTURE.intermediate_size  # numbers of one expert
     counts: list[int] = []
 
     def counting(block: Any) -> Any:

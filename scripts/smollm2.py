@@ -75,12 +75,15 @@ def main() -> None:
     for each in commands:
         specbench(each)
     prices = specbench(profile, shown=True)
+    advice = [
+        "advise", "-p", str(pair), "-t", "gsm8k", "--data", str(args.data / PROMPTS["gsm8k"]), "-n", "24", "--repeats", "1",
+        "--max-new-tokens", "96", "--minutes", "8", "-o", str(args.work / "advice"),
+    ]  # fmt: skip
+    advised = specbench(advice, shown=True)
     runs = [str(run) for run in runs_in(args.work / "runs") if "polybasic" in run.name and "under" not in run.name]
     tables = specbench(["report", *runs, "-f", "md"], shown=True)
-    PAGE.write_text(
-        page(args, tokens, [training(pair, args), *commands[-len(args.tasks) :], profile], tables, prices),
-        encoding="utf-8",
-    )
+    listed = [training(pair, args), *commands[-len(args.tasks) :], profile, advice]
+    PAGE.write_text(page(args, tokens, listed, (tables, prices, advised)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
 
 
@@ -138,15 +141,19 @@ def specbench(words: Sequence[str], shown: bool = False) -> str:
     return done.stdout or ""
 
 
-def page(args: argparse.Namespace, tokens: str, commands: Sequence[Sequence[str]], tables: str, prices: str) -> str:
-    """Return the page as Markdown. Paths of this machine are replaced by words."""
-    listed = "\n".join(f"specbench {shlex.join(words)}" for words in commands)
+def page(
+    args: argparse.Namespace, tokens: str, commands: Sequence[Sequence[str]], outputs: tuple[str, str, str]
+) -> str:
+    """Return the page as Markdown, from the outputs of `report`, `profile` and `advise`, without paths of this machine."""
+    texts = ["\n".join(f"specbench {shlex.join(words)}" for words in commands), *outputs]
     for path, word in ((str(args.data), "DATA"), (str(args.work), "WORK")):
-        listed, tables, prices = (text.replace(path, word) for text in (listed, tables, prices))
+        texts = [text.replace(path, word) for text in texts]
+    listed, tables, prices, advised = (text.strip() for text in texts)
     sections = [
         INTRODUCTION.format(trained=TRAINED), tokens,
         f"Made by `make smollm2`, which runs these commands:\n\n```\n{listed}\n```",
-        "## Speed and quality", tables.strip(), "## Prices of forwards", f"```text\n{prices.strip()}\n```",
+        "## Speed and quality", tables, "## Prices of forwards", f"```text\n{prices}\n```", "## Advice",
+        f"```text\n{advised}\n```",
     ]  # fmt: skip
     return "\n\n".join(sections) + "\n"
 
