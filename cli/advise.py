@@ -92,12 +92,16 @@ def advise(
     from specbench.resolution.selection import read_pair
 
     observer = TerminalObserver()
+    if write is not None and not write.parent.is_dir():
+        raise ConfigError(f"--write {write}: no folder {write.parent}")
     options = shared.options(limit=limit, repeats=repeats)
     try:
         if run is not None:
             given = options.changes() != {"limit": PROMPTS, "repeats": REPEATS} or fresh or max_drop is not None
             if pair or target or draft or task or given:
-                raise ConfigError("advise takes a run folder or a pair with options, not both")
+                raise ConfigError(
+                    "advise takes a run folder, or a pair and its options with -p; with RUN, only --write and --json"
+                )
             advice = advise_on(run, observer)
             name = advice.pilot.pair
         else:
@@ -146,5 +150,5 @@ def _show(advice: "Advice", pair: str, path: Path | None, as_json: bool) -> None
         say(line, console, "none")
     if writes:
         models = f" -p {pair}" if pair in names("pair") or Path(pair).exists() else ""
-        say(f"wrote {path}; next: specbench run -m {path}{models} -t {advice.pilot.task}", console)
+        say(f"wrote {path}; next: specbench run -m {path}{models} -t {advice.pilot.spec.task.name}", console)
     print_path(advice.final.folder, console)

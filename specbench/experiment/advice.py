@@ -27,7 +27,7 @@ from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run
 from specbench.experiment.prediction import predict_all
-from specbench.experiment.runner import open_recorder, time_blocks
+from specbench.experiment.runner import open_recorder, other_conditions, time_blocks
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -44,7 +44,7 @@ from specbench.resolution.recorded import plan_of_folder
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
-from specbench.runs.run_folder import read, timed_forwards
+from specbench.runs.run_folder import read, runs_in, timed_forwards
 from specbench.sandbox import Sandbox
 
 # Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
@@ -164,13 +164,18 @@ class _SuccessiveHalving:
 
 
 def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, names: Iterable[str]) -> None:
-    """Add the speedups and score changes of a run to the results of these candidates."""
+    """Add the speedups and score changes of a run to the results of these candidates.
+
+    Scores are not compared where the baseline scores 0, since they cannot drop there.
+    """
     rows = {row.method: row for row in run.methods}
+    score = run.score(rows[run.baseline])
+    is_scored = score is not None and score.value > 0.0
     for name in names:
         results[name] = replace(
             results[name],
             measured=rows[name].speedup,
-            score_change=rows[name].score_change,
+            score_change=rows[name].score_change if is_scored else None,
             parts=results[name].parts + 1,
         )
 
@@ -308,6 +313,15 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     was measured under other conditions, such as another machine or number of threads.
     """
     observer = observer or Observer()
+    folders = runs_in(folder) if folder.is_dir() else []
+    if len(folders) != 1:
+        what = (
+            f"{folder} has {len(folders)} runs; help: name one of them"
+            if folders
+            else f"no run in {folder}; help: -p PAIR"
+        )
+        raise ConfigError(f"advise: {what}")
+    (folder,) = folders
     plan = plan_of_folder(folder)
     (run,) = plan.runs
     spec = run.spec
@@ -327,7 +341,12 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         if resolved and candidate.drafter in {"", *drafters} and resolved.method not in measured.values():
             new[candidate] = resolved.method
     with locked([folder], Access()) as locks:
-        open_recorder(run, locks[folder], Access())  # raises for other conditions
+        if changed := other_conditions(folder):
+            raise ConfigError(
+                f"{folder} was measured under other conditions ({'; '.join(changed)}); help: the machine, the versions and"
+                " OMP_NUM_THREADS of the run"
+            )
+        open_recorder(run, locks[folder], Access())
         if not summary_of(folder).timed:
             raise ConfigError(f"{folder} was not timed; help: specbench run without --jobs")
         with observer.status(f"loading {', '.join(plan.roles)}"):
@@ -337,6 +356,7 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         summary = summarize_run(folder)
     results = {each.candidate.name: each for each in predicted}
     _add_measurements(results, summary, [each.name for each in measured])
+    results = {name: replace(result, parts=0) for name, result in results.items()}  # a run has no parts
     return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)
 
 

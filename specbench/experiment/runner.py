@@ -67,7 +67,7 @@ def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder
     folder, environment = lock.folder, fingerprint()
     if access.untimed:
         environment["untimed"] = True
-    if access.restart and _other_conditions(folder, environment):
+    if access.restart and other_conditions(folder, environment):
         _set_aside(folder)
     if access.fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY, BLOCKS, PATHS):
@@ -93,18 +93,22 @@ def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None
         raise ConfigError(
             f"{folder / CONFIG} is not the config of this run; help: restore it, or measure again with --fresh"
         )
-    if changed := _other_conditions(folder, environment):
+    if changed := other_conditions(folder, environment):
         raise ConfigError(
             f"{folder} was measured under other conditions, and times would not be comparable ({'; '.join(changed)});"
             " help: measure again with --fresh, or use another folder with --out"
         )
 
 
-def _other_conditions(folder: Path, environment: Fingerprint) -> list[str]:
-    """Return the conditions in which a folder's records differ from this environment; empty without records."""
+def other_conditions(folder: Path, environment: Fingerprint | None = None) -> list[str]:
+    """Return the conditions in which a folder's records differ from an environment, by default this one.
+
+    Empty for a folder without records.
+    """
     if not (folder / ENVIRONMENT).exists():
         return []
-    return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), conditions(environment))
+    here = conditions(environment or fingerprint())
+    return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), here)
 
 
 def _set_aside(folder: Path) -> None:

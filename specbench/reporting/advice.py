@@ -73,8 +73,13 @@ def candidates_table(advice: Advice) -> Table:
 
 def conditions_of(advice: Advice) -> list[str]:
     """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
-    notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
-    return [*notes, *(f"! {sentence}" for sentence in caution(advice.final))]
+    first, *notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
+    parts = {each.parts for each in advice.results if each.parts}
+    if parts:
+        first = f"first part: {first}"
+    if len(parts) > 1:
+        notes.append("Measured speedups are of the last part that a method was run on: compare those with equal parts.")
+    return [first, *notes, *(f"! {sentence}" for sentence in caution(advice.final))]
 
 
 def deciding_numbers(advice: Advice) -> Iterator[str]:
@@ -119,12 +124,13 @@ def answer(advice: Advice) -> Iterator[str]:
     else:
         yield f"Use {name}: {TIMES.text(gain)}, measured {where}."
     if not best.candidate.lossless:
-        yield f"{name} is not lossless: the score changes by {SIGNED_SCORE.text(best.score_change)} {where}."
+        yield f"{name} is not declared lossless: there, its score changes by {SIGNED_SCORE.text(best.score_change)}."
     for other in advice.faster_but_unproven:
-        yield (
-            f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but its change of the score,"
-            f" {SIGNED_SCORE.text(other.score_change)}, may exceed the allowed drop. Help: -n for more prompts."
-        )
+        change = "scores cannot be compared here, since the target alone scores 0."
+        if other.score_change:
+            text = SIGNED_SCORE.text(other.score_change)
+            change = f"the change of its score, {text}, may exceed the allowed drop. Help: -n for more prompts."
+        yield f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but {change}"
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
     if advice.pays:
@@ -137,7 +143,10 @@ def _unmeasured(advice: Advice) -> Iterator[str]:
     best = advice.best
     prediction = f"{best.candidate.name} has the highest prediction, {TIMES.text(best.predicted)}"
     if advice.is_out_of_time:
-        yield f"The time limit was reached before any candidate was measured. {prediction}. Help: --minutes."
+        yield (
+            "The time limit was reached before any candidate was measured on prompts other than those of the first part."
+            f" {prediction}. Help: --minutes."
+        )
         return
     if best.predicted and best.predicted.high is not None and best.predicted.high < 1.0:
         yield f"Do not speculate here: {prediction}."
@@ -153,7 +162,7 @@ def toml_of(advice: Advice) -> str:
     """Return the selected method as the text of a TOML file."""
     import tomli_w  # imported here to keep `--help` fast
 
-    head = f"# Chosen by specbench advise on {advice.pilot.pair}, {advice.pilot.task}.\n"
+    head = f"# Chosen by specbench advise on {advice.pilot.pair}, {advice.pilot.spec.task.name}.\n"
     return head + tomli_w.dumps(table_of(advice)).rstrip()
 
 

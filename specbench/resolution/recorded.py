@@ -67,7 +67,7 @@ def _data(folder: Path, spec: RunSpec, task: Task) -> Data:
     """Return the samples of a run."""
     stated = spec.task.data
     if stated.shard:
-        raise ConfigError(f"{folder} is a shard of a run; help: a run without --shard")
+        raise ConfigError(f"{folder} has a part of the prompts; help: a run of all of them")
     every, count = task.data(stated.source), stated.samples - stated.later_turns
     data = every.drawn(count) if stated.drawn else every.first(count)
     if task_spec(spec.task.name, task, data) != spec.task:

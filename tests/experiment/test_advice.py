@@ -1,12 +1,14 @@
 """Advice on the tiny pair: what is measured and on which prompts, and the recording that predictions rest on."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
+from specbench.experiment import advice as advice_module
 from specbench.experiment.advice import PARTS, AdviceRequest, advise, advise_on
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.recording import count_missing, record_outputs
@@ -129,14 +131,8 @@ def test_methods_that_are_not_lossless_are_measured_and_selected_only_if_the_sco
     advice = advise(replace(request_in(tmp_path), options=options, max_drop=0.02))
     lossy = {each.candidate.name: each for each in advice.results if not each.candidate.lossless}
     assert {"lossy", "cascade-chow", "cascade-opt", "cascade-token"} <= set(lossy)
-    assert all(each.predicted is None and each.parts and each.score_change for each in lossy.values())
+    assert all(each.predicted is None and each.parts and each.measured for each in lossy.values())
     assert advice.best.candidate.lossless or advice.best.keeps_score(0.02)
-    dominated = [each for each in advice.results if each.measured and each not in advice.front]
-    for each in dominated:
-        assert any(
-            other.speedup >= each.speedup and other.score_change.value >= each.score_change.value
-            for other in advice.front
-        )
     assert all(each.speedup > advice.best.speedup for each in advice.faster_but_unproven)
 
 
@@ -181,3 +177,16 @@ def test_a_run_whose_samples_changed_is_rejected(tmp_path):
     rows.write_text("".join(row.format(i, 2 * i) for i in range(1, 5)))
     with pytest.raises(ConfigError, match="the samples of gsm8k are not those of the run"):
         plan_of_folder(folder)
+
+
+def test_a_folder_must_have_one_run_of_the_same_conditions(recorded, tmp_path, monkeypatch):
+    _, run, _ = recorded
+    with pytest.raises(ConfigError, match="no run in .*help: -p PAIR"):
+        advise_on(tmp_path / "tiny")
+    for name in ("a", "b"):
+        shutil.copytree(run.folder, tmp_path / "two" / name)
+    with pytest.raises(ConfigError, match="has 2 runs; help: name one of them"):
+        advise_on(tmp_path / "two")
+    monkeypatch.setattr(advice_module, "other_conditions", lambda folder: ["threads: 1 | 2"])
+    with pytest.raises(ConfigError, match="other conditions .*threads"):
+        advise_on(run.folder)
