@@ -181,12 +181,12 @@ def test_a_run_whose_samples_changed_is_rejected(tmp_path):
 
 def test_a_folder_must_have_one_run_of_the_same_conditions(recorded, tmp_path, monkeypatch):
     _, run, _ = recorded
-    with pytest.raises(ConfigError, match="no run in .*help: -p PAIR"):
+    with pytest.raises(ConfigError, match="help: -p PAIR"):
         advise_on(tmp_path / "tiny")
     for name in ("a", "b"):
         shutil.copytree(run.folder, tmp_path / "two" / name)
     with pytest.raises(ConfigError, match="has 2 runs; help: name one of them"):
         advise_on(tmp_path / "two")
     monkeypatch.setattr(advice_module, "other_conditions", lambda folder: ["threads: 1 | 2"])
-    with pytest.raises(ConfigError, match="other conditions .*threads"):
+    with pytest.raises(ConfigError, match="other conditions"):
         advise_on(run.folder)
