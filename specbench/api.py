@@ -318,6 +318,8 @@ def advise(
     if run is not None:
         if pair or task or options or fresh or max_drop is not None:
             raise ConfigError("advise: takes a run folder or a pair with options, not both")
+        if not _is_path(run):
+            raise ConfigError(f"run = {run!r} must be a path")
         return AdviceResult(advice.advise_on(Path(run), observer))
     pair = pair or "tiny"
     if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
@@ -390,6 +392,8 @@ def _request(
 ) -> Request:
     """Return a request for methods, a pair and tasks."""
     method, pair, task = what
+    if not _is_path(out):
+        raise ConfigError(f"out = {out!r} must be a path")
     values = dict(options)
     sandbox = values.pop("sandbox", None)
     files = _names("plugins", values.pop("plugins", ()))

@@ -289,8 +289,17 @@ def test_advise_returns_a_row_per_candidate_and_takes_a_run_instead(tmp_path, re
         ({"shard": "1/2"}, "takes no shard"),
         ({"max_drop": 2.0}, "must be a share of the score"),
         ({"run": "results"}, "not both"),
+        ({"out": 5}, "out = 5 must be a path"),
     ],
 )
 def test_advise_rejects_what_it_chooses_itself(arguments, message, tmp_path):
     with pytest.raises(specbench.ConfigError, match=message):
-        specbench.advise("tiny", "gsm8k", out=tmp_path, data="synthetic", **arguments)
+        specbench.advise("tiny", "gsm8k", **{"out": tmp_path, "data": "synthetic", **arguments})
+
+
+def test_paths_of_other_types_are_rejected():
+    for function in (specbench.run, specbench.plan):
+        with pytest.raises(specbench.ConfigError, match="out = 5 must be a path"):
+            function("sd", "tiny", "gsm8k", out=5)
+    with pytest.raises(specbench.ConfigError, match="run = 5 must be a path"):
+        specbench.advise(run=5)
