@@ -15,7 +15,7 @@ from specbench.launch.ray_cluster import ray_launcher
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
 from tests.fixtures import console
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="needs ray")
 
 SUITE = """
 paper = "own"

@@ -24,7 +24,7 @@ from specbench.observer import Observer
 from specbench.runs.run_folder import SAMPLES, load
 from tests.launch.test_local import SUITE
 
-pytest.importorskip("submitit")
+pytest.importorskip("submitit", reason="needs submitit")
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_copies_on_a_cpu_equal_those_of_the_loaded_model(quantization, tied, dty
     config = llama(tied)
     model = random_model(config, dtype, torch.device("cpu")).requires_grad_(False)
     if quantization:
-        pytest.importorskip("torchao")
+        pytest.importorskip("torchao", reason="needs torchao")
         quantize(model, quantization)
     head = network_of(model).head
     copies = [each.block_product for each in model.modules() if isinstance(each, KernelLinear) and each.block_product]

@@ -8,7 +8,7 @@ import pytest
 from specbench.config.pair import PACKAGE
 from tests.fixtures import console
 
-pytest.importorskip("accelerate")
+pytest.importorskip("accelerate", reason="needs accelerate")
 
 
 def test_a_t5_model_is_fine_tuned_and_used_by_task(tmp_path):
