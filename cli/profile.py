@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from specbench.analysis.run_summary import RunSummary
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import preset_names
@@ -23,8 +25,12 @@ from specbench.reporting.chain import (
     pairs_table,
     prices_table,
     verdicts,
+    weights_seconds,
 )
-from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
+from specbench.reporting.forwards import NOTE as NOTE_ON_LINES
+from specbench.reporting.forwards import lines_of, lines_table, price_sentences, residuals_table
+from specbench.resolution.chain_profile import GAMMA, levels_of, models_alone, pairings
+from specbench.runs.run_folder import timed_forwards
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard")
@@ -58,6 +64,12 @@ def profile(
             rich_help_panel=params.WHAT,
         ),
     ] = None,
+    forwards: Annotated[
+        bool,
+        typer.Option(
+            "--forwards", help="Only time forwards of every model of the pair, by the number of tokens that they read."
+        ),
+    ] = False,
     write: Annotated[
         Path | None, typer.Option(help="Write the fastest predicted chain as a method to this TOML file.")
     ] = None,
@@ -77,27 +89,32 @@ def profile(
     Prints the forward time of each model and the accepted length of each pair, as Table 1 of the Polybasic paper does, and
     whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
     middle model and without one, by Theorem 3.2 as printed and as corrected, and by exact theory.
+
+    With --forwards, any pair: prints the time of a forward by the number of tokens that it reads, with a line per model.
     """
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.resolution.selection import read_pair
 
     options = shared.options(
         limit=limit,
-        gamma=[str(gamma)],
+        gamma=() if forwards else [str(gamma)],
         temperature=temperature,
         repeats=repeats,
         max_new_tokens=max_new_tokens,
         ignore_eos=True,
     )
     _, spec = read_pair(pair, options)
-    levels = levels_of(method)
+    if forwards and (middle or write):
+        raise ConfigError("--forwards compares no chains; help: leave out --middle and --write")
+    levels = [] if forwards else levels_of(method)
     chains = [[levels[0], model, *levels[2:]] for model in middle] if middle else [levels]
     tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        names = tuple(dict.fromkeys(name for chain in chains for name in pairings(chain, spec, gamma)))
+        listed = [models_alone(spec)] if forwards else [pairings(chain, spec, gamma) for chain in chains]
+        names = tuple(dict.fromkeys(name for methods in listed for name in methods))
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
             TerminalObserver(),
@@ -107,6 +124,9 @@ def profile(
         interrupted(fresh)
     console = output_console()
     for summary in results.summaries:
+        if forwards:
+            _print_forwards(summary, console)
+            continue
         profiles = [Profile.of(summary, chain) for chain in chains]
         for measured in profiles:
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
@@ -126,3 +146,14 @@ def profile(
             write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
             say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
         print_path(summary.folder, console)
+
+
+def _print_forwards(summary: RunSummary, console: Console) -> None:
+    timed = timed_forwards(Path(summary.folder))
+    lines = lines_of(timed)
+    say(f"{summary.pair}: forwards after the first prompt of {summary.task}", console, "none")
+    for table in (lines_table(lines, weights_seconds(summary)), residuals_table(timed, lines)):
+        print_table(table, console)
+    console.print(NOTE_ON_LINES, style="dim")
+    conclude(price_sentences(lines), console)
+    print_path(summary.folder, console)

@@ -157,6 +157,38 @@ def sums_of(sizes: Sizes, largest: int) -> np.ndarray:
     return out
 
 
+class ForwardLine(NamedTuple):
+    """Seconds of a forward that reads n tokens: `one` if n = 1, and about `fixed + n * per_token` from n = 2 on.
+
+    `residuals` are the relative deviations of the measured means from the line, by n. A forward of one token takes other
+    routines than a block, so it is not on the line.
+    """
+
+    one: float
+    fixed: float
+    per_token: float
+    residuals: dict[int, float]
+
+    @property
+    def worst(self) -> int:
+        """The size with the largest residual."""
+        return max(self.residuals, key=lambda size: abs(self.residuals[size]))
+
+
+def line_of(sizes: Sizes) -> ForwardLine | None:
+    """Fit the line of least relative squares. None unless one token and three larger sizes were measured LEAST times."""
+    at = measured_sizes(sizes)
+    blocks = [size for size in at if size > 1]
+    if 1 not in at or len(blocks) < 3:
+        return None
+    n, means = np.array(blocks, dtype=float), np.array([sizes[size][1] / sizes[size][0] for size in blocks])
+    per_token, fixed = np.polyfit(n, means, 1, w=1.0 / means)
+    residuals = means / (fixed + per_token * n) - 1.0
+    return ForwardLine(
+        sizes[1][1] / sizes[1][0], float(fixed), float(per_token), dict(zip(blocks, residuals.tolist(), strict=True))
+    )
+
+
 def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
     """Return the costs of all sizes from sums (..., sizes, 2), with those of the sizes `at` as measured."""
     measured = _increasing(sums[..., at, 0], sums[..., at, 1])

@@ -13,7 +13,7 @@ import tomli_w
 import torch
 
 from specbench.config.options import Access
-from specbench.data.prompting import Turn, encode, encode_firsts
+from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
@@ -53,6 +53,7 @@ from specbench.runs.run_spec import RunSpec
 WARM_UP_TOKENS = 16
 LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token before them
 FORWARDS_OF_EACH_SIZE = 20
+TEXTS = 8  # prompts that timed blocks are taken from
 
 
 def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder[Record]:
@@ -299,7 +300,8 @@ def most_turns(data: Data) -> int:
 def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
     """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
-    A folder that has times already is skipped.
+    The tokens are from the prompts: a mixture of experts reads the experts that real text selects. A folder that has times
+    already is skipped.
     """
     if not (run.folder / BLOCKS).exists():
         pair = run.pair_of(plan.load())
@@ -309,19 +311,35 @@ def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
 def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
     """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
     window = pair.window_of((role,)).length
-    prompt, _ = encode(pair.tokenizer, run.task, run.data.samples[0], [], window)
-    models = pair.open(prompt)
+    firsts = [sample for sample in run.data.samples if not sample.after][:TEXTS]
+    prompts = encode_firsts(pair.tokenizer, run.task, firsts, window)
+    models = pair.open(prompts[0])
     largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(models.ids))
     pair.prepare(len(models.ids) + largest, range(1, largest + 1))
     session = models[role]
     session.score(models.ids, len(models.ids) - 1)
-    for time in range(FORWARDS_OF_EACH_SIZE + 1):
-        for size in range(1, largest + 1):
-            tokens = [(7 * time + 13 * size + 3 * i) % min(pair.vocabulary, 200) for i in range(size)]
-            session.score(models.ids + tokens, len(models.ids))
-        session.finish()
-        if not time:
+    sizes = [size for _ in range(FORWARDS_OF_EACH_SIZE + 1) for size in range(1, largest + 1)]
+    blocks = _blocks_of([token for prompt in prompts for token in prompt], sizes)
+    for count, block in enumerate(blocks, 1):
+        session.score(models.ids + block, len(models.ids))
+        if not count % largest:
+            session.finish()
+        if count == largest:
             first = {size: list(sums) for size, sums in session.usage.by_fed.items()}  # warm-up
     return {
         size: [count - first[size][0], spent - first[size][1]] for size, (count, spent) in session.usage.by_fed.items()
     }
+
+
+def _blocks_of(text: list[int], sizes: Iterable[int]) -> Iterator[list[int]]:
+    """Yield blocks of a text, one after the other and from its start again, each with another first token than the last.
+
+    A block with the first token of the one before it would be read from its second token on.
+    """
+    start, last, varies = 0, -1, len(set(text)) > 1
+    for size in sizes:
+        while varies and text[start % len(text)] == last:
+            start += 1
+        block = [text[(start + i) % len(text)] for i in range(size)]
+        yield block
+        start, last = start + size, block[0]

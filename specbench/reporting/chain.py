@@ -46,6 +46,12 @@ def under(low: str, high: str) -> str:
     return f"{low}-under-{high}"
 
 
+def weights_seconds(summary: RunSummary) -> dict[str, float]:
+    """Return the seconds of reading each model's weights once, at the bandwidth of a copy on the run's machine."""
+    bandwidth = summary.environment["copy_bytes_per_second"]
+    return {role: model.forward_bytes / bandwidth for role, model in summary.models.items()}
+
+
 @dataclass(frozen=True)
 class Pairing:
     """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token.
@@ -86,9 +92,7 @@ class Profile:
     def of(cls, summary: RunSummary, levels: Sequence[str]) -> "Profile":
         """Read the measurements of a run."""
         kinds = {name: head.kind for name, head in summary.heads.items()}
-        bandwidth = summary.environment["copy_bytes_per_second"]
-        bounds = {role: model.forward_bytes / bandwidth for role, model in summary.models.items()}
-        return cls.read(Path(summary.folder), levels, summary.baseline, kinds, bounds)
+        return cls.read(Path(summary.folder), levels, summary.baseline, kinds, weights_seconds(summary))
 
     @classmethod
     def read(

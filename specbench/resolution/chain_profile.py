@@ -1,4 +1,4 @@
-"""The methods that measure every pair of a chain's models."""
+"""The methods that measure the models of a pair alone, and every pair of a chain's models."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from specbench.config.presets import Preset, add, preset
 from specbench.errors import ConfigError, MissingAsset
 from specbench.reporting.chain import alone, under
 
-BASELINE = "ar"
+BASELINE, TARGET = "ar", "target"
 GAMMA = 5  # draft length at which pairs of models are measured
 
 
@@ -31,12 +31,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
     Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
     """
 
-    def registered(name: str, table: dict[str, Any]) -> str:
-        add("method", Preset(name, Path("profile"), {"description": name, "baseline": BASELINE, **table}), listed=False)
-        return name
-
-    last = {"target": {"name": "last"}}
-    names = [registered(alone(level), {"name": "autoregressive", "scorers": level, **last}) for level in levels[1:-1]]
+    names = [_alone(level) for level in levels[1:-1]]
     for level in levels:
         if level not in ("eagle", "pld", *pair.models):
             raise ConfigError(
@@ -54,10 +49,23 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}
             elif low == "pld":
                 proposer = {"name": "pld", "gamma": gamma}
-            names.append(
-                registered(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high, **last})
-            )
+            names.append(_register(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high}))
     return names
+
+
+def models_alone(pair: Pair) -> list[str]:
+    """Return plain decoding by every model of a pair: the baseline of the target, and registered methods of the others."""
+    return [BASELINE if role == TARGET else _alone(role) for role in pair.models]
+
+
+def _alone(role: str) -> str:
+    return _register(alone(role), {"name": "autoregressive", "scorers": role})
+
+
+def _register(name: str, table: dict[str, Any]) -> str:
+    whole = {"description": name, "baseline": BASELINE, "target": {"name": "last"}, **table}
+    add("method", Preset(name, Path("profile"), whole), listed=False)
+    return name
 
 
 def _require_head(pair: Pair, base: str) -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
+from specbench.config.options import Options
 from specbench.reporting.chain import Candidate, conclusion_of, method_toml
+from specbench.resolution.selection import read_pair
+from specbench.runs.run_folder import timed_forwards
 from tests.fixtures import console
 
 
@@ -20,6 +23,14 @@ def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
     table = tomllib.loads((tmp_path / "chain.toml").read_text())
     assert table["name"] == "speculative" and table["scorers"] == "target"
     console.specbench("run", "-m", "chain.toml", *few, "-n", 1, "--repeats", 1, cwd=tmp_path)
+
+
+def test_forwards_of_every_model_of_a_pair_are_timed_without_a_chain(tmp_path):
+    shown = "".join(console.specbench("profile", "--forwards", "-p", "tiny", "-t", "gsm8k", "-n", 1, cwd=tmp_path))
+    timed = timed_forwards(next((tmp_path / "results").iterdir()))
+    assert set(timed) == set(read_pair("tiny", Options())[1].models)
+    assert all(sizes[size][0] == 20 for sizes in timed.values() for size in range(1, 26))  # no block was partly cached
+    assert all(f"{role}: a block of 5 tokens costs" in shown for role in timed)
 
 
 @pytest.mark.parametrize(

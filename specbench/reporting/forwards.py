@@ -1,0 +1,70 @@
+"""Tables of timed forwards by the number of tokens that they read, with a line per model: `specbench profile --forwards`."""
+
+from collections.abc import Mapping
+
+from specbench.analysis.forwards import ForwardLine, Sizes, line_of
+from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, Format
+from specbench.reporting.tables import Table
+
+BLOCK = 5  # tokens that verify a draft of four
+THOUSANDTHS_OF_SECONDS = Format("{:.3f}", scale=1e3)
+NOTE = (
+    "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
+    " more, by least relative squares. A residual is the measured mean over the line, minus one."
+)
+
+
+def lines_of(timed: Mapping[str, Sizes]) -> dict[str, ForwardLine]:
+    """Return the line of each model of which enough sizes were timed."""
+    return {role: line for role, sizes in timed.items() if (line := line_of(sizes))}
+
+
+def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -> Table:
+    """Return one row per model. `bounds` are the seconds of reading its weights once, at the bandwidth of a copy."""
+    ms = THOUSANDTHS_OF_SECONDS.text
+    rows = [
+        [
+            role,
+            ms(line.one),
+            f"{ms(line.fixed)} {'-' if line.per_token < 0 else '+'} {ms(abs(line.per_token))} n",
+            f"{CHANGE.text(line.residuals[line.worst])} at n = {line.worst}",
+            HUNDREDTHS.text(price_of(line)),
+            ms(bounds.get(role)),
+        ]
+        for role, line in lines.items()
+    ]
+    heads = [
+        "model",
+        "ms, 1 token",
+        "ms, n tokens (n > 1)",
+        "largest residual",
+        f"T({BLOCK})/T(1)",
+        "ms, weights read once",
+    ]
+    return Table("Forwards by tokens read", heads, rows)
+
+
+def residuals_table(timed: Mapping[str, Sizes], lines: Mapping[str, ForwardLine]) -> Table:
+    """Return one row per number of tokens: each model's mean, and its residual in parentheses."""
+    sizes = sorted({size for role in lines for size in timed[role]})
+    rows = [[str(size), *(_cell(timed[role], line, size) for role, line in lines.items())] for size in sizes]
+    return Table("Measured forwards", ["tokens", *(f"{role}, ms (residual)" for role in lines)], rows)
+
+
+def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
+    if size not in sizes:
+        return NONE
+    count, spent = sizes[size]
+    text, residual = THOUSANDTHS_OF_SECONDS.text(spent / count), line.residuals.get(size)
+    return text if residual is None else f"{text} ({CHANGE.text(residual)})"
+
+
+def price_of(line: ForwardLine) -> float:
+    """Return the measured time of a block of BLOCK tokens over that of one token; by the line if it was not measured."""
+    return (line.fixed + BLOCK * line.per_token) * (1.0 + line.residuals.get(BLOCK, 0.0)) / line.one
+
+
+def price_sentences(lines: Mapping[str, ForwardLine]) -> list[str]:
+    """Return a sentence on the price of a block for each model."""
+    text = {role: HUNDREDTHS.text(price_of(line)) for role, line in lines.items()}
+    return [f"{role}: a block of {BLOCK} tokens costs {price} forwards of one token." for role, price in text.items()]
