@@ -1,4 +1,4 @@
-"""Compare replayed rounds with those of real runs, on 30 methods and settings: `make replay`, which writes results/replay.md.
+"""Compare replayed rounds with those of real runs, on 35 methods and settings: `make replay`, which writes results/replay.md.
 
 At temperature 0, the outputs of all methods are equal except at near ties, and the rounds, drafted and accepted tokens of a
 replay must equal those of the run. Above it, the runs' outputs are other samples of the same distribution, and tokens per
@@ -34,7 +34,8 @@ baseline (`specbench/analysis/replay.py`). gsm8k, synthetic, {prompts} prompts, 
 
 - Greedy rows count the outputs whose *rounds* and accepted tokens are as replayed, and those whose *drafted* tokens are.
   Outputs that differ from the baseline's, at near ties, are left out and counted as *other text*. Drafted tokens differ where
-  a wrong token is an EOS, ends a draft by a stop rule, or has no children in a tree.
+  a wrong token is an EOS, ends a draft by a stop rule, or has no children in a tree, and in chains, where a draft goes on
+  after a token that the target will reject.
 - Sampled rows compare tokens per round. The difference has a 95 % interval over prompts, since the run's outputs are other
   samples.
 
@@ -125,6 +126,14 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
         "confidence-8": {**of_model, "gamma": 8, "stop": {"name": "confidence"}},
         "pld": {"name": "pld"},
     }
+    others = []
+    if pair == "tiny":
+        others = ["middle", "eagle"]
+        head = {"head": "eagle", "base": "target"}
+        proposers["eagle-5"] = {"name": "eagle", **head, "gamma": 5}
+        proposers["chain"] = {"name": "chain", "model": "middle", "threshold": 6, "proposer": {**of_model, "gamma": 3}}
+        if not temperature:
+            proposers["eagle-tree"] = {"name": "eagle-tree", **head, "children": "chosen"}
     methods = [candidate_of(f"{name}@{pair}", proposer) for name, proposer in proposers.items()]
     if temperature:
         methods.append(candidate_of(f"sd-block-7@{pair}", {**of_model, "gamma": 7}, rejection={"name": "block"}))
@@ -143,7 +152,9 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
     (run,) = plan.runs
     measure(plan, plan.runs, MeasureOptions(access=Access()), TerminalObserver())
     plan.load()
-    recordings = {(each.record.sample, each.record.repeat): each for each in record_outputs(plan, run, [drafter])}
+    recordings = {
+        (each.record.sample, each.record.repeat): each for each in record_outputs(plan, run, [drafter, *others])
+    }
     records = list(read(run.folder))
     for method in methods:
         replayed = replay_of(run.methods[method.name], ("target",), temperature)

@@ -13,7 +13,7 @@ from specbench.config.construct import Table
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A method that may be advised: the name that it is registered with, its TOML, and its drafting model, if it has one.
+    """A method that may be advised: the name that it is registered with, its TOML, and its drafting model or head, if any.
 
     A candidate that is not lossless changes the distribution of the output.
     """
@@ -36,7 +36,9 @@ class Candidate:
             return None
         if "stop" in self.proposer:
             return "stopped"
-        kinds: dict[str, Drafter] = {"model": "model", "model-tree": "tree", "pld": "lookup"}
+        kinds: dict[str, Drafter] = {
+            "model": "model", "model-tree": "tree", "eagle": "head", "pld": "lookup", "chain": "chain",
+        }  # fmt: skip
         return kinds.get(str(self.proposer.get("name")))
 
     @property

@@ -228,7 +228,7 @@ def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int])
         limits = [_limits(record) for record in mine]
         replays = [
             [
-                replay(DraftsByToken(agrees, gamma), at, gamma, bonus)
+                replay(DraftsByToken([agrees], gamma), at, gamma, bonus)
                 for agrees, at in zip(agreeing, limits, strict=True)
             ]
             for gamma in lengths

@@ -22,7 +22,7 @@ from specbench.decoding.traits import Theory
 # Relative error of a predicted speed, which widens its interval: that of forwards of sizes that the run made, and of others.
 # Fitted on the bundled models.
 PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
-Drafter = Literal["model", "stopped", "tree", "lookup"]
+Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
 OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
 
 
@@ -31,8 +31,8 @@ class Prices:
     """The seconds of the parts of a round.
 
     `round` has the costs of a round of the method that was run. `drafter` are the seconds of the drafter's forwards by the
-    tokens that they read; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in the run. `host`
-    is the time outside forwards per forward of the models, in rounds of other kinds of drafts.
+    tokens that they read, empty for a head; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in
+    the run. `host` is the time outside forwards per forward of the models, in rounds of other kinds of drafts.
     """
 
     round: RoundCosts
@@ -59,6 +59,21 @@ class Prices:
         costs = replace(self.costs(drafter, shape), bonus=bonus)
         (spent,) = costs.of_rounds(rounds.drafted[None], rounds.first[None])
         return float(spent) + rounds.without_token * float(self.round.later)
+
+    def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
+        """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
+
+        These prices are those of the innermost drafter. Rounds of both levels take the time outside forwards that this
+        drafter's rounds take.
+        """
+        assert rounds.inner is not None
+        verifying = self.costs("lookup")
+        (outer,) = replace(verifying, bonus=True).of_rounds(rounds.drafted[None], rounds.first[None])
+        drafting = replace(verifying if is_lookup else self.round, blocks=[middle.drafter], bonus=True)
+        first = np.zeros(rounds.inner.shape[-1])
+        first[-1] = 1.0  # the first inner round
+        (inner,) = drafting.of_rounds(rounds.inner[None], first[None])
+        return float(outer + inner)
 
     def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:
         """Return the costs of a round with drafts of a kind."""
@@ -88,7 +103,7 @@ def prices_of(
         method: The traits of the speculative method that was run, a draft model and one target.
         rows: Its records.
         base: Those of the baseline.
-        timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read.
+        timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read. A head has none.
         more: Records of the same drafter at other lengths, whose blocks have prices too.
         others: Records of methods with other kinds of drafts.
     """
@@ -97,14 +112,30 @@ def prices_of(
     blocks = {size: sums for size, sums in _pooled(verifier, rows, more).items() if size > 1}
     of_verifier, measured = _scaled(blocks, timed[verifier])
     of_verifier[1] = one[1][1] / one[1][0] if 1 in one else of_verifier[1]
-    costs = costs_of(method, rows, base)
-    of_drafter, _ = _scaled(_pooled(drafter, rows), timed[drafter])
+    costs = replace(costs_of(method, rows, base), blocks=[of_verifier])
+    is_head = drafter not in timed
     return Prices(
-        round=replace(costs, blocks=[of_verifier]),
-        drafter=of_drafter,
+        round=_of_head(costs, drafter, rows) if is_head else costs,
+        drafter=np.zeros(0) if is_head else _scaled(_pooled(drafter, rows), timed[drafter])[0],
         measured=measured,
         host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},
     )
+
+
+def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
+    """Return the costs of a round whose drafts are a head's.
+
+    Its first forward of a round reads all tokens that the round before committed, and each later one a single token.
+    """
+    sizes = sizes_of(rows, head)
+    forwards, spent = (sum(column) for column in zip(*sizes.values(), strict=True))
+    rounds = sum(bool(x["drafted"]) for row in rows for x in row.rounds) - len(
+        rows
+    )  # the first of an output is prefill
+    single = sizes.get(1, (forwards, spent))
+    later = np.asarray(single[1] / single[0])
+    first = np.maximum((spent - later * (forwards - rounds)) / max(rounds, 1), later)
+    return replace(costs, first=first, doubled=first, later=later)
 
 
 def _host_per_forward(rows: Records) -> float:

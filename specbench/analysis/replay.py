@@ -8,7 +8,8 @@ distributions.
 
 A draft is described by its length, provided that it agrees with the output, and by the probability that its first token,
 its first two tokens, ... are accepted. Tokens that are drafted after a rejected one are assumed to fill the draft: a wrong
-token may be an EOS, or stop a draft early, and then fewer are drafted.
+token may be an EOS, or stop a draft early, and then fewer are drafted. So committed tokens are exact for every draft here,
+and drafted tokens are an estimate for stop rules and chains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,12 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterProbabilities:
-    """What a drafter gives each of the m tokens of an output, (m,) each.
+    """What a drafter gives each of the m tokens of an output.
 
-    `q` is the probability with which it is drafted. `rank` is the number of tokens that the logits place before it.
-    `confidence` is its probability at T = 1 without filters, and `largest` the largest one there, which stop rules read.
-    `room` is the number of tokens that the drafter can draft before its context window ends.
+    `q` (D, m) is the probability with which it is drafted as the first token of a draft, the second, ...; D is 1 for a model,
+    whose probabilities do not depend on where the draft began. `rank` (D, m) is the number of tokens that the logits place
+    before it. `confidence` (m,) is its probability at T = 1 without filters, and `largest` (m,) the largest one there, which
+    stop rules read. `room` (m,) is the number of tokens that the drafter can draft before its context window ends.
     """
 
     q: np.ndarray
@@ -59,10 +61,15 @@ class RecordedOutput:
         """Where drafts end."""
         return OutputLimits(tokens=len(self.tokens), most=self.most, eos=self.tokens[-1] in self.eos)
 
-    def accepted(self, role: str) -> list[float]:
-        """Return the probability that each token is accepted by the token rule if it is in a draft of this role."""
-        pairs = zip(self.pi.tolist(), self.drafters[role].q.tolist(), strict=True)
-        return [min(q / pi, 1.0) if pi > 0.0 else 1.0 for pi, q in pairs]  # pi rounds to 0
+    def accepted(self, role: str, scorer: str = "") -> "Rows":
+        """Return the probability that each token is accepted by the token rule if it is in a draft of this role (D, m).
+
+        `scorer` is the model that tests it, by default the output's own distribution.
+        """
+        pi = self.drafters[scorer].q[0] if scorer else self.pi
+        ratio = np.divide(self.drafters[role].q, pi, out=np.ones_like(self.drafters[role].q), where=pi > 0.0)
+        rows: list[list[float]] = np.minimum(ratio, 1.0).tolist()
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,60 +81,74 @@ class OutputLimits:
     eos: bool = False
 
 
+Rows = Sequence[Sequence[float]]  # a number for each token of an output, as the first of a draft, the second, ...
+
+
+def draft_of(rows: Rows, position: int, k: int) -> Sequence[float]:
+    """Return the numbers of the k tokens of a draft, up to the end of the output. A single row is that of every place."""
+    if len(rows) == 1:
+        return rows[0][position : position + k]
+    return [rows[i][position + i] for i in range(min(k, len(rows[0]) - position))]
+
+
 class ReplayedDraft(NamedTuple):
     """A draft at one position of an output.
 
     `length` is the number of tokens on its path, and `survival` (at most length,) the probability that the first, the first
     two, ... are accepted, up to the end of the output. `size` is the number of its tokens: more than `length` in a tree.
     `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token.
+    `probability` is that of this draft among those that may follow. `inner` (2, k) are the expected rounds of a chain's inner
+    level in it, as `ExpectedRounds.drafted`.
     """
 
     length: int
     survival: Sequence[float]
     size: int
     ended: bool = False
+    probability: float = 1.0
+    inner: np.ndarray | None = None
 
 
 class Drafts(Protocol):
     """The drafts of a proposer along one output."""
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
-        """Return the draft after the first `position` tokens, which has at most `room` tokens on its path."""
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
+        """Return the drafts that may follow the first `position` tokens; at most `room` tokens are on the path of each."""
 
 
 @dataclass(frozen=True)
 class DraftsByToken:
-    """Drafts of `gamma` tokens, given the probability that each of the m tokens of the output is accepted."""
+    """Drafts of `gamma` tokens, given the probability that each of the m tokens of the output is accepted (D, m)."""
 
-    accepted: Sequence[float]
+    accepted: Rows
     gamma: int
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         k = min(self.gamma, room)
-        return ReplayedDraft(k, list(accumulate(self.accepted[position : position + k], mul)), k)
+        return [ReplayedDraft(k, list(accumulate(draft_of(self.accepted, position, k), mul)), k)]
 
 
 @dataclass(frozen=True)
 class DraftsByBlock:
-    """Drafts of `gamma` tokens that are tested as a whole (`rejection.BlockRejection`), given pi and q of the m tokens.
+    """Drafts of `gamma` tokens that are tested as a whole (`rejection.BlockRejection`), given pi (m,) and q (D, m).
 
     The first i tokens are accepted with probability prod_j min(1, q_j / (p_{j-1} pi_j)), where p_0 = 1 and
     p_j = min(1, p_{j-1} pi_j / q_j). Sun et al. 2024.
     """
 
     pi: Sequence[float]
-    q: Sequence[float]
+    q: Rows
     gamma: int
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         k = min(self.gamma, room)
         survival, alive, weight = list[float](), 1.0, 1.0
-        for pi, q in zip(self.pi[position : position + k], self.q[position : position + k], strict=True):
+        for pi, q in zip(self.pi[position : position + k], draft_of(self.q, position, k), strict=True):
             scaled = weight * pi
             alive *= min(1.0, q / scaled) if scaled > 0.0 else 1.0
             weight = min(1.0, scaled / q) if q > 0.0 else 1.0
             survival.append(alive)
-        return ReplayedDraft(k, survival, k)
+        return [ReplayedDraft(k, survival, k)]
 
 
 @dataclass(frozen=True)
@@ -142,7 +163,7 @@ class Stopped:
     after: Sequence[bool]
     least: int
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         longest, length, ended = min(self.drafts.gamma, room), 0, False
         for before, after in zip(self.before[position:], self.after[position:], strict=True):
             if length == longest or (ended := before and length >= self.least):
@@ -152,7 +173,7 @@ class Stopped:
                 break
         else:
             length = longest  # beyond the output, the rule is unknown
-        return self.drafts.at(position, length)._replace(ended=ended)
+        return [draft._replace(ended=ended) for draft in self.drafts.at(position, length)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +183,7 @@ class Limited:
     drafts: Drafts
     room: Sequence[int]
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         return self.drafts.at(position, min(room, self.room[position]))
 
 
@@ -173,33 +194,33 @@ class Copied:
     tokens: Sequence[int]
     drafts: Sequence[Sequence[int]]
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         draft = self.drafts[position][:room]
         equal = [float(copied == token) for copied, token in zip(draft, self.tokens[position:], strict=False)]
-        return ReplayedDraft(len(draft), list(accumulate(equal, mul)), len(draft))
+        return [ReplayedDraft(len(draft), list(accumulate(equal, mul)), len(draft))]
 
 
 @dataclass(frozen=True)
 class ChosenTree:
-    """Static trees whose children are the drafter's most probable tokens, given the rank of each of the m tokens.
+    """Static trees whose children are the drafter's most probable tokens, given the rank of each of the m tokens (D, m).
 
     `shape` gives the parent of every token; -1 is the root.
     """
 
-    rank: Sequence[int]
+    rank: Sequence[Sequence[int]]
     shape: tuple[int, ...]
 
-    def at(self, position: int, room: int) -> ReplayedDraft:
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
         longest = min(max(self._depths), room)
         size = sum(depth <= longest for depth in self._depths)
         below, accepted = self._children[0], 0
-        for rank in self.rank[position : position + longest]:
+        for rank in draft_of(self.rank, position, longest):
             if rank >= len(below):
                 break
-            accepted, below = accepted + 1, self._children[below[rank] + 1]
+            accepted, below = accepted + 1, self._children[below[int(rank)] + 1]
         is_leaf = not below  # the path is accepted whole, also above the deepest leaf
         length = accepted if is_leaf else longest
-        return ReplayedDraft(length, [1.0] * accepted, size)
+        return [ReplayedDraft(length, [1.0] * accepted, size)]
 
     @cached_property
     def _children(self) -> list[list[int]]:
@@ -217,6 +238,70 @@ class ChosenTree:
 
 
 @dataclass(frozen=True)
+class Chained:
+    """Drafts of a chain: a model verifies the drafts of an inner proposer until at least `threshold` tokens are pending.
+
+    `inner` are the inner proposer's drafts as that model accepts them, of at most `largest` tokens, and `outer` the drafts
+    of that model as the level above accepts them. `limits` are those of the output.
+
+    Given the output, the tokens that both levels commit are exact. The draft after a token that the level above rejects is
+    not on the output; it is assumed to go on as it would have on the output.
+    """
+
+    inner: Drafts
+    largest: int
+    outer: DraftsByToken | DraftsByBlock
+    threshold: int
+    limits: OutputLimits
+
+    def at(self, position: int, room: int) -> list[ReplayedDraft]:
+        m, out = self.limits.tokens - position, list[ReplayedDraft]()
+        # What may be pending: tokens, and whether the drafter has a token to read besides the last one
+        pending: dict[tuple[int, bool], _Pending] = {(0, False): _Pending(self.largest, 1.0)}
+        while pending:
+            at = length, is_unread = min(pending)
+            state = pending.pop(at)
+            if length >= min(self.threshold, room) or (length >= m and self.limits.eos):
+                (whole,) = self.outer.at(position, length)
+                rounds = state.rounds / state.weight
+                out.append(whole._replace(length=length, size=length, probability=state.weight, inner=rounds))
+                continue
+            if length >= m:  # beyond the output, drafts are assumed to be accepted whole
+                after = min(length + self.largest + 1, room), True
+                pending.setdefault(after, _Pending(self.largest)).add(state, 1.0, self.largest, is_unread)
+                continue
+            for draft in self.inner.at(position + length, room - length - 1):
+                n, alive = min(draft.length, m - length), draft.probability
+                for i in range(n):
+                    survives = draft.probability * draft.survival[i] if i < len(draft.survival) else 0.0
+                    if alive > survives:
+                        after = length + i + 1, False
+                        pending.setdefault(after, _Pending(self.largest)).add(
+                            state, alive - survives, draft.size, is_unread
+                        )
+                    alive = survives
+                if alive:
+                    ends = self.limits.eos and n == m - length
+                    after = length + n + (not ends), draft.length > 0
+                    size = n if ends and draft.size == draft.length else draft.size
+                    pending.setdefault(after, _Pending(self.largest)).add(state, alive, size, is_unread)
+        return out
+
+
+class _Pending:
+    """Pending tokens of a chain: the probability that so many are pending, and the expected inner rounds (2, k) with it."""
+
+    def __init__(self, largest: int, weight: float = 0.0) -> None:
+        self.weight, self.rounds = weight, np.zeros((2, largest + 1))
+
+    def add(self, before: "_Pending", share: float, drafted: int, is_unread: bool) -> None:
+        """Add what follows from `before` with the probability `share` in a round of so many drafted tokens."""
+        self.weight += before.weight * share
+        self.rounds += before.rounds * share
+        self.rounds[int(is_unread), drafted] += before.weight * share
+
+
+@dataclass(frozen=True)
 class ExpectedRounds:
     """Expected numbers of rounds of one output.
 
@@ -224,13 +309,15 @@ class ExpectedRounds:
     reads two tokens, since the draft before was accepted whole. `first` (largest + 1,) are the first rounds, whose forwards
     are prefill. `reached` (largest,) counts rounds that test a token at each position of their draft, and `accepted`
     (largest,) those that accept it. `without_token` counts the drafter's forwards after which a stop rule drew no token.
+    `inner` are the rounds of a chain's inner level, as `drafted`.
     """
 
     drafted: np.ndarray
     first: np.ndarray
     reached: np.ndarray
     accepted: np.ndarray
-    without_token: float
+    without_token: float = 0.0
+    inner: np.ndarray | None = None
 
     @property
     def rounds(self) -> float:
@@ -260,31 +347,34 @@ def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = Tru
     m, without_token = limits.tokens, 0.0
     drafted, first = np.zeros((2, largest + 1)), np.zeros(largest + 1)
     reached, accepted = np.zeros(largest), np.zeros(largest)
+    inner: np.ndarray | None = None
     # The probability that a round begins at each position, after what the drafter has read, and with a token unread
     arriving = [[0.0] * (m + largest + 2) for _ in range(2)]
     arriving[0][0] = 1.0
     for position in range(m):
         weights = arriving[0][position], arriving[1][position]
-        weight = sum(weights)
-        if weight == 0.0:
+        if not sum(weights):
             continue
-        draft = drafts.at(position, limits.most - position - bonus)
-        n, alive = min(draft.length, m - position), 1.0
-        for i in range(n):
-            survives = draft.survival[i] if i < len(draft.survival) else 0.0
-            reached[i] += weight * alive
-            accepted[i] += weight * survives
-            arriving[0][position + i + 1] += weight * (alive - survives)
-            alive = survives
-            if not alive:
-                break
-        unread = bonus and draft.length > 0 and not draft.ended
-        arriving[unread][position + n + (bonus or not n)] += weight * alive
-        without_token += weight * draft.ended
-        to_the_end = n if limits.eos and draft.size == draft.length else draft.size  # an EOS ends a draft
-        for size, share in ((draft.size, 1.0 - alive), (to_the_end, alive)):
-            drafted[0, size] += weights[0] * share
-            drafted[1, size] += weights[1] * share
-            if not position:
-                first[size] += share
-    return ExpectedRounds(drafted, first, reached, accepted, without_token)
+        for draft in drafts.at(position, limits.most - position - bonus):
+            weight = sum(weights) * draft.probability
+            n, alive = min(draft.length, m - position), 1.0
+            for i in range(n):
+                survives = draft.survival[i] if i < len(draft.survival) else 0.0
+                reached[i] += weight * alive
+                accepted[i] += weight * survives
+                arriving[0][position + i + 1] += weight * (alive - survives)
+                alive = survives
+                if not alive:
+                    break
+            unread = bonus and draft.length > 0 and not draft.ended
+            arriving[unread][position + n + (bonus or not n)] += weight * alive
+            without_token += weight * draft.ended
+            if draft.inner is not None:
+                inner = weight * draft.inner + (0.0 if inner is None else inner)
+            to_the_end = n if limits.eos and draft.size == draft.length else draft.size  # an EOS ends a draft
+            for size, share in ((draft.size, 1.0 - alive), (to_the_end, alive)):
+                drafted[0, size] += weights[0] * draft.probability * share
+                drafted[1, size] += weights[1] * draft.probability * share
+                if not position:
+                    first[size] += draft.probability * share
+    return ExpectedRounds(drafted, first, reached, accepted, without_token, inner)

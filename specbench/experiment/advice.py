@@ -21,7 +21,6 @@ from specbench.analysis.prices import prices_of
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
@@ -33,7 +32,7 @@ from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.candidates import (
     BASELINE,
-    drafters_of,
+    drafter_of,
     lossy_candidates,
     pilots_of,
     register_candidates,
@@ -95,7 +94,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     pilot = parts.measure(1, [each.name for each in pilots], profile=True)
     assert parts.plan is not None and parts.run is not None
     of_lossless = {each: methods[each] for each in lossless}
-    predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, drafters_of(pair), observer)
+    predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
     results = {
         each.candidate.name: each
         for each in (*predicted, *(CandidateResult(candidate=each, why="not lossless") for each in lossy))
@@ -326,12 +325,12 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     (run,) = plan.runs
     spec = run.spec
     measured = {
-        Candidate(label, method.options, _drafter(method.options)): run.methods[label]
+        Candidate(label, method.options, drafter_of(method.options)): run.methods[label]
         for label, method in spec.methods.items()
         if method.lossless
     }
     pilots = [each for each in measured if each.kind]
-    models = [each for each in pilots if each.kind == "model" and "rejection" not in each.table]
+    models = [each for each in pilots if each.kind in ("model", "head") and "rejection" not in each.table]
     if spec.baseline != BASELINE or not models:
         raise ConfigError(f"{folder}: advise needs a run of {BASELINE} and of a draft model; help: specbench run -m sd")
     drafters = list(dict.fromkeys(model.drafter for model in models))
@@ -352,15 +351,9 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         with observer.status(f"loading {', '.join(plan.roles)}"):
             plan.load()
             time_blocks(plan, run)
-        predicted = predict_all(plan, run, measured | new, pilots, drafters, observer)
+        predicted = predict_all(plan, run, measured | new, pilots, observer)
         summary = summarize_run(folder)
     results = {each.candidate.name: each for each in predicted}
     _add_measurements(results, summary, [each.name for each in measured])
     results = {name: replace(result, parts=0) for name, result in results.items()}  # a run has no parts
     return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)
-
-
-def _drafter(options: Table) -> str:
-    """Return the model that the proposer of a method drafts with; empty for none."""
-    proposer = options.get("proposer")
-    return str(proposer.get("model", "")) if isinstance(proposer, dict) else ""

@@ -12,7 +12,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices_of
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.decoding.method import Method
-from specbench.experiment.recording import Recording, count_missing, record_outputs
+from specbench.experiment.recording import HEAD_DEPTH, Recording, count_missing, record_outputs
 from specbench.methods.replays import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import TARGET
@@ -27,7 +27,6 @@ def predict_all(
     run: PlannedRun,
     methods: Mapping[Candidate, Method],
     pilots: Sequence[Candidate],
-    drafters: Sequence[str],
     observer: Observer,
 ) -> list[CandidateResult]:
     """Return all candidates with their predicted speedups over the baseline of a run whose blocks are timed.
@@ -38,14 +37,17 @@ def predict_all(
         methods: The candidates, as methods.
         pilots: Candidates that the run measured. They give the prices, and correct the predictions of candidates that draft
             in the same way.
-        drafters: The models that candidates draft with.
         observer: Receives progress.
     """
     records = list(read(run.folder))
     base = complete(records, run.spec.baseline)
     rows = {pilot: complete(records, pilot.name) for pilot in pilots}
-    prices = _prices(run, base, rows)
-    recordings = list[Recording]()
+    prices, recordings = _prices(run, base, rows), list[Recording]()
+    replays = {each: replay_of(methods[each], (TARGET,), run.spec.decoding.temperature) for each in methods}
+    available = {*run.spec.pair.models, *run.spec.pair.heads}
+    drafters = sorted(
+        {name for replay in replays.values() if isinstance(replay, Replay) for name in replay.drafters} & available
+    )
     if prices:
         with observer.progress("recording outputs", count_missing(run, drafters)) as advance:
             recordings = record_outputs(plan, run, drafters, advance)
@@ -53,16 +55,18 @@ def predict_all(
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
     for candidate in sorted(methods, key=lambda each: each not in rows):  # pilots first: they correct the others
-        replayed = replay_of(methods[candidate], (TARGET,), run.spec.decoding.temperature)
+        replayed = replays[candidate]
         priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
         if isinstance(replayed, str):
             out.append(CandidateResult(candidate=candidate, why=replayed))
-        elif priced is None or candidate.kind is None:
+        elif priced is None or candidate.kind is None or not set(replayed.drafters) <= set(prices):
             out.append(CandidateResult(candidate=candidate, why="its draft model was not run"))
         elif replayed.method.proposer.nodes + 1 > priced.largest:
             out.append(CandidateResult(candidate=candidate, why="its blocks are larger than the timed ones"))
+        elif candidate.kind == "head" and replayed.method.proposer.longest > HEAD_DEPTH:
+            out.append(CandidateResult(candidate=candidate, why="its drafts are longer than the recorded ones"))
         else:
-            prediction = _predicted(replayed, candidate.kind, priced, recordings)
+            prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
             known = corrections[candidate.kind, candidate.drafter]
             if candidate in rows:
                 predicted = sum(prediction.seconds.values()) / token_count([each.record for each in recordings])
@@ -79,11 +83,16 @@ def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -
     """Return the prices of each draft model that a run measured, from the first of its methods that has them."""
     timed, prices = timed_forwards(run.folder), dict[str, Prices]()
     others: dict[Drafter, Records] = {
-        pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind != "model"
+        pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind not in ("model", "head")
     }
     for pilot, records in rows.items():
         theory = run.spec.methods[pilot.name].traits.theory
-        if pilot.kind == "model" and theory and is_covered(theory, records, base) and pilot.drafter not in prices:
+        if (
+            pilot.kind in ("model", "head")
+            and theory
+            and is_covered(theory, records, base)
+            and pilot.drafter not in prices
+        ):
             more = [
                 row
                 for other in rows
@@ -118,13 +127,20 @@ class _Prediction:
         )
 
 
-def _predicted(replayed: Replay, kind: Drafter, prices: Prices, recordings: Sequence[Recording]) -> _Prediction:
-    """Return the predicted seconds of a method on recorded outputs."""
+def _predicted(
+    replayed: Replay, kind: Drafter, prices: Prices, of_drafters: Mapping[str, Prices], recordings: Sequence[Recording]
+) -> _Prediction:
+    """Return the predicted seconds of a method on recorded outputs, at the prices of its drafter."""
     shape, bonus = replayed.method.proposer.shape or (), replayed.method.bonus != "none"
     spent, blocks = dict[Output, float](), defaultdict[int, float](float)
     for recording in recordings:
         rounds = replayed.rounds(recording.output)
-        spent[recording.record.sample, recording.record.repeat] = prices.seconds(rounds, kind, shape, bonus)
+        key = recording.record.sample, recording.record.repeat
+        if kind == "chain":
+            middle = of_drafters[replayed.drafters[-1]]
+            spent[key] = prices.seconds_of_chain(rounds, middle, is_lookup=len(replayed.drafters) == 1)
+        else:
+            spent[key] = prices.seconds(rounds, kind, shape, bonus)
         for k, count in enumerate(rounds.drafted.sum(axis=0)):
             size = max(k + bonus, 1)
             blocks[size] += float(count) * float(prices.verifier[size])

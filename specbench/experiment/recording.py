@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from specbench.analysis.replay import DrafterProbabilities, RecordedOutput
 from specbench.data.prompting import encode
@@ -22,11 +24,14 @@ from specbench.experiment.generation import Setting
 from specbench.experiment.runner import Conversations
 from specbench.files import write_bytes
 from specbench.methods.replays import probabilities
+from specbench.models.heads import EagleHead, EagleSession
+from specbench.models.loaded_pair import Models
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read
 
 WRITTEN_EVERY = 16  # outputs
+HEAD_DEPTH = 8  # the longest draft of a head that is recorded
 Rows = dict[tuple[str, int], dict[str, Any]]  # by sample and repeat
 
 
@@ -100,10 +105,12 @@ def _scored(
         assert history is not None, "a generation without an error has the turns before it"
         prompt, _ = encode(pair.tokenizer, run.task, sample, history, pair.window)
         models = pair.open(prompt)
-        with torch.inference_mode():
-            logits = output_logits(models, (*scorers, *drafters), record.tokens)
         ids, tokens, sampler = models.ids, record.tokens, setting.sampler(record.seed, sample)
-        rooms = {role: [models[role].room(ids + tokens[:i]) for i in range(len(tokens))] for role in drafters}
+        heads = [role for role in drafters if role in run.spec.pair.heads]
+        logits = _logits(models, scorers, [role for role in drafters if role not in heads], heads, tokens)
+        rooms = {role: _rooms(models, scorers[0] if role in heads else role, tokens) for role in drafters}
+        if len(ids) < 2:  # a head reads two tokens
+            rooms |= {role: [0, *rooms[role][1:]] for role in heads}
         pi, given = probabilities(logits, sampler, scorers, target, tokens, rooms)
         row: dict[str, Any] = {
             "run": run.spec.key, "sample": record.sample, "repeat": record.repeat, "ids": models.ids,
@@ -111,8 +118,29 @@ def _scored(
             "eos": sorted(limits.eos), "vocabulary": models.vocabulary, "pi": pi,
         }  # fmt: skip
         for role, values in given.items():
-            row |= {f"{role}:{name}": array for name, array in vars(values).items()}
+            row |= {f"{role}:{name}": array.ravel() for name, array in vars(values).items()}
         yield record, row
+
+
+def _rooms(models: Models, role: str, tokens: list[int]) -> list[int]:
+    """Return how many tokens a model can draft before each of the tokens of an output."""
+    return [models[role].room(models.ids + tokens[:i]) for i in range(len(tokens))]
+
+
+def _logits(
+    models: Models, scorers: tuple[str, ...], drafters: Sequence[str], heads: Sequence[str], tokens: list[int]
+) -> dict[str, list[Tensor]]:
+    """Return the logits (m, V) of an output by model, and of heads on the target by model and place in the draft."""
+    base = models[scorers[0]]
+    sessions = {role: EagleSession(models.head(role, EagleHead), base) for role in heads}  # before the base reads
+    with torch.inference_mode():
+        of_models = output_logits(models, (*scorers, *drafters), tokens)
+        logits = {role: [rows] for role, rows in of_models.items()}
+        for role, session in sessions.items():
+            depths = session.score_drafts(models.ids, tokens, HEAD_DEPTH)
+            missing = models.vocabulary - depths[0].shape[-1]
+            logits[role] = [F.pad(rows, (0, missing), value=-torch.inf) for rows in depths]
+    return logits
 
 
 def _stored(path: Path, key: str, drafters: Sequence[str]) -> Rows:
@@ -136,7 +164,6 @@ def _write(path: Path, rows: Rows) -> None:
 
 
 def _output_of(row: dict[str, Any], drafters: Sequence[str]) -> RecordedOutput:
-    names = DrafterProbabilities.__dataclass_fields__
     return RecordedOutput(
         ids=[int(token) for token in row["ids"]],
         tokens=[int(token) for token in row["tokens"]],
@@ -144,8 +171,12 @@ def _output_of(row: dict[str, Any], drafters: Sequence[str]) -> RecordedOutput:
         eos=frozenset(int(token) for token in row["eos"]),
         vocabulary=int(row["vocabulary"]),
         pi=np.asarray(row["pi"]),
-        drafters={
-            role: DrafterProbabilities(**{name: np.asarray(row[f"{role}:{name}"]) for name in names})
-            for role in drafters
-        },
+        drafters={role: _drafter_of(row, role) for role in drafters},
     )
+
+
+def _drafter_of(row: dict[str, Any], role: str) -> DrafterProbabilities:
+    """Return what a drafter gives the m tokens of a row's output. `q` and `rank` are stored depth by depth."""
+    arrays = {name: np.asarray(row[f"{role}:{name}"]) for name in DrafterProbabilities.__dataclass_fields__}
+    m = len(row["tokens"])
+    return DrafterProbabilities(**arrays | {name: arrays[name].reshape(-1, m) for name in ("q", "rank")})

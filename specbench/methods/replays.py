@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.analysis.replay import (
+    Chained,
     ChosenTree,
     Copied,
     DrafterProbabilities,
@@ -21,93 +22,115 @@ from specbench.analysis.replay import (
     replay,
 )
 from specbench.decoding.method import Method, Proposer
-from specbench.decoding.rejection import BlockRejection
+from specbench.decoding.rejection import BlockRejection, Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
-from specbench.methods.proposers import DraftModel, PromptLookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
-from specbench.methods.stopping import Confidence, Stop, Unsure
-from specbench.methods.trees import ModelTree
+from specbench.methods.stopping import Confidence, Unsure
+from specbench.methods.trees import EagleTree, ModelTree
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A method whose rounds on a recorded output are known, and the drafting model, if it has one."""
+    """A method whose rounds on a recorded output are known.
+
+    `drafters` are the models and heads whose probabilities of the output it needs, the one that is innermost first.
+    """
 
     method: Speculative
-    drafter: str
+    drafters: tuple[str, ...]
 
     def rounds(self, output: RecordedOutput) -> ExpectedRounds:
         """Return the expected rounds on an output that follows the method's distribution."""
-        proposer = self.method.proposer
-        drafts = self._drafts(output)
-        if self.drafter:
-            drafts = Limited(drafts, output.drafters[self.drafter].room.tolist())
-        return replay(drafts, output.limits, proposer.nodes, self.method.bonus != "none")
+        method = self.method
+        drafts = _drafts(method.proposer, method.rejection, "", output)
+        return replay(drafts, output.limits, method.proposer.nodes, method.bonus != "none")
 
-    def _drafts(self, output: RecordedOutput) -> Drafts:
-        proposer = self.method.proposer
-        if isinstance(proposer, PromptLookup):
-            text, start = output.ids + output.tokens, len(output.ids)
-            index = proposer.index()
-            copies = [
-                proposer.copied(index, text[: start + i], output.vocabulary, output.eos)
-                for i in range(len(output.tokens))
-            ]
-            return Copied(output.tokens, copies)
-        given = output.drafters[self.drafter]
-        if isinstance(proposer, ModelTree):
-            return ChosenTree(given.rank.tolist(), proposer.shape)
-        assert isinstance(proposer, DraftModel)
-        drafts: DraftsByToken | DraftsByBlock = DraftsByToken(output.accepted(self.drafter), proposer.gamma)
-        if isinstance(self.method.rejection, BlockRejection):
-            drafts = DraftsByBlock(output.pi.tolist(), given.q.tolist(), proposer.gamma)
-        stop = proposer.stop
-        if stop is None:
-            return drafts
-        never = np.zeros(len(output.tokens), dtype=bool)
-        before = given.largest < stop.threshold if isinstance(stop, Unsure) else never
-        after = given.confidence < stop.threshold if isinstance(stop, Confidence) else never
-        return Stopped(drafts, before.tolist(), after.tolist(), stop.min_len)
+
+def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput) -> Drafts:
+    """Return the drafts of a proposer along an output, as `scorer` accepts them; empty for the output's distribution."""
+    if isinstance(proposer, PromptLookup):
+        text, start = output.ids + output.tokens, len(output.ids)
+        index = proposer.index()
+        copies = [
+            proposer.copied(index, text[: start + i], output.vocabulary, output.eos) for i in range(len(output.tokens))
+        ]
+        return Copied(output.tokens, copies)
+    given = output.drafters[proposer.role]
+    room = given.room.tolist()
+    if isinstance(proposer, ModelTree | EagleTree):
+        return Limited(ChosenTree(given.rank.tolist(), proposer.shape), room)
+    tested = _tested(proposer, rejection, scorer, output)
+    if isinstance(proposer, Chain):
+        inner = _drafts(proposer.proposer, proposer.rejection, proposer.model, output)
+        return Limited(Chained(inner, proposer.proposer.nodes, tested, proposer.threshold, output.limits), room)
+    stop = proposer.stop if isinstance(proposer, DraftModel) else None
+    if stop is None:
+        return Limited(tested, room)
+    never = np.zeros(len(output.tokens), dtype=bool)
+    before = given.largest < stop.threshold if isinstance(stop, Unsure) else never
+    after = given.confidence < stop.threshold if isinstance(stop, Confidence) else never
+    return Limited(Stopped(tested, before.tolist(), after.tolist(), stop.min_len), room)
+
+
+def _tested(
+    proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput
+) -> DraftsByToken | DraftsByBlock:
+    """Return drafts of a proposer's longest length as `scorer` accepts them."""
+    if isinstance(rejection, BlockRejection):
+        pi = output.drafters[scorer].q[0] if scorer else output.pi
+        return DraftsByBlock(pi.tolist(), output.drafters[proposer.role].q.tolist(), proposer.longest)
+    return DraftsByToken(output.accepted(proposer.role, scorer), proposer.longest)
 
 
 def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> Replay | str:
     """Return how a method is replayed on outputs that follow the distribution of `scorers`, or why it cannot be.
 
-    Chains, heads, trees of sampled children and stop rules that learn from rejected tokens are measured instead.
+    Trees of sampled children, trees whose shape depends on the drafter, and stop rules that learn from rejected tokens are
+    measured instead.
     """
     if not isinstance(method, Speculative) or method.declared_distribution() is None:
         return "only lossless speculative decoding is replayed"
     if method.scorers != scorers or len(scorers) > 1:
         return "its output follows another distribution"
     proposer = method.proposer
-    if method.rejection is not None and not isinstance(method.rejection, BlockRejection):
-        return f"the rejection rule '{method.rejection.name}' is not replayed"
-    if isinstance(proposer, PromptLookup):
-        return Replay(method, "")
-    if proposer.role in method.scorers:
+    if not isinstance(proposer, PromptLookup) and proposer.role in method.scorers:
         return "its drafter is a scorer"
-    if isinstance(proposer, ModelTree):
-        sampled = proposer.children == "sampled" or (proposer.children == "auto" and temperature > 0.0)
-        return "its trees are sampled" if sampled else Replay(method, proposer.model)
+    return _why_not(proposer, method.rejection, scorers[0], temperature) or Replay(method, _recorded(proposer))
+
+
+def _recorded(proposer: Proposer) -> tuple[str, ...]:
+    """Return the models and heads whose probabilities of an output determine a proposer's drafts, the innermost first."""
+    if isinstance(proposer, Chain):
+        return (*_recorded(proposer.proposer), proposer.model)
+    return () if isinstance(proposer, PromptLookup) else (proposer.role,)
+
+
+def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, temperature: float) -> str:
+    """Return why the drafts of a proposer are not replayed on outputs of the target; empty if they are."""
+    if rejection is not None and not isinstance(rejection, BlockRejection):
+        return f"the rejection rule '{rejection.name}' is not replayed"
+    if isinstance(proposer, ModelTree | EagleTree) and (
+        proposer.children == "sampled" or (proposer.children == "auto" and temperature > 0.0)
+    ):
+        return "its trees are sampled"
+    if isinstance(proposer, Eagle | EagleTree):
+        return "" if proposer.base == target else "its head is not on the target"
+    if isinstance(proposer, Chain):
+        if proposer.proposer.tree or proposer.proposer.levels:
+            return "its chain has trees, or more than three models"
+        return _why_not(proposer.proposer, proposer.rejection, target, temperature)
     if isinstance(proposer, DraftModel):
-        return Replay(method, proposer.model) if _is_recorded(proposer.stop) else "its stop rule is not replayed"
-    return _why_not(proposer)
-
-
-def _is_recorded(stop: Stop | None) -> bool:
-    return stop is None or isinstance(stop, Unsure | Confidence)
-
-
-def _why_not(proposer: Proposer) -> str:
-    return (
-        "its draft is a chain of models" if proposer.levels else f"drafts of '{proposer.name}' depend on earlier drafts"
-    )
+        recorded = proposer.stop is None or isinstance(proposer.stop, Unsure | Confidence)
+        return "" if recorded else "its stop rule is not replayed"
+    known = isinstance(proposer, PromptLookup | ModelTree)
+    return "" if known else f"drafts of '{proposer.name}' depend on earlier drafts"
 
 
 def probabilities(
-    logits: dict[str, Tensor],
+    logits: Mapping[str, Sequence[Tensor]],
     sampler: Sampler,
     scorers: tuple[str, ...],
     target: Target,
@@ -117,32 +140,40 @@ def probabilities(
     """Return pi (m,) of the m tokens of an output, and what each drafter gives them.
 
     Args:
-        logits: Logits (m, V) of every scorer and drafter at each token.
+        logits: Logits (m, V) of every scorer and drafter at each token; of a drafter whose logits depend on where the draft
+            began, as the first token of a draft, the second, ...
         sampler: The sampler that the output was decoded with.
         scorers: The roles that define the output's distribution; all others are drafters.
         target: The distribution of the output.
         tokens: The output.
         rooms: The number of tokens that each drafter can draft at each token (m,).
     """
-    x = torch.tensor(tokens, device=next(iter(logits.values())).device).unsqueeze(-1)  # (m, 1)
-    pi, _ = target.distributions([logits[role] for role in scorers], sampler)  # (m, V)
+    device = logits[scorers[0]][0].device
+    x = torch.tensor(tokens, device=device).unsqueeze(-1)  # (m, 1)
+    pi, _ = target.distributions([logits[role][0] for role in scorers], sampler)  # (m, V)
     drafters = {
         role: _of_drafter(rows, sampler, x, rooms[role]) for role, rows in logits.items() if role not in scorers
     }
     return _numbers(pi.gather(-1, x).squeeze(-1)), drafters
 
 
-def _of_drafter(logits: Tensor, sampler: Sampler, x: Tensor, room: Sequence[int]) -> DrafterProbabilities:
-    own, unscaled = logits.gather(-1, x), confidence(logits)  # (m, 1), (m, V)
-    index = torch.arange(logits.shape[-1], device=logits.device)
-    before = (logits > own) | ((logits == own) & (index < x))  # (m, V); ties go to the lowest token
+def _of_drafter(logits: Sequence[Tensor], sampler: Sampler, x: Tensor, room: Sequence[int]) -> DrafterProbabilities:
+    unscaled = confidence(logits[0])  # (m, V)
     return DrafterProbabilities(
-        q=_numbers(sampler.probs(logits).gather(-1, x).squeeze(-1)),
-        rank=before.sum(-1).cpu().numpy(),
+        q=np.stack([_numbers(sampler.probs(rows).gather(-1, x).squeeze(-1)) for rows in logits]),
+        rank=np.stack([_ranks(rows, x) for rows in logits]),
         confidence=_numbers(unscaled.gather(-1, x).squeeze(-1)),
         largest=_numbers(unscaled.max(-1).values),
         room=np.asarray(room),
     )
+
+
+def _ranks(logits: Tensor, x: Tensor) -> np.ndarray:
+    """Return the number of tokens that logits (m, V) place before the tokens x (m, 1); ties go to the lowest token."""
+    own = logits.gather(-1, x)  # (m, 1)
+    index = torch.arange(logits.shape[-1], device=logits.device)
+    before = (logits > own) | ((logits == own) & (index < x))  # (m, V)
+    return np.asarray(before.sum(-1).cpu().numpy())
 
 
 def _numbers(values: Tensor) -> np.ndarray:

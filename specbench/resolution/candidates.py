@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.advice import Candidate
+from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
@@ -13,11 +14,12 @@ from specbench.errors import ConfigError
 from specbench.resolution.methods import method_on
 
 BASELINE, TARGET, DRAFT = "ar", "target", "draft"
-LENGTHS = (1, 2, 3, 4, 5, 7)
-LENGTHS_OF_OTHERS = (2, 4)  # of drafters besides the first
+LENGTHS = (1, 2, 3, 4, 6)
+LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
+LENGTHS_OF_HEADS = (3, 5)
 PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
-TREES = ((2, 1, 1), (3, 2, 1, 1))  # widths by depth, of chosen children
+TREES = ((2, 1, 1),)  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
 CHAINS = ("polybasic", "polybasic-model")  # presets: the first that the pair has the models and heads of
 LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
@@ -63,18 +65,27 @@ def register(candidates: Iterable[Candidate]) -> None:
 def candidate_of(name: str, proposer: dict[str, Any], **more: Any) -> Candidate:
     """Return speculative decoding for the target with a proposer. `more` are other keys of the method."""
     table = {"name": "speculative", "proposer": proposer, "scorers": TARGET, "target": {"name": "last"}, **more}
-    return Candidate(name, table, proposer.get("model", ""))
+    return Candidate(name, table, drafter_of(table))
+
+
+def drafter_of(table: Table) -> str:
+    """Return the model or head that the proposer of a method drafts with, in a chain the innermost; empty for none."""
+    proposer: Any = table.get("proposer")
+    while isinstance(proposer, dict) and "proposer" in proposer:
+        proposer = proposer["proposer"]
+    return str(proposer.get("model", proposer.get("head", ""))) if isinstance(proposer, dict) else ""
 
 
 def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs give the prices.
 
-    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind.
+    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind but chains,
+    whose rounds consist of those of the others.
     """
     models = [each for each in candidates if each.kind == "model" and "rejection" not in each.table]
     usual = [each for each in models if each.gamma == PILOT_LENGTH]
     short = [min((each for each in models if each.drafter == pilot.drafter), key=lambda c: c.gamma) for pilot in usual]
-    others = {each.kind: each for each in reversed(candidates) if each.kind not in (None, "model")}
+    others = {each.kind: each for each in reversed(candidates) if each.kind not in (None, "model", "chain")}
     return [*usual, *short, *others.values()]
 
 
@@ -94,9 +105,11 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for widths in TREES if first else ():
         name = "tree-" + "-".join(map(str, widths))
         yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
-    if any((head.kind, head.base) == (HeadKind.eagle, TARGET) for head in pair.heads.values()):
-        yield candidate_of("eagle", deepcopy(preset("method", "eagle").table["proposer"]))
-    yield from [Candidate(name, preset("method", name).table) for name in CHAINS if _is_lossless(name, pair)][:1]
+    heads = [name for name, head in pair.heads.items() if (head.kind, head.base) == (HeadKind.eagle, TARGET)]
+    for gamma in LENGTHS_OF_HEADS if heads else ():
+        yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
+    for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
+        yield Candidate(name, preset("method", name).table, drafter_of(preset("method", name).table))
     yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
 
 

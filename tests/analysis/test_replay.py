@@ -11,14 +11,15 @@ from specbench.analysis.replay import DraftsByToken, Limited, OutputLimits, Reco
 from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
-from specbench.methods.proposers import DraftModel, PromptLookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.replays import Replay, probabilities, replay_of
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Unsure
-from specbench.methods.trees import ModelTree
+from specbench.methods.trees import EagleTree, ModelTree
+from specbench.models.heads import EagleHead, EagleSession
 from specbench.verification.enumeration import generate, tables
 
-SCORERS = ("target",)
+SCORERS, ROLES = ("target",), ("target", "draft", "middle")
 SETTINGS = {"sampled": {}, "cool": {"temperature": 0.7}, "filtered": {"top_k": 2}, "greedy": {"temperature": 0.0}}
 
 
@@ -40,15 +41,28 @@ METHODS = {
     "stopped, block": method(drafted(3, Confidence(threshold=0.4)), BlockRejection()),
     "lookup": method(PromptLookup(gamma=3, ngram=2)),
     "chosen tree": method(ModelTree(model="draft", widths=(2, 1), children="chosen")),
+    "chain": method(Chain(proposer=drafted(2), model="middle", threshold=2)),
+    "chain, block": method(
+        Chain(proposer=drafted(2), model="middle", threshold=3, rejection=BlockRejection()), BlockRejection()
+    ),
+    "chain, no bonus": method(Chain(proposer=drafted(1), model="middle", threshold=2), bonus="none"),
+    "chain of lookup": method(Chain(proposer=PromptLookup(gamma=2, ngram=1), model="middle", threshold=2)),
+    "head": method(Eagle(head="eagle", base="target", gamma=3)),
+    "head, block": method(Eagle(head="eagle", base="target", gamma=2), BlockRejection()),
+    "head, tree": method(EagleTree(head="eagle", base="target", paths=((0,), (1,), (0, 0)), children="chosen")),
 }
 
 
 def recorded(world, tokens, sampling, shift=0) -> RecordedOutput:
     """Record an output on table models. With `shift`, the drafter's rows are those of other positions."""
     read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
-    logits = {role: world[role].score(read, start) for role in ("target", "draft")}
-    logits["draft"] = logits["draft"].roll(shift, 0)
-    rooms = {"draft": [99] * len(tokens)}
+    logits = {role: [world[role].score(read, start)] for role in ROLES}
+    logits["draft"] = [logits["draft"][0].roll(shift, 0)]
+    head = EagleSession(world.head("eagle", EagleHead), world["target"])
+    logits["eagle"] = head.score_drafts(world.ids, list(tokens), 3)
+    rooms = {role: [99] * len(tokens) for role in logits} | {
+        "eagle": [0] + [99] * (len(tokens) - 1)
+    }  # it reads two tokens
     pi, drafters = probabilities(logits, Sampler(**sampling), SCORERS, Last(), list(tokens), rooms)
     return RecordedOutput(
         ids=world.ids, tokens=list(tokens), most=len(tokens), eos=frozenset(), vocabulary=world.vocabulary, pi=pi,
@@ -71,7 +85,8 @@ def replayed_means(method, world, length, sampling, shift=0) -> np.ndarray:
     total = np.zeros(4)
     for tokens in itertools.product(range(world.vocabulary), repeat=length):
         output = recorded(world, tokens, sampling, shift)
-        found = Replay(method, "draft").rounds(output)
+        replayed = replay_of(method, SCORERS, sampling.get("temperature", 1.0))
+        found = replayed.rounds(output)
         counts = [found.rounds, found.drafted_tokens, found.reached.sum(), found.accepted_tokens]
         total += output.pi.prod() * np.array(counts)
     return total
@@ -81,24 +96,27 @@ def replayed_means(method, world, length, sampling, shift=0) -> np.ndarray:
 @pytest.mark.parametrize("name", METHODS)
 def test_expected_rounds_equal_those_of_decoding(name, setting):
     vocabulary, length = (3, 4) if name == "three tokens" and setting == "filtered" else (2, 5)
-    for seed in range(3):
-        world = tables(("target", "draft"), vocabulary, seed)
+    seeds = 3
+    if "chain" in name:
+        length, seeds = 4 - ("no bonus" in name), 1
+    for seed in range(seeds):
+        world = tables(ROLES, vocabulary, seed, heads={"eagle": "eagle"})
         found = replayed_means(METHODS[name], world, length, SETTINGS[setting])
         exact = exact_means(METHODS[name], world, length, SETTINGS[setting])
         # After a rejected token, the rest of a draft may be stopped early: see the module.
-        compared = [0, 2, 3] if "stopped" in name else [0, 1, 2, 3]
+        compared = [0, 2, 3] if "stopped" in name or "chain" in name else [0, 1, 2, 3]
         assert found[compared] == pytest.approx(exact[compared], rel=1e-12, abs=1e-12), seed
 
 
 @pytest.mark.parametrize("name", ["three tokens", "block", "stopped after"])
 def test_rows_of_other_positions_give_other_means(name):
-    world = tables(("target", "draft"), 2)
+    world = tables(ROLES, 2, heads={"eagle": "eagle"})
     exact = exact_means(METHODS[name], world, 5, {})
     assert abs(replayed_means(METHODS[name], world, 5, {}, shift=1)[0] - exact[0]) > 1e-3
 
 
 def test_products_of_expected_acceptance_give_other_means():
-    world, length = tables(("target", "draft"), 2), 5
+    world, length = tables(ROLES, 2, heads={"eagle": "eagle"}), 5
     exact, wrong = exact_means(METHODS["three tokens"], world, length, {}), 0.0
     sampler = Sampler()
     for tokens in itertools.product(range(2), repeat=length):
@@ -106,12 +124,12 @@ def test_products_of_expected_acceptance_give_other_means():
         pi, q = (sampler.probs(world[role].score(read, start)) for role in ("target", "draft"))
         rates = torch.minimum(pi, q).sum(-1).numpy()
         weight = recorded(world, tokens, {}).pi.prod()
-        wrong += weight * replay(DraftsByToken(rates, 3), OutputLimits(tokens=length, most=length), 3).rounds
+        wrong += weight * replay(DraftsByToken([rates], 3), OutputLimits(tokens=length, most=length), 3).rounds
     assert abs(wrong - exact[0]) > 1e-3
 
 
 def test_a_draft_of_accepted_tokens_ends_with_the_output():
-    sure = DraftsByToken(np.ones(7), 4)
+    sure = DraftsByToken([[1.0] * 7], 4)
     by_length = replay(sure, OutputLimits(tokens=7, most=7), 4)  # 4 and a bonus, 1 and a bonus: room for no more
     assert (by_length.drafted[0, 4], by_length.drafted[1, 1], by_length.accepted_tokens) == (1.0, 1.0, 5.0)
     by_eos = replay(sure, OutputLimits(tokens=7, most=64, eos=True), 4)  # the second draft ends with the EOS
@@ -124,7 +142,7 @@ def test_a_draft_of_accepted_tokens_ends_with_the_output():
 def test_what_cannot_be_replayed_says_why():
     sampled = method(ModelTree(model="draft", widths=(2, 1)))
     assert replay_of(sampled, SCORERS, 1.0) == "its trees are sampled"
-    assert replay_of(sampled, SCORERS, 0.0) == Replay(sampled, "draft")
+    assert replay_of(sampled, SCORERS, 0.0) == Replay(sampled, ("draft",))
     assert replay_of(method(drafted(3, AdaEDL())), SCORERS, 0.0) == "its stop rule is not replayed"
     assert replay_of(replace(METHODS["three tokens"], scorers=("other",)), SCORERS, 0.0) == (
         "its output follows another distribution"
@@ -132,7 +150,7 @@ def test_what_cannot_be_replayed_says_why():
 
 
 def test_a_context_window_of_the_drafter_ends_its_drafts():
-    sure = DraftsByToken([1.0] * 6, 4)
+    sure = DraftsByToken([[1.0] * 6], 4)
     limited = replay(Limited(sure, [2, 9, 9, 9, 0, 0]), OutputLimits(tokens=6, most=64), 4)
     # A draft of 2 and a bonus; a draft of 3 that reaches the end, as 4 would
     assert (limited.drafted[0, 2], limited.rounds, limited.accepted_tokens) == (1.0, 2.0, 5.0)

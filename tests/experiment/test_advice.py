@@ -36,7 +36,7 @@ def advised(tmp_path_factory):
 
 def test_every_candidate_has_a_prediction_or_a_reason(advised):
     _, advice = advised
-    assert {each.candidate.name for each in advice.results} >= {"sd-1", "sd-7", "sd-middle-4", "confidence-8", "pld"}
+    assert {each.candidate.name for each in advice.results} >= {"sd-1", "sd-6", "sd-middle-4", "confidence-8", "pld"}
     for each in advice.results:
         assert (each.predicted is None) == bool(each.why), each.candidate.name
     assert {each.why for each in advice.results if each.candidate.name == "eagle"} == {
@@ -79,6 +79,9 @@ def test_a_pair_without_a_target_is_rejected(tmp_path):
         advise(replace(request_in(tmp_path), pair=str(pair)))
 
 
+DRAFTERS = ["draft", "middle", "eagle"]
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A greedy run of two methods whose outputs are recorded, its plan, and the recordings."""
@@ -88,15 +91,19 @@ def recorded(tmp_path_factory):
         candidate_of("tested-5", {**model, "gamma": 5}),
         candidate_of("tested-tree", {"name": "model-tree", "model": "draft", "widths": [2, 1], "children": "chosen"}),
         candidate_of("tested-pld", {"name": "pld"}),
+        candidate_of("tested-eagle", {"name": "eagle", "head": "eagle", "base": "target", "gamma": 4}),
+        candidate_of(
+            "tested-chain", {"name": "chain", "model": "middle", "threshold": 5, "proposer": {**model, "gamma": 3}}
+        ),
     ]
     register(methods)
     names = tuple(method.name for method in methods)
     (plan,) = resolve(Request(methods=names, pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=folder)).plans
     measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
-    return plan, plan.runs[0], record_outputs(plan, plan.runs[0], ["draft"])
+    return plan, plan.runs[0], record_outputs(plan, plan.runs[0], DRAFTERS)
 
 
-@pytest.mark.parametrize("name", ["tested-5", "tested-tree", "tested-pld"])
+@pytest.mark.parametrize("name", ["tested-5", "tested-tree", "tested-pld", "tested-eagle", "tested-chain"])
 def test_greedy_rounds_equal_those_of_the_run(recorded, name):
     _, run, recordings = recorded
     replayed = replay_of(run.methods[name], ("target",), 0.0)
@@ -108,7 +115,10 @@ def test_greedy_rounds_equal_those_of_the_run(recorded, name):
             continue
         found = replayed.rounds(by_sample[record.sample].output)
         drafted, accepted = (sum(entry[key] for entry in record.rounds) for key in ("drafted", "accepted"))
-        assert (found.rounds, found.drafted_tokens, found.accepted_tokens) == (len(record.rounds), drafted, accepted)
+        assert (found.rounds, found.accepted_tokens) == (len(record.rounds), accepted)
+        assert (
+            found.drafted_tokens == drafted or name == "tested-chain"
+        )  # drafts go on after a token that will be rejected
         compared += 1
     assert compared >= 10
 
@@ -116,8 +126,8 @@ def test_greedy_rounds_equal_those_of_the_run(recorded, name):
 def test_recordings_are_read_again_and_damaged_ones_made_again(recorded):
     plan, run, recordings = recorded
     path = run.folder / PATHS
-    assert count_missing(run, ["draft"]) == 0
-    again = record_outputs(plan, run, ["draft"])
+    assert count_missing(run, DRAFTERS) == 0
+    again = record_outputs(plan, run, DRAFTERS)
     assert [each.output.tokens for each in again] == [each.output.tokens for each in recordings]
     assert all(math.isclose(a.output.pi.sum(), b.output.pi.sum()) for a, b in zip(again, recordings, strict=True))
     path.write_bytes(path.read_bytes()[:-10])
@@ -154,7 +164,8 @@ def test_advice_on_a_run_decodes_nothing(recorded):
     results = {each.candidate.name: each for each in advice.results}
     assert results["tested-5"].measured and results["tested-5"].predicted
     assert results["sd-2"].predicted and not results["sd-2"].measured
-    assert "sd-5" not in results  # the run has measured it, as tested-5
+    assert results["eagle-3"].predicted and results["polybasic-model"].why == "its draft model was not run"
+    assert "eagle-4" not in results  # the run has measured it, as tested-eagle
     assert advice.best.speedup == max(each.speedup for each in advice.results)
 
 

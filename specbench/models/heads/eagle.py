@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -262,6 +263,43 @@ class EagleSession:
             return new.logits
 
         return Growth(out.logits, score, room, eos)
+
+    def score_drafts(self, ids: list[int], tokens: list[int], depth: int) -> list[Tensor]:
+        """Return the logits that drafts give the m tokens that follow ids, if a draft begins at every one of them.
+
+        `depth` tensors (m, V): row i of the first is for token i as the first token of a draft, of the second as the second,
+        after a draft that proposed the token before it, and so on; rows without such a draft are 0. One forward per depth:
+        all drafts are branches of one tree, whose trunk is the tokens with the base's features.
+        """
+        n, m = len(ids), len(tokens)
+        if n < 2:  # no draft begins after a single token
+            later = (
+                self.score_drafts(ids + tokens[:1], tokens[1:], depth)
+                if m > 1
+                else [self._base.score(ids, 0)[:0]] * depth
+            )
+            return [F.pad(rows, (0, 0, 1, 0)) for rows in later]
+        root = self._read(ids)
+        assert root.states is not None
+        real = self._base.hidden(ids + tokens[:-1], n - 1).to(self._dtype)  # (m, H)
+        fed, parents = to_device(tokens, self.feeder.device), tuple(range(-1, m - 2))
+        logits, features = [root.logits], [root.states]
+        if m > 1:
+            trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, real[:-1]), m - 1)
+            assert trunk.states is not None
+            logits, features = [root.logits, trunk.logits], [root.states, trunk.states]
+        out, above, last = [torch.cat(logits)], torch.cat(features), range(-1, m - 1)  # above (starts, H)
+        for at in range(1, depth):
+            starts = m - at  # drafts that reach this depth; draft i reads token i + at - 1 after the node last[i]
+            if starts < 1:
+                out.append(torch.zeros_like(out[0]))
+                continue
+            parents += tuple(last[:starts])
+            new = self.timed.feed(Feed(fed[at - 1 : m - 1], n - 1, parents, above[:starts]), starts)
+            assert new.states is not None
+            out.append(torch.cat([torch.zeros_like(out[0][:at]), new.logits]))
+            above, last = new.states, range(len(parents) - starts, len(parents))
+        return out
 
     def _read(self, ids: list[int]) -> Output:
         """Read ids, and return the logits (1, V) and the feature (1, H) of the last one.
