@@ -4,7 +4,7 @@ The file has a row per output of the run's baseline. It is valid for that run on
 another distribution, and other texts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -32,7 +32,7 @@ from specbench.runs.run_folder import PATHS, read
 
 WRITTEN_EVERY = 16  # outputs
 HEAD_DEPTH = 8  # the longest draft of a head that is recorded
-Rows = dict[tuple[str, int], dict[str, Any]]  # by sample and repeat
+Outputs = dict[tuple[str, int], RecordedOutput]  # by sample and repeat
 
 
 @dataclass(frozen=True)
@@ -56,31 +56,31 @@ def record_outputs(
     if declared is None:
         raise ConfigError(f"{run.spec.baseline} declares no distribution that its output follows")
     path = run.folder / PATHS
-    rows = _stored(path, run.spec.key, drafters)
-    records = list(_outputs(run))
-    missing = [record for record in records if not _is_recorded(record, rows)]
+    outputs = _stored(path, run.spec.key, drafters)
+    records = list(_records(run))
+    missing = [record for record in records if not _is_recorded(record, outputs)]
     if missing:
-        scored = _scored(plan, run, drafters, missing)
-        for count, (record, row) in enumerate(scored, 1):
-            rows[record.sample, record.repeat] = row
+        for count, (record, output) in enumerate(_scored(plan, run, drafters, missing), 1):
+            outputs[record.sample, record.repeat] = output
             advance()
             if count % WRITTEN_EVERY == 0 or count == len(missing):
-                _write(path, rows)
-    return [Recording(record, _output_of(rows[record.sample, record.repeat], drafters)) for record in records]
+                _write(path, run.spec.key, outputs)
+    return [Recording(record, outputs[record.sample, record.repeat]) for record in records]
 
 
 def count_missing(run: PlannedRun, drafters: Sequence[str]) -> int:
     """Return how many outputs `record_outputs` would record."""
-    rows = _stored(run.folder / PATHS, run.spec.key, drafters)
-    return sum(not _is_recorded(record, rows) for record in _outputs(run))
+    outputs = _stored(run.folder / PATHS, run.spec.key, drafters)
+    return sum(not _is_recorded(record, outputs) for record in _records(run))
 
 
-def _is_recorded(record: Record, rows: Rows) -> bool:
-    row = rows.get((record.sample, record.repeat))
-    return row is not None and list(row["tokens"]) == record.tokens
+def _is_recorded(record: Record, outputs: Outputs) -> bool:
+    output = outputs.get((record.sample, record.repeat))
+    return output is not None and output.tokens == record.tokens
 
 
-def _outputs(run: PlannedRun) -> Iterator[Record]:
+def _records(run: PlannedRun) -> Iterator[Record]:
+    """Yield the baseline's generations that are recorded."""
     greedy = run.spec.decoding.temperature == 0.0
     for record in read(run.folder):
         if record.method == run.spec.baseline and record.error is None and (not greedy or record.repeat == 0):
@@ -89,8 +89,8 @@ def _outputs(run: PlannedRun) -> Iterator[Record]:
 
 def _scored(
     plan: PairPlan, run: PlannedRun, drafters: Sequence[str], records: Sequence[Record]
-) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Yield each record with its row, by one forward of every model over the output."""
+) -> Iterator[tuple[Record, RecordedOutput]]:
+    """Yield each record with its output's probabilities, by one forward of every model over the output."""
     pair, method = run.pair_of(plan.load()), run.methods[run.spec.baseline]
     declared = method.declared_distribution()
     assert declared is not None
@@ -112,14 +112,13 @@ def _scored(
         if len(ids) < 2:  # a head reads two tokens
             rooms |= {role: [0, *rooms[role][1:]] for role in heads}
         pi, given = probabilities(logits, sampler, scorers, target, tokens, rooms)
-        row: dict[str, Any] = {
-            "run": run.spec.key, "sample": record.sample, "repeat": record.repeat, "ids": models.ids,
-            "tokens": record.tokens, "most": limits.criteria(len(models.ids)).length - len(models.ids),
-            "eos": sorted(limits.eos), "vocabulary": models.vocabulary, "pi": pi,
-        }  # fmt: skip
-        for role, values in given.items():
-            row |= {f"{role}:{name}": array.ravel() for name, array in vars(values).items()}
-        yield record, row
+        most = limits.criteria(len(ids)).length - len(ids)
+        yield (
+            record,
+            RecordedOutput(
+                ids=ids, tokens=tokens, most=most, eos=limits.eos, vocabulary=models.vocabulary, pi=pi, drafters=given
+            ),
+        )
 
 
 def _rooms(models: Models, role: str, tokens: list[int]) -> list[int]:
@@ -143,8 +142,8 @@ def _logits(
     return logits
 
 
-def _stored(path: Path, key: str, drafters: Sequence[str]) -> Rows:
-    """Return the rows that a folder has of this run and all of these drafters; none if the file is damaged."""
+def _stored(path: Path, key: str, drafters: Sequence[str]) -> Outputs:
+    """Return the outputs that a folder has of this run with all of these drafters; none if the file is damaged."""
     if not path.exists():
         return {}
     try:
@@ -154,29 +153,41 @@ def _stored(path: Path, key: str, drafters: Sequence[str]) -> Rows:
     if not {f"{role}:q" for role in drafters} <= set(table.columns):
         return {}
     rows = table[table["run"] == key].to_dict("records")
-    return {(row["sample"], row["repeat"]): {str(name): value for name, value in row.items()} for row in rows}
+    return {(str(row["sample"]), int(row["repeat"])): _output_of(row, drafters) for row in rows}
 
 
-def _write(path: Path, rows: Rows) -> None:
+def _write(path: Path, key: str, outputs: Outputs) -> None:
+    rows = [
+        {"run": key, "sample": sample, "repeat": repeat} | _row_of(output)
+        for (sample, repeat), output in outputs.items()
+    ]
     buffer = BytesIO()
-    pd.DataFrame(list(rows.values())).to_parquet(buffer, index=False)
+    pd.DataFrame(rows).to_parquet(buffer, index=False)
     write_bytes(path, buffer.getvalue())
 
 
-def _output_of(row: dict[str, Any], drafters: Sequence[str]) -> RecordedOutput:
+def _row_of(output: RecordedOutput) -> dict[str, object]:
+    """Return an output as a row. `q` and `rank` of its drafters are stored depth by depth."""
+    row: dict[str, object] = vars(output) | {"eos": sorted(output.eos)}
+    del row["drafters"]
+    for role, given in output.drafters.items():
+        row |= {f"{role}:{name}": array.ravel() for name, array in vars(given).items()}
+    return row
+
+
+def _output_of(row: Mapping[Hashable, Any], drafters: Sequence[str]) -> RecordedOutput:
+    tokens = [int(token) for token in row["tokens"]]
     return RecordedOutput(
         ids=[int(token) for token in row["ids"]],
-        tokens=[int(token) for token in row["tokens"]],
+        tokens=tokens,
         most=int(row["most"]),
         eos=frozenset(int(token) for token in row["eos"]),
         vocabulary=int(row["vocabulary"]),
         pi=np.asarray(row["pi"]),
-        drafters={role: _drafter_of(row, role) for role in drafters},
+        drafters={role: _drafter_of(row, role, len(tokens)) for role in drafters},
     )
 
 
-def _drafter_of(row: dict[str, Any], role: str) -> DrafterProbabilities:
-    """Return what a drafter gives the m tokens of a row's output. `q` and `rank` are stored depth by depth."""
+def _drafter_of(row: Mapping[Hashable, Any], role: str, count: int) -> DrafterProbabilities:
     arrays = {name: np.asarray(row[f"{role}:{name}"]) for name in DrafterProbabilities.__dataclass_fields__}
-    m = len(row["tokens"])
-    return DrafterProbabilities(**arrays | {name: arrays[name].reshape(-1, m) for name in ("q", "rank")})
+    return DrafterProbabilities(**arrays | {name: arrays[name].reshape(-1, count) for name in ("q", "rank")})
