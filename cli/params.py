@@ -401,7 +401,7 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
 
         @wraps(command)
         def wrapper(**values: Any) -> None:
-            shared = SharedOptions(**{each.name: values.pop(each.name) for each in added})
+            shared = SharedOptions(**{field.name: values.pop(field.name) for field in added})
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []

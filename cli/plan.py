@@ -111,8 +111,8 @@ def plan(
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))
-        for each in training_notes(planned, out):
-            say(each, output_console())
+        for note in training_notes(planned, out):
+            say(note, output_console())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)
@@ -132,7 +132,9 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
     console = output_console()
     print_table(Table("", heads, [shown(row) for row in rows]), console, OPTIONAL, "methods")
-    if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
+    if placed := max(
+        (row.devices for row in rows), key=lambda devices: sum(part.total for part in devices), default=()
+    ):
         print_table(_device_table(placed), console)
     console.print(_total(rows), highlight=False)
     settings = "x2: two settings of a method. " if any(SETTINGS.search(row.methods) for row in rows) else ""
@@ -158,7 +160,7 @@ def together(reasons: Sequence[str]) -> list[str]:
     return [
         alike[0]
         if len(alike) == 1
-        else f"{', '.join(each.partition(MISSING)[0] for each in alike)} are{MISSING.removeprefix(' is')}{rest}"
+        else f"{', '.join(reason.partition(MISSING)[0] for reason in alike)} are{MISSING.removeprefix(' is')}{rest}"
         for rest, alike in kinds.items()
     ]
 
@@ -267,9 +269,9 @@ def _estimate(row: "MachineRow") -> list[str]:
     from specbench.resolution.machine_plan import gib, span
 
     memory = row.memory
-    sizes = [gib(each) for each in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
+    sizes = [gib(size) for size in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
     if not row.fits:
         sizes[-1] += " !"
-    counts = ["–" if each is None else str(each) for each in (row.prompts, row.generations)]
+    counts = ["–" if count is None else str(count) for count in (row.prompts, row.generations)]
     temperature = "–" if row.T is None else f"{row.T:g}"
     return [row.pair, row.task, temperature, row.methods, *counts, span(*row.seconds) if row.seconds else "–", *sizes]

@@ -104,7 +104,7 @@ def report(
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
-    runs = [folder for each in runs or [] for folder in runs_in(each) or [each]]
+    runs = [folder for path in runs or [] for folder in runs_in(path) or [path]]
     if others := [folder for folder in runs if (folder / CONFIG).exists() and kind_of(folder) is not GENERATIONS]:
         _report_kinds(others, len(others) < len(runs), form, out)
         return

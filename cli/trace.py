@@ -111,10 +111,10 @@ def _print_colored(console: Console, shown: list[TraceLine], legend: dict[str, s
 def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[TraceLine]:
     """Yield a line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
-    for number, each in enumerate(rounds, 1):
+    for number, round_ in enumerate(rounds, 1):
         position = f"{above}{number:>{0 if above else width}}"
-        yield TraceLine(f"{INDENT * depth}{position}  {counts(each)}", spans(each))
-        yield from lines(each.get("inner", []), depth + 1, f"{position.strip()}.")
+        yield TraceLine(f"{INDENT * depth}{position}  {counts(round_)}", spans(round_))
+        yield from lines(round_.get("inner", []), depth + 1, f"{position.strip()}.")
 
 
 def counts(traced: TracedRound) -> str:

@@ -66,7 +66,7 @@ def chat_template(name: str, base: Path) -> ChatTemplate:
             raise ConfigError(f"no chat template {path}")
         text, stem = path.read_text(encoding="utf-8"), path.name
     else:
-        bundled = {each.name.removesuffix(SUFFIX): each for each in _folder().iterdir() if each.name.endswith(SUFFIX)}
+        bundled = {file.name.removesuffix(SUFFIX): file for file in _folder().iterdir() if file.name.endswith(SUFFIX)}
         if name not in bundled:
             raise ConfigError(
                 f"unknown chat template '{name}'{hint(name, bundled)}; help: a path that ends in {SUFFIX}"

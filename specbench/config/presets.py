@@ -49,7 +49,7 @@ def add(kind: str, new: Preset, listed: bool = True) -> None:
 
 def added(kind: str) -> set[str]:
     """Return the names of a kind that plugins registered."""
-    return {name for each, name in _ADDED if each == kind and (each, name) not in _UNLISTED}
+    return {name for added_kind, name in _ADDED if added_kind == kind and (added_kind, name) not in _UNLISTED}
 
 
 def names(kind: str, variants: bool = True) -> list[str]:
@@ -106,7 +106,7 @@ def _of_models(text: str) -> Preset:
     ordered = sorted(parts, key=lambda part: part[0] == "target")
     named = [Path(path).name for _, path in reversed(ordered)]
     models = {role: {"path": str(Path(path).expanduser()) if path.startswith("~") else path} for role, path in ordered}
-    return Preset("-".join(re.sub(r"[^\w.+-]", "-", each) for each in named), Path("pair"), {"models": models})
+    return Preset("-".join(re.sub(r"[^\w.+-]", "-", part) for part in named), Path("pair"), {"models": models})
 
 
 def _is_like_a_path(path: Path) -> bool:

@@ -91,7 +91,7 @@ def fault_in(round_: Round, vocabulary: int) -> str:
         return f"Round.proposers = {shown(round_.proposers)} must be a tuple of roles"
     if round_.at is not None and not (isinstance(round_.at, int | float) and 0.0 <= round_.at < math.inf):
         return f"Round.at = {shown(round_.at)} must be a number of seconds"
-    return next((fault for each in round_.inner if (fault := fault_in(each, vocabulary))), "")
+    return next((fault for inner_round in round_.inner if (fault := fault_in(inner_round, vocabulary))), "")
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:

@@ -125,7 +125,7 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
     reached = ends.new_ones(len(groups))  # P(the walk visits)
     depth = depths(parents)
     for level in range(max(depth, default=-1) + 1):
-        tokens = [i for i, each in enumerate(depth) if each == level]
+        tokens = [i for i, token_depth in enumerate(depth) if token_depth == level]
         above = to_device([parents[i] + 1 for i in tokens], device)
         at = to_device(tokens, device)
         reached = reached.index_copy(0, at + 1, reached[above] * steps[at])

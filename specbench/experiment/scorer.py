@@ -151,7 +151,7 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
         numbers = value if isinstance(value, list) else [value]
         if any(isinstance(number, str | bytes) for number in numbers):
             raise TypeError
-        return [float(each) for each in value] if isinstance(value, list) else float(value)
+        return [float(number) for number in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(
             f"task {task.name}: score() returned {name} = {shown(value)}, which is not a number"

@@ -103,8 +103,8 @@ def _shares(campaign: Campaign) -> list[_Share]:
             for shard in shards_of(campaign.shards)
         ]
     return [
-        _Share(each, resolve_grid(each.suite, each.out, each.sandbox), share_arguments)
-        for each, share_arguments in shares
+        _Share(share, resolve_grid(share.suite, share.out, share.sandbox), share_arguments)
+        for share, share_arguments in shares
     ]
 
 

@@ -273,7 +273,7 @@ class TimedFeeder:
     ) -> UnreadDraft:
         """Replay a draft graph and record its forwards."""
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
-            out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
+            out = DraftOutputs(*(tensor.clone() for tensor in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
         return UnreadDraft(out.tokens, out.probs, [out.logits], [out.states])
 

@@ -112,7 +112,7 @@ class LoadedPair:
     def window_of(self, roles: Iterable[str]) -> Window:
         """Return the smallest context window of the deciding models and of these."""
         windows = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
-        return min(windows, key=lambda each: each.length or 0, default=Window(None, self.target))
+        return min(windows, key=lambda window: window.length or 0, default=Window(None, self.target))
 
     def require_defined(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens.
@@ -153,7 +153,7 @@ class LoadedPair:
     def all_devices(self) -> set[torch.device]:
         """Every device that a model is on, and the run's."""
         parts = {device for model in self.models.values() for device in model.devices}
-        return {numbered(each) for each in (self.device, *parts)}
+        return {numbered(device) for device in (self.device, *parts)}
 
     def only(
         self, roles: tuple[str, ...], spreads: Mapping[str, float] | None = None, decided_by: Method | None = None
@@ -276,7 +276,7 @@ class Models:
             group: list[StreamSession] = []
             streams = [pair.stream(role) for role in roles]
             sessions = [pair.session(role, source) for role in roles]
-            opened = [StreamSession(each, stream, group) for each, stream in zip(sessions, streams, strict=True)]
+            opened = [StreamSession(session, stream, group) for session, stream in zip(sessions, streams, strict=True)]
         else:
             assert pair.workers is not None
             opened = [*pair.workers.open({role: pair.reaches[role] for role in roles}, pair.vocabulary, source)]

@@ -119,7 +119,9 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(finding.detail for _, finding in timed if finding.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [each for each in timed if each[1].status is not decoded.status]  # reported already
+        timed = [
+            (aspect, finding) for aspect, finding in timed if finding.status is not decoded.status
+        ]  # reported already
     if changes:
         text = ", ".join(changes)
         decoded = decoded._replace(
@@ -147,7 +149,7 @@ def _with_other_draft(
     if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
         detail = f"{why}; only the drafts of a lossless method can be compared"
         return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
-    findings = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
+    findings = _draft_findings(base, new, method, parts, limits, [finding for _, finding in timed])
     scored = [checks.quality(base, new, method, metric["name"], limits) for metric in base.metrics]
     if (inexact := _inexact(base, new)) and findings[0][1].status is Status.regression:
         undecided = findings[0][1]._replace(status=Status.inconclusive, detail=f"{findings[0][1].detail}; {inexact}")

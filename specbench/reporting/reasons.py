@@ -66,7 +66,7 @@ def _largest_loss(leading: MethodSummary) -> Iterator[str]:
         return
     speedups = [theory, *vars(leading.steps).values()]
     factors = {name: after / before for name, before, after in zip(STEPS, speedups, speedups[1:], strict=False)}
-    name = min(factors, key=lambda each: factors[each])
+    name = min(factors, key=lambda part: factors[part])
     if factors[name] < LARGE_LOSS:
         yield (
             f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} costs the most:"

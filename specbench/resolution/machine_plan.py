@@ -69,7 +69,7 @@ class MachineRow:
     @property
     def memory(self) -> Memory | None:
         """The memory of the fullest device."""
-        return max(self.devices, key=lambda each: each.total, default=None)
+        return max(self.devices, key=lambda device: device.total, default=None)
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, 
     generations = None
     seconds = None
     if outline.prompts is not None:
-        each = outline.prompts * outline.options.repeats
-        generations = len(group) * each
+        generations_per_method = outline.prompts * outline.options.repeats
+        generations = len(group) * generations_per_method
         low, high = (
-            each * sum(_generation(method, group[0], outline, machine, fast) for method in group)
+            generations_per_method * sum(_generation(method, group[0], outline, machine, fast) for method in group)
             for fast in (True, False)
         )
         seconds = (low, high)
@@ -280,11 +280,13 @@ def seconds_per_token(
         costs = [seconds.get(role, 0.0) for role in formula.models]
         per_token = sum(seconds[role] for role in baseline)
         return per_token / predict(lambda i, _: costs[i], per_token)
-    each = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(seconds.values())
+    forward_costs = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(
+        seconds.values()
+    )
     declared = method.declared_distribution()
     if method.blocks == (1,) and declared and declared[0] == method.roles():
-        return max(each) if method.concurrent else sum(each)
-    return min(each) if rates is FAST else sum(each)
+        return max(forward_costs) if method.concurrent else sum(forward_costs)
+    return min(forward_costs) if rates is FAST else sum(forward_costs)
 
 
 def _adaptive(method: Method) -> Theory | None:
@@ -342,7 +344,7 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
         disk=download + RECORD * sum(row.generations or 0 for row in rows),
         fits=all(row.fits for row in rows),
         remedy=remedies.pop() if len(remedies) == 1 else "",
-        gpus=max((sum(each.device.startswith("cuda") for each in row.devices) for row in rows), default=0),
+        gpus=max((sum(device.device.startswith("cuda") for device in row.devices) for row in rows), default=0),
         lacking=tuple(dict.fromkeys(row.task for row in rows if not row.seconds or row.why)),
     )
 
@@ -380,7 +382,7 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
 def span(low: float, high: float) -> str:
     """Return a range of seconds in the unit that suits its upper end."""
     unit, name = (60.0, "minutes") if high < 2 * HOUR else (HOUR, "hours") if high < LONG else (24 * HOUR, "days")
-    first, last = (max(round(each / unit), 1) for each in (low, high))
+    first, last = (max(round(seconds / unit), 1) for seconds in (low, high))
     return f"{first} {name if first > 1 else name[:-1]}" if first == last else f"{first} to {last} {name}"
 
 

@@ -140,10 +140,10 @@ def _synthetic(
         if method.method.heads:
             raise ConfigError(f"{method.label} uses a trained head, which cannot be combined with synthetic logits")
     drafting = {}
-    for each in group:
-        tests = [test for test in each.method.verifications() if test.proposer in roles]  # prompt lookup is no model
+    for method in group:
+        tests = [test for test in method.method.verifications() if test.proposer in roles]  # prompt lookup is no model
         if tests:
-            drafting[each.label] = tests
+            drafting[method.label] = tests
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
     if acceptance := pair.acceptance_by_model:
         return _by_model(acceptance, drafting, roles, sampler)

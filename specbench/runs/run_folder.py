@@ -260,7 +260,7 @@ def runs_in(folder: Path) -> list[Path]:
     if (folder / SAMPLES).exists():
         return [folder]
     folders = (path.parent for path in folder.glob(f"**/{SAMPLES}"))
-    return sorted(each for each in folders if ATTEMPTS not in each.relative_to(folder).parts)
+    return sorted(run for run in folders if ATTEMPTS not in run.relative_to(folder).parts)
 
 
 @overload

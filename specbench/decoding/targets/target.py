@@ -82,7 +82,7 @@ def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
 
     def is_chosen(raised: Tensor) -> Tensor:
         """Return whether x is chosen with `raised` (m, 1) added to its logits: (m, 1), bool."""
-        there = [each.double().scatter_add(-1, x, raised) for each in logits]
+        there = [model_logits.double().scatter_add(-1, x, raised) for model_logits in logits]
         return target(there, greedy).gather(-1, x) > 0.0
 
     low = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -104,8 +104,8 @@ def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
     Tokens that a model lacks do not count.
     """
-    finite = [each.masked_fill(each == -torch.inf, 0.0) for each in logits.values()]
-    largest = torch.stack([each.abs().amax(-1) for each in finite]).amax(0)
+    finite = [model_logits.masked_fill(model_logits == -torch.inf, 0.0) for model_logits in logits.values()]
+    largest = torch.stack([finite_logits.abs().amax(-1) for finite_logits in finite]).amax(0)
     return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()
 
 

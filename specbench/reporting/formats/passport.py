@@ -29,7 +29,9 @@ DIGITS = 4
 def of_runs(summaries: Sequence[RunSummary]) -> str:
     """Return the passports of runs as JSON, one per method with tested drafts."""
     return (
-        json.dumps({"schema": SCHEMA, "passports": [each for run in summaries for each in _of_run(run)]}, indent=2)
+        json.dumps(
+            {"schema": SCHEMA, "passports": [passport for run in summaries for passport in _of_run(run)]}, indent=2
+        )
         + "\n"
     )
 
