@@ -116,8 +116,8 @@ def show(
     import_plugins(plugin)
     if kind not in KINDS:
         of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
-        meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
-        raise ConfigError(f"unknown kind '{kind}'{meant}")
+        suggestion = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
+        raise ConfigError(f"unknown kind '{kind}'{suggestion}")
     if not name:
         raise ConfigError(f"NAME is missing; help: specbench list {KINDS[kind]}")
     source = preset(kind, name)

@@ -13,7 +13,7 @@ from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate,
 from specbench.cli import params
 from specbench.cli.params import preset_names
 from specbench.cli.progress import TerminalObserver
-from specbench.config.presets import require_known
+from specbench.config.presets import require_presets
 from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
 from specbench.runs.record import Record
@@ -58,7 +58,7 @@ def trace(
     if shared.data and prompt is not None:
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = shared.options(limit=index + 1, seed=seed)
-    require_known([method], pair, [task] if task else [])
+    require_presets([method], pair, [task] if task else [])
     # imports torch, after names are checked
     from specbench.experiment.generation import TraceRequest, trace_prompt
 
@@ -67,9 +67,9 @@ def trace(
     record = traced.record
     about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}
     if as_json:
-        spent = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
-        ended = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
-        print(json.dumps({**about, **ended, **spent, "text": record.text, "rounds": traced.rounds}, indent=2))
+        forwards = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
+        outcome = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
+        print(json.dumps({**about, **outcome, **forwards, "text": record.text, "rounds": traced.rounds}, indent=2))
         return
     _show(traced)
 

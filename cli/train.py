@@ -326,7 +326,7 @@ def _least_cost(trial: "HeadTrial") -> _Cost | None:
     costs = []
     for summary in trial.summaries:
         row = trial.row(summary)
-        base = next((row for row in summary.measured if row.method == trial.against), None)
+        base = next((row for row in summary.measured_methods if row.method == trial.against), None)
         theory = summary.traits(row).theory if row else None
         if not row or not base or not theory or trial.against != summary.baseline or summary.end_to_end:
             return None

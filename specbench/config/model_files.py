@@ -19,9 +19,9 @@ def bundled_architecture(path: str) -> Table:
     table = _by_id().get(path)
     if table is None:
         near = nearest(path, _by_id())
-        meant = f" (did you mean '{near}'?)" if near else ""
+        suggestion = f" (did you mean '{near}'?)" if near else ""
         raise MissingAsset(
-            f"no architecture for {path} in configs/architectures/{meant}; help: add a file there, or use a local folder"
+            f"no architecture for {path} in configs/architectures/{suggestion}; help: add a file there, or use a local folder"
         )
     return table
 

@@ -250,7 +250,7 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     kinds = get_type_hints(Options)
     plain = kinds.keys() - {*TABLES.values(), "plugins"}
     renamed = {field: option for option, field in TABLES.items()}
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         location = f"{where}: {name}" if where else name
         if name not in plain and name not in TABLES:
@@ -259,20 +259,20 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
         if value is None and name in {*TABLES, "data", "gamma"}:
             continue
         if name in TABLES:
-            made[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
+            values[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
         elif name == "data":
             kind = "a path, or the name of a source"
-            made[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
+            values[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
         elif name == "gamma":
-            made[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
+            values[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
         else:
             allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
-            made[name] = None if value is None and allows_none else convert(value, kinds[name], location)
-    if "heads" in made:
-        made["heads"] = tuple(
-            (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]
+            values[name] = None if value is None and allows_none else convert(value, kinds[name], location)
+    if "heads" in values:
+        values["heads"] = tuple(
+            (name, _path(path, f"{where}: head" if where else "head")) for name, path in values["heads"]
         )
-    return made
+    return values
 
 
 def _entries(value: object, location: str, kind: str) -> Iterable[tuple[str, Any]]:

@@ -80,8 +80,8 @@ def preset(kind: str, name: str) -> Preset:
     if not (path is file or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is file:
             near = get_close_matches(path.name, [other.name for other in path.parent.glob("*.toml")], n=1)
-            meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
-            raise ConfigError(f"no {kind} file {name}{meant}")
+            suggestion = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
+            raise ConfigError(f"no {kind} file {name}{suggestion}")
         alternative = {"method": "--plugin FILE", "task": "--plugin FILE", "pair": "--target DIR --draft DIR"}.get(kind)
         alternative = f"a TOML file, or {alternative}" if alternative else "a TOML file"
         raise ConfigError(
@@ -141,7 +141,7 @@ def _folder(kind: str) -> Path:
     return Path(str(resources.files("specbench.configs"))) / KINDS[kind]
 
 
-def require_known(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> None:
+def require_presets(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> None:
     """Raise ConfigError for an unknown name. Call after plugins are imported, and before torch is."""
     for kind, names_ in (("method", methods), ("pair", [pair]), ("task", tasks)):
         for name in names_:

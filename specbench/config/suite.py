@@ -358,24 +358,26 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
     """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and keys of `set`."""
-    made = fields_of(table, where)
-    if "over" in made:
-        made["over"] = tuple(_swept(name, values) for name, values in made["over"])
+    values = fields_of(table, where)
+    if "over" in values:
+        values["over"] = tuple(_swept(name, swept) for name, swept in values["over"])
     if changes.get("limit") is not None:  # the user's choice of prompts replaces the suite's
-        made.pop("sample", None)
+        values.pop("sample", None)
     for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
         if f"task.{key}" in dict(changes.get("overrides", ())):
-            made.pop(option, None)
+            values.pop(option, None)
         elif changes.get(option):
-            made["overrides"] = tuple(
-                override for override in made.get("overrides", ()) if override[0] != f"task.{key}"
+            values["overrides"] = tuple(
+                override for override in values.get("overrides", ()) if override[0] != f"task.{key}"
             )
-    made["over"] = tuple(sweep for sweep in made.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ())))
+    values["over"] = tuple(
+        sweep for sweep in values.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ()))
+    )
     for key in BY_SCOPE & changes.keys():
-        made[key] = _merged(made.get(key, ()), changes[key])
-    made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
+        values[key] = _merged(values.get(key, ()), changes[key])
+    values |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
     try:
-        return Options(**made)
+        return Options(**values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

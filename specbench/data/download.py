@@ -170,7 +170,7 @@ def _read_file(repository: Repository) -> None:
 def _read_data(repository: Repository, data: HubData) -> None:
     """Fill in a split of a data set: its rows if the cache has them, otherwise the files that they are read from."""
     repository.commit = data.commit()
-    cached = data.cached(repository.commit)
+    cached = data.cache_path(repository.commit)
     if cached.is_file():
         repository.sizes, repository.here = {cached.name: cached.stat().st_size}, {cached.name}
     elif offline_mode():

@@ -112,7 +112,7 @@ def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]
     results = run(replace(request, options=pilot, sandbox=None), observer)
     predicted: dict[str, list[int]] = {}
     for summary in results.summaries:
-        for row in summary.measured:
+        for row in summary.measured_methods:
             if row.predicted_lengths:
                 best = max(row.predicted_lengths, key=lambda prediction: prediction.speedup.value).gamma
                 predicted.setdefault(summary.spec.methods[row.method].preset, []).append(best)

@@ -81,8 +81,8 @@ def _sequence(session: Session, ids: list[int], sampler: Sampler, stop: StopCrit
     tokens: list[int] = []
     log_probs: list[float] = []
     while stop.room(ids + tokens) > 0 and not stop.closes(tokens) and not _stopped(session, tokens, stop):
-        read = ids + tokens
-        logits = session.score(read, len(read) - 1)  # (1, V)
+        context = ids + tokens
+        logits = session.score(context, len(context) - 1)  # (1, V)
         token, _ = sampler.draw(logits)
         tokens += read_tokens(token)
         log_probs.append(logits[0].log_softmax(-1)[tokens[-1]].item())

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.config.construct import OURS
 from specbench.decoding.sampling import Sampler, depths, to_device
 from specbench.decoding.session import Usage
-from specbench.errors import PluginError, shown
+from specbench.errors import PluginError, short_repr
 
 
 class Feed(NamedTuple):
@@ -155,7 +155,7 @@ class CheckedFeeder(Feeder):
         self._feeder.keeps_states = self.keeps_states
         out: object = self._feeder.feed(feed, rows)
         if not isinstance(out, Output):
-            raise PluginError(f"{self.name}: feed() returned {shown(out)}, which is not an Output")
+            raise PluginError(f"{self.name}: feed() returned {short_repr(out)}, which is not an Output")
         if tuple(out.logits.shape) != (rows, self._vocabulary):
             raise PluginError(
                 f"{self.name}: feed() returned logits of shape {tuple(out.logits.shape)}, and ({rows}, {self._vocabulary})"

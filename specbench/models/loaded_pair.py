@@ -205,7 +205,7 @@ class LoadedPair:
         model, reach = self.models[role], self.reaches[role]
         size = min(reach.entries, self.vocabulary)
         session: Session = CachedSession(checked_feeder(model.feeder(size, source), size))
-        if size < self.vocabulary or self._is_limited(reach):
+        if size < self.vocabulary or self._needs_limited_session(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
         if self.is_elsewhere(role):
             session = MovedSession(session, model.device, self.device)
@@ -213,7 +213,7 @@ class LoadedPair:
             SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
         )
 
-    def _is_limited(self, reach: Reach) -> bool:
+    def _needs_limited_session(self, reach: Reach) -> bool:
         """Return whether a model can read fewer tokens or shorter sequences than the output may have."""
         is_short = reach.window is not None and (self.window is None or reach.window < self.window)
         return is_short or reach.embedded < max(self.vocabulary, len(self.tokenizer))

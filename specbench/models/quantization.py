@@ -212,14 +212,14 @@ def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
     return outputs % 16 == 0 if kind == "int4" else inputs % 32 == 0
 
 
-def stored_by(config: Any) -> str:
+def quantization_method(config: Any) -> str:
     """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
     stored = _stored(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
 
 
-def stored_as(config: Any) -> str:
+def equivalent_kind(config: Any) -> str:
     """Return the kind whose size matches such a checkpoint; empty if there is none."""
     stored = _stored(config)
     bits = (
@@ -232,7 +232,7 @@ def stored_as(config: Any) -> str:
 
 def placement(config: Any, device: torch.device) -> Table:
     """Return loading arguments for a checkpoint that is quantized already and cannot be moved later."""
-    return {"device_map": {"": device}} if stored_by(config) and device.type != "cpu" else {}
+    return {"device_map": {"": device}} if quantization_method(config) and device.type != "cpu" else {}
 
 
 @contextmanager
@@ -243,7 +243,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (ImportError, RuntimeError, ValueError) as error:
-        if method := stored_by(config):
+        if method := quantization_method(config):
             raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
 

@@ -180,12 +180,12 @@ def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) ->
     if gpus < 2:
         return
 
-    def alone(device: str) -> Change:
+    def place_others_on(device: str) -> Change:
         text = " ".join(f"--place {role}={device}" for role in others)
         return text, {role: _changed(free[role], device=device) for role in others}
 
     if others:
-        yield alone("cuda:1")
+        yield place_others_on("cuda:1")
     if largest not in free:
         return
     for count in range(2, gpus + 1):
@@ -197,8 +197,8 @@ def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) ->
         text = f"--place {largest}={places}"
         yield text, {largest: split[largest]}
         if others and count < gpus:
-            more, moved = alone(f"cuda:{count}")
-            yield f"{text} {more}", {largest: split[largest], **moved}
+            extra_arguments, relocations = place_others_on(f"cuda:{count}")
+            yield f"{text} {extra_arguments}", {largest: split[largest], **relocations}
         if others:
             yield " ".join((text, *(f"--place {role}={places}" for role in others))), split
 
@@ -251,8 +251,8 @@ def _generation(
     seconds = {}
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
-        read_by_each = read / model.spec.placement.processes
-        seconds[role] = forward_seconds(machine, model.engine, read_by_each, model.size.layers, fast)
+        bytes_per_process = read / model.spec.placement.processes
+        seconds[role] = forward_seconds(machine, model.engine, bytes_per_process, model.size.layers, fast)
     if base := eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)
@@ -355,8 +355,8 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     machine_label = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
     if not total.memory:
         return f"{name} on {machine_label}: no estimate."
-    on_each = " on a GPU" if gpus > 1 else ""
-    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{on_each}"
+    per_gpu_suffix = " on a GPU" if gpus > 1 else ""
+    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{per_gpu_suffix}"
     parts = [
         span(*total.seconds) if total.seconds[1] else "time unknown",
         need,
@@ -366,9 +366,9 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     if not total.fits:
         bigger = smallest_with(total.memory)
         number = "one" if gpus == 1 else str(gpus)
-        ways = [f"on {number} {bigger.name}"] if bigger else []
-        ways += [f"with {total.remedy}"] if total.remedy else []
-        change = f"it fits {' or '.join(ways)}" if ways else "no known machine has enough memory"
+        remedies = [f"on {number} {bigger.name}"] if bigger else []
+        remedies += [f"with {total.remedy}"] if total.remedy else []
+        change = f"it fits {' or '.join(remedies)}" if remedies else "no known machine has enough memory"
         need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
         text = f"{name} does not fit on {machine_label}: {need}; {change}"
     elif total.gpus < gpus:

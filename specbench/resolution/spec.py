@@ -191,8 +191,8 @@ def unused_rates(pair: Pair, specs: Iterable[RunSpec]) -> str:
     """Return a note on the models that have an acceptance rate and never draft in these runs; empty if all of them draft."""
     if pair.logits == "real":
         return ""
-    used = {role for spec in specs if spec.pair.synthetic for role in spec.pair.synthetic.rates}
-    unused = ", ".join(role for role in pair.acceptance_by_model if role not in used)
+    drafting_roles = {role for spec in specs if spec.pair.synthetic for role in spec.pair.synthetic.rates}
+    unused = ", ".join(role for role in pair.acceptance_by_model if role not in drafting_roles)
     return f"acceptance of {unused} has no effect: no method of this run drafts with it" if unused else ""
 
 

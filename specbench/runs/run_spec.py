@@ -207,9 +207,9 @@ class RunSpec:
     @property
     def words(self) -> str:
         """Pair, task, temperature and methods in one line; of many methods, the first ones and the number of the others."""
-        shown = list(self.methods)[:MOST_SHOWN]
+        listed_methods = list(self.methods)[:MOST_SHOWN]
         more = [f"{len(self.methods) - MOST_SHOWN} more"] if len(self.methods) > MOST_SHOWN else []
-        methods = ", ".join([*shown, *more])
+        methods = ", ".join([*listed_methods, *more])
         return f"{self.pair.name}, {self.task.label}, T = {self.decoding.temperature:g}: {methods}"
 
     def to_toml(self) -> Table:

@@ -226,7 +226,7 @@ class Budget:
         self._clock, self._start = clock, clock()
 
     @property
-    def is_limited(self) -> bool:
+    def has_time_limit(self) -> bool:
         return self._seconds < math.inf
 
     @property

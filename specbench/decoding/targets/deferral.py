@@ -52,7 +52,7 @@ class Unaided(Deferral):
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
         return self.doubts(small)
 
-    def alone(self, logits: Tensor, sampler: Sampler) -> bool:
+    def defers_from_small(self, logits: Tensor, sampler: Sampler) -> bool:
         """Return whether the rule defers, given only the small model's logits (1, V)."""
         return bool(self.doubts(sampler.probs(logits) if self.scaled else confidence(logits)))
 

@@ -38,7 +38,7 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
 
 def _of_run(summary: RunSummary) -> Iterable[dict[str, Any]]:
     records = list(read(Path(summary.folder)))
-    for row in summary.measured:
+    for row in summary.measured_methods:
         rows = complete(records, row.method)
         if acceptance_rate(rows) is not None:
             yield _passport(summary, row, rows)
