@@ -329,9 +329,9 @@ class Access:
 class Request:
     """Methods to measure on a pair and tasks.
 
-    Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
-    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for executing generated code,
-    which is not executed if it is None.
+    Names are presets or paths to TOML files; `all` selects every method that the pair allows, `lossless` only the
+    lossless ones. Without methods, the pair's default is used, without tasks the pair's default tasks. `sandbox` is the
+    backend for executing generated code, which is not executed if it is None.
     """
 
     methods: tuple[str, ...]

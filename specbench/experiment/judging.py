@@ -122,7 +122,7 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
 
 
 def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
-    """Yield the judgments in order, several at a time if the judge allows it."""
+    """Yield (comparison, judgment) pairs in order, several judgments at a time if the judge allows it."""
 
     def judgment(comparison: _Comparison) -> Judgment:
         return (

@@ -210,7 +210,7 @@ def _draft_acceptance(
 
 
 def _draft_cost(base: MeasuredRun, new: MeasuredRun, method: str, parts: Sequence[str], is_timed: bool) -> Finding:
-    """Return the seconds of a forward of the replaced parts, and their ratio to one of the baseline's model."""
+    """Return the finding on the forward cost of the replaced parts, relative to the baseline's first model."""
     (target, *_) = base.spec.methods[base.spec.baseline].traits.roles
     texts = []
     for part in parts:
