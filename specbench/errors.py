@@ -25,7 +25,7 @@ class ConfigError(ValueError):
 
 
 class PluginError(ConfigError):
-    """What a plugin raises or returns that its interface does not allow. The message names the plugin; exit code 2."""
+    """Raised when a plugin violates its interface by what it raises or returns. The message names the plugin; exit code 2."""
 
 
 class Terminated(SystemExit):

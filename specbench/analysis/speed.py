@@ -308,7 +308,7 @@ def holm(p: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def _exchanges(prompts: int) -> np.ndarray:
-    """Return which prompts are exchanged in each permutation, 0 or 1, (permutations, prompts); none in the first one."""
+    """Return a (permutations, prompts) array; 1 marks an exchanged prompt. The first row is all zeros."""
     if prompts <= EXHAUSTIVE:
         return np.array(list(product((0.0, 1.0), repeat=prompts)))
     drawn = np.random.default_rng(0).integers(0, 2, (EXCHANGES, prompts)).astype(float)

@@ -6,7 +6,7 @@
     method.cascade-opt.bonus=paper      one method
     pair.gpt2.acceptance=0.7            one pair
 
-The second word is a scope if it is the name of a preset, or of a file that the request names.
+The second word is a scope if it is the name of a preset, or the stem of a file named in the request.
 """
 
 import tomllib

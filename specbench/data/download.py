@@ -271,7 +271,7 @@ def download(repository: Repository) -> None:
 
 
 def with_advice(repository: Repository, error: Exception) -> str:
-    """Return the message of a failed download, with advice."""
+    """Return the error message for a failed download, with a hint."""
     if repository.gated or "gated" in f"{type(error).__name__} {error}".lower():
         prefix = "datasets/" if repository.kind == "dataset" else ""
         help_ = f"accept its licence at huggingface.co/{prefix}{repository.repo}, then run `hf auth login`"

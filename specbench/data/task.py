@@ -38,7 +38,7 @@ Chat = Literal["off", "auto", "required"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt. `reference` is what the task's `score` needs of the correct answer; None if nothing is scored.
+    """One prompt. `reference` is the part of the correct answer that `score` uses; None if nothing is scored.
 
     `turn` replaces the prompt in a chat template, unless it is empty. `after` is the id of the sample whose conversation this
     sample continues. `without_system`: the row has a system prompt, which the task leaves out.

@@ -1,8 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
 The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The feeder truncates
-the cache to it and runs one forward over the remaining tokens. There is no rollback call that a method could forget. A tree
-stays cached after its sequence; the next sequence selects a path through it, which is kept without a forward.
+the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. A tree stays cached after
+its sequence; the next sequence selects a path through it, which is kept without a forward.
 """
 
 import sys
@@ -195,7 +195,7 @@ class CachedSession:
         self.timed.finish()
 
     def _cut(self, cached: int) -> None:
-        """Forget everything after the first `cached` positions."""
+        """Discard cached entries after the first `cached` positions."""
         extra = len(self._ids) - cached
         if extra or self._branches is not None:
             self._states.cut(cached)

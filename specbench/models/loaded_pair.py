@@ -160,8 +160,8 @@ class LoadedPair:
     ) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.
 
-        With spreads, by role, their logits are synthetic. The models that decide are those of the method `decided_by`, the
-        baseline of a run. Raises ConfigError if an EOS id is not one of their tokens.
+        With spreads, by role, their logits are synthetic. `decided_by` is the method whose deciding models are used, normally
+        the run's baseline. Raises ConfigError if an EOS id is not one of their tokens.
         """
         pair = LoadedPair({role: self.models[role] for role in roles}, self.device, self.simulated)
         if decided_by:
@@ -195,7 +195,10 @@ class LoadedPair:
         return self.streams[role]
 
     def open(self, prompt: list[int]) -> "Models":
-        """Return fresh sessions for one prompt, given as token ids. Raises ValueError if a deciding model lacks one."""
+        """Return fresh sessions for one prompt, given as token ids.
+
+        Raises ValueError if a deciding model lacks one of these ids.
+        """
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)
         return Models(self, prompt)

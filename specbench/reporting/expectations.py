@@ -157,7 +157,7 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     """Return the points to compare with each other, without those of groups of prompts.
 
     Points are compared within a run, with three exceptions. If the bound is a number, the best of several settings is chosen
-    over all runs under the same conditions. If the bound names the swept number, all runs under the same conditions are
+    over all runs under the same conditions. If the bound fixes `x`, the swept value, all runs under the same conditions are
     compared, since settings with different baselines are measured in different runs. If the bound names a temperature, runs
     at all temperatures are compared. Runs on different machines are never compared.
     """

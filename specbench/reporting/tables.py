@@ -50,7 +50,8 @@ POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
 class Table:
     """A title, column headings, and rows of text.
 
-    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. It is empty if no column is.
+    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. `keys` is empty if no column
+    is in the registry.
     """
 
     title: str

@@ -31,7 +31,7 @@ class VerifierReport:
 
     @property
     def theorem_tv(self) -> str:
-        """The distance by Theorem 1 as text. Its eta_FP is against the labels q <= p for any tau_train.
+        """The distance according to Theorem 1, as text. Its eta_FP is against the labels q <= p for any tau_train.
 
         Older reports have eta_FP against tau_train's labels only, which are the same ones at tau_train = 1.
         """

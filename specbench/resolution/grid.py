@@ -57,8 +57,9 @@ class Grid:
 
 
 def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on: Execution | None = None) -> Grid:
-    """Resolve a suite part by part. Parts whose models, data or settings are missing say so in `missing` or `invalid`.
+    """Resolve a suite part by part.
 
+    For a part that cannot run, `missing` (models or data) or `invalid` (settings) holds the reason.
     With `on`, another machine, parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an
     option that no preset reads.
     """

@@ -237,7 +237,7 @@ class RunSpec:
 
     @property
     def checksum(self) -> str:
-        """A hash of the whole of run.toml, which shows that the file was changed."""
+        """A hash of all of run.toml, used to detect changes to the file."""
         return _sha256(self.to_toml())
 
     @property

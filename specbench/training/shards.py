@@ -150,7 +150,8 @@ def tokens_of(texts: Iterable[Text], most: int, generated: bool) -> int:
 def size_plan(count: int, size: int, generated: bool, has_time_limit: bool, folder: Path) -> str:
     """Return a sentence on the bytes of the features of `count` texts, and on the free space.
 
-    Raises ConfigError if the disk is certainly too small: the size is exact, and no time limit ends the collection earlier.
+    Raises ConfigError if the size exceeds the free space, unless it is an upper bound (`generated`) or a time limit may end
+    collection earlier.
     """
     free, most = free_disk_bytes(folder), "at most " if generated else ""
     text = f"features of {count} texts take {most}{gb(size)} in {folder}; {gb(free)} are free"

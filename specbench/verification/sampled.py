@@ -350,7 +350,10 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
 
 
 def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
-    """Return the control's check, which passes if any of its checks, one per group of tokens, fails."""
+    """Return the control's check.
+
+    The control must be rejected: it passes if the check of at least one token group fails.
+    """
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
     is_rejected = len(passed) < len(checks)
