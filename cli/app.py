@@ -239,7 +239,7 @@ def replace_unprintable() -> None:
     def replaced(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
-        return "".join(ASCII.get(each, "?") for each in error.object[error.start : error.end]), error.end
+        return "".join(ASCII.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
     codecs.register_error("specbench", replaced)
     for stream in (sys.stdout, sys.stderr):

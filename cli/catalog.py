@@ -45,12 +45,12 @@ def list_(
     singular = next(k for k, plural in KINDS.items() if plural == kind)
     presets = [(name, preset(singular, name)) for name in names(singular)]
     if as_json:
-        print(json_text([_row(*each) for each in presets], indent=2))
+        print(json_text([_row(*entry) for entry in presets], indent=2))
         return
     width = max(len(name) for name, _ in presets) + 2
-    for name, each in presets:
-        row = _row(name, each)
-        other = f"the same as {each.name}: " if each.name != name else ""
+    for name, entry in presets:
+        row = _row(name, entry)
+        other = f"the same as {entry.name}: " if entry.name != name else ""
         source = f" ({row['paper']})" if row["paper"] else ""
         print(wrapped(escaping.terminal(f"{name:<{width}}{other}{row['description']}{source}"), width))
 
@@ -60,7 +60,7 @@ def _list_runs(results: Path, as_json: bool) -> None:
     from specbench.runs.run_folder import SAMPLES, load, runs_in, spec_of  # imports numpy
 
     rows: list[dict[str, Any]] = []
-    for folder in sorted(runs_in(results), key=lambda each: (each / SAMPLES).stat().st_mtime):
+    for folder in sorted(runs_in(results), key=lambda folder: (folder / SAMPLES).stat().st_mtime):
         try:
             spec, recorded = spec_of(folder), load(folder)
         except ConfigError as error:
@@ -116,8 +116,8 @@ def show(
     import_plugins(plugin)
     if kind not in KINDS:
         of = next((kind_ for kind_ in KINDS if kind in names(kind_)), "")
-        meant = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
-        raise ConfigError(f"unknown kind '{kind}'{meant}")
+        suggestion = f"; did you mean `specbench show {of} {kind}`?" if of and not name else hint(kind, KINDS)
+        raise ConfigError(f"unknown kind '{kind}'{suggestion}")
     if not name:
         raise ConfigError(f"NAME is missing; help: specbench list {KINDS[kind]}")
     source = preset(kind, name)

@@ -113,7 +113,7 @@ def write_verdicts(
                 file.write(markdown(verdicts, title))
     if junit:
         junit.parent.mkdir(parents=True, exist_ok=True)
-        with files.named(junit):
+        with files.add_path_to_errors(junit):
             junit.write_bytes(junit_xml(verdicts, title, undecided is Undecided.passes))
     return code
 

@@ -40,9 +40,9 @@ def _has_width(console: Console) -> bool:
 
 def say(note: str, console: Console, style: str = "") -> None:
     """Print a note. Without a `style`, warnings are yellow and other notes dim."""
-    shown = style or ("yellow" if note.startswith("!") else "dim")
+    line_style = style or ("yellow" if note.startswith("!") else "dim")
     for line in note.splitlines():
-        console.print(Text("\n".join(_breakable(printable(line), console.width)), style=shown))
+        console.print(Text("\n".join(_breakable(printable(line), console.width)), style=line_style))
 
 
 def _breakable(line: str, width: int) -> list[str]:
@@ -78,7 +78,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     table = table.compact()
     if table.title:
         console.print(Text(printable(table.title), style="bold"), soft_wrap=not _has_width(console))
-    whole = _drawn(table)
+    whole = _rich_table(table)
     width = _width(whole, console)
     if width <= console.width:
         console.print(whole)
@@ -89,7 +89,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
         console.width = usual
         return
     shown, hidden = fitted(table, console.width, optional, listing)
-    console.print(_drawn(_wrapped(shown, console.width, listing), wrapped=True))
+    console.print(_rich_table(_wrapped(shown, console.width, listing), wrapped=True))
     if hidden:
         say(f"hidden columns (the terminal is too narrow): {'; '.join(hidden)}", console)
         console.print()
@@ -142,7 +142,7 @@ def _width(drawn: Drawing, console: Console) -> int:
     return Measurement.get(console, console.options.update(width=UNLIMITED), drawn).maximum
 
 
-def _drawn(table: "Table", wrapped: bool = False) -> Drawing:
+def _rich_table(table: "Table", wrapped: bool = False) -> Drawing:
     drawn = Drawing(box=box.SIMPLE_HEAD)
     for i, (head, width) in enumerate(zip(table.heads, _least_widths(table), strict=True)):
         shown = "\n".join(wrap(printable(head), max(width, 1))) if wrapped else printable(head)

@@ -58,7 +58,9 @@ def enumerate_(
         findings = examine(built, kinds) if gamma in (0, *GAMMAS) else []
         findings += examine_drafts(built, kinds) if gamma in (0, DEFAULT) else []
         for finding in findings:
-            worst[finding.setting] = max(worst.get(finding.setting, finding), finding, key=lambda each: each.distance)
+            worst[finding.setting] = max(
+                worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance
+            )
             longest = max(longest, finding.drafted)
     print(
         f"{escaping.terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over"

@@ -147,12 +147,18 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
     )
 
 
-def _row(each: Repository) -> list[str]:
+def _row(repository: Repository) -> list[str]:
     """Return the cells of a repository after its purpose."""
-    state = "unavailable" if each.wrong else "cached" if each.complete else "to fetch"
-    is_readable = not each.wrong
-    size = f"{each.bytes / GIB:.2f}" if is_readable else "–"
-    return [each.repo, each.commit[:8] or "–", ("yes" if each.gated else "no") if is_readable else "–", size, state]
+    state = "unavailable" if repository.wrong else "cached" if repository.complete else "to fetch"
+    is_readable = not repository.wrong
+    size = f"{repository.bytes / GIB:.2f}" if is_readable else "–"
+    return [
+        repository.repo,
+        repository.commit[:8] or "–",
+        ("yes" if repository.gated else "no") if is_readable else "–",
+        size,
+        state,
+    ]
 
 
 def _json(needs: list[Need], repositories: list[Repository]) -> Table:
@@ -160,11 +166,12 @@ def _json(needs: list[Need], repositories: list[Repository]) -> Table:
     return {
         "repositories": [
             {
-                "repository": each.repo, "kind": each.kind, "revision": each.revision, "commit": each.commit,
-                "for": each.purposes, "gated": each.gated, "files": each.sizes, "bytes": each.bytes,
-                "missing_bytes": each.missing_bytes, "here": each.complete, "wrong": each.wrong,
+                "repository": repository.repo, "kind": repository.kind,
+                "revision": repository.revision, "commit": repository.commit,
+                "for": repository.purposes, "gated": repository.gated, "files": repository.sizes, "bytes": repository.bytes,
+                "missing_bytes": repository.missing_bytes, "here": repository.complete, "wrong": repository.wrong,
             }
-            for each in repositories
+            for repository in repositories
         ],
         "nothing_to_fetch": [{"for": need.what, "why": need.why} for need in needs if not need.repo],
     }  # fmt: skip

@@ -26,15 +26,17 @@ from specbench.cli.compare import (
     limits_of,
     write_verdicts,
 )
-from specbench.cli.params import import_plugins, named, words
+from specbench.cli.params import explicit_methods, import_plugins, words
 from specbench.config.options import Request, SandboxKind
-from specbench.config.presets import require_known
+from specbench.config.presets import require_presets
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
 )
 Files = Annotated[list[Path], typer.Argument(help="Snapshot files.", show_default=False)]
-Kept = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Keep the run folders in a new subfolder of this path.")
+]
 Sessions = Annotated[
     int | None, typer.Option("--sessions", min=1, help="Number of fresh processes in which times are measured. [2]")
 ]
@@ -55,7 +57,7 @@ def check(
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
     plugin: params.Plugins = None,
-    out: Kept = None,
+    out: OutOption = None,
 ) -> None:
     """Measure the commands of snapshot files again, and compare.
 
@@ -94,12 +96,12 @@ def record(
     ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
-    out: Kept = None,
+    out: OutOption = None,
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
     names, tasks = words(method), words(task)
     import_plugins(shared.plugin)
-    require_known(named(names), pair, tasks)
+    require_presets(explicit_methods(names), pair, tasks)
     from specbench.experiment import gate as gating  # imports numpy
     from specbench.experiment.fresh_process import RequestBatch
 
@@ -120,7 +122,7 @@ def update(
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.Sandbox = SandboxKind.auto,
     plugin: params.Plugins = None,
-    out: Kept = None,
+    out: OutOption = None,
 ) -> None:
     """Measure the commands of snapshot files again, and write the files from the results."""
     import_plugins(plugin)

@@ -53,8 +53,8 @@ def start(kind: str, name: str, force: bool = False) -> tuple[list[Path], str]:
     main_file = Path(name or template.default).expanduser()
     stem = main_file.name.removesuffix(ending)
     if not PLAIN.fullmatch(stem) or ":" in stem:
-        allowed = f"use letters, digits and . + - _, as in {template.default}"
-        raise ConfigError(f"'{main_file.name}' is not a name; help: {allowed}")
+        name_help = f"use letters, digits and . + - _, as in {template.default}"
+        raise ConfigError(f"'{main_file.name}' is not a name; help: {name_help}")
     folder = Path(str(resources.files("specbench.configs"))) / "templates"
     texts = {
         main_file.with_name(stem + ending): (folder / file).read_text(encoding="utf-8").replace(PLACEHOLDER, stem)

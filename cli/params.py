@@ -21,7 +21,7 @@ from specbench.config.pair import HeadKind as HeadKind
 from specbench.config.pair import place_overrides
 from specbench.config.presets import KINDS, WORDS, names
 from specbench.errors import ConfigError, hint
-from specbench.reporting.plots.figures import FORMATS, KNOWN_FORMATS
+from specbench.reporting.plots.figures import FORMATS, SUPPORTED_FORMATS
 
 
 def words(values: Sequence[str] | None) -> list[str]:
@@ -29,7 +29,7 @@ def words(values: Sequence[str] | None) -> list[str]:
     return [word.strip() for value in values or [] for word in value.split(",") if word.strip()]
 
 
-def named(methods: Sequence[str]) -> list[str]:
+def explicit_methods(methods: Sequence[str]) -> list[str]:
     """Return the methods that are named, without the words `all` and `lossless`."""
     return [method for method in methods if method not in WORDS]
 
@@ -51,8 +51,8 @@ def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
     if formats and not plots:
         raise ConfigError("--plot-format applies to --plots; help: --plots FOLDER")
     for format_ in formats:
-        if format_ not in KNOWN_FORMATS:
-            raise ConfigError(f"--plot-format {format_}{hint(format_, KNOWN_FORMATS)}")
+        if format_ not in SUPPORTED_FORMATS:
+            raise ConfigError(f"--plot-format {format_}{hint(format_, SUPPORTED_FORMATS)}")
     return formats or FORMATS
 
 
@@ -401,7 +401,7 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
 
         @wraps(command)
         def wrapper(**values: Any) -> None:
-            shared = SharedOptions(**{each.name: values.pop(each.name) for each in added})
+            shared = SharedOptions(**{field.name: values.pop(field.name) for field in added})
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []

@@ -15,11 +15,11 @@ import typer
 
 from specbench.cli import params
 from specbench.cli.console import output_console, print_table, say
-from specbench.cli.params import named, pair_of_models, words
+from specbench.cli.params import explicit_methods, pair_of_models, words
 from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
-from specbench.config.presets import names, require_known
+from specbench.config.presets import names, require_presets
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
@@ -83,7 +83,7 @@ def plan(
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
         planned = read_suite(suite, **suite_changes(options, shared.repeats))
     else:
-        require_known(named(words(method)), pair or "tiny", words(task))
+        require_presets(explicit_methods(words(method)), pair or "tiny", words(task))
         from specbench.resolution.resolve import Choice  # imports torch
 
         request = Request(
@@ -111,8 +111,8 @@ def plan(
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))
-        for each in training_notes(planned, out):
-            say(each, output_console())
+        for note in training_notes(planned, out):
+            say(note, output_console())
         if suite and any(row.state == "missing" for row in rows):
             print(f"download missing models and data with: specbench fetch --suite {suite}")
     sys.exit(ExitCode.MISSING if any(row.state in ("missing", "too large", "invalid") for row in rows) else ExitCode.OK)
@@ -121,7 +121,7 @@ def plan(
 def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     """Print the rows, their states, and what is missing."""
 
-    def shown(row: "PlanRow") -> list[str]:
+    def row_cells(row: "PlanRow") -> list[str]:
         total = "–" if row.generations is None else f"{row.done}/{row.generations}"
         tokens = "–" if row.tokens is None else f"{row.tokens:,}"
         least = "–" if row.least_seconds is None else duration(row.least_seconds)
@@ -131,8 +131,10 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
     heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
     console = output_console()
-    print_table(Table("", heads, [shown(row) for row in rows]), console, OPTIONAL, "methods")
-    if placed := max((row.devices for row in rows), key=lambda each: sum(part.total for part in each), default=()):
+    print_table(Table("", heads, [row_cells(row) for row in rows]), console, OPTIONAL, "methods")
+    if placed := max(
+        (row.devices for row in rows), key=lambda devices: sum(part.total for part in devices), default=()
+    ):
         print_table(_device_table(placed), console)
     console.print(_total(rows), highlight=False)
     settings = "x2: two settings of a method. " if any(SETTINGS.search(row.methods) for row in rows) else ""
@@ -145,11 +147,11 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     if any(row.state == "missing" for row in rows):
         say(f"For hours on a GPU, without weights and data: --for {MACHINES} or a TOML file", console)
     reasons = [line for row in rows for line in row.why.split("\n")]
-    for why in together(list(dict.fromkeys(line for line in (*reasons, *notes) if line))):
+    for why in grouped_reasons(list(dict.fromkeys(line for line in (*reasons, *notes) if line))):
         say(why, console, "yellow")
 
 
-def together(reasons: Sequence[str]) -> list[str]:
+def grouped_reasons(reasons: Sequence[str]) -> list[str]:
     """Return reasons with those about missing weights or data as one sentence for each kind, with the help once."""
     kinds: dict[str, list[str]] = {}
     for reason in reasons:
@@ -158,7 +160,7 @@ def together(reasons: Sequence[str]) -> list[str]:
     return [
         alike[0]
         if len(alike) == 1
-        else f"{', '.join(each.partition(MISSING)[0] for each in alike)} are{MISSING.removeprefix(' is')}{rest}"
+        else f"{', '.join(reason.partition(MISSING)[0] for reason in alike)} are{MISSING.removeprefix(' is')}{rest}"
         for rest, alike in kinds.items()
     ]
 
@@ -267,9 +269,9 @@ def _estimate(row: "MachineRow") -> list[str]:
     from specbench.resolution.machine_plan import gib, span
 
     memory = row.memory
-    sizes = [gib(each) for each in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
+    sizes = [gib(size) for size in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
     if not row.fits:
         sizes[-1] += " !"
-    counts = ["–" if each is None else str(each) for each in (row.prompts, row.generations)]
+    counts = ["–" if count is None else str(count) for count in (row.prompts, row.generations)]
     temperature = "–" if row.T is None else f"{row.T:g}"
     return [row.pair, row.task, temperature, row.methods, *counts, span(*row.seconds) if row.seconds else "–", *sizes]

@@ -43,7 +43,7 @@ class ReportFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ReportRequest:
     """The form and the extent of a report."""
 
     form: ReportFormat
@@ -104,7 +104,7 @@ def report(
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
-    runs = [folder for each in runs or [] for folder in runs_in(each) or [each]]
+    runs = [folder for path in runs or [] for folder in runs_in(path) or [path]]
     if others := [folder for folder in runs if (folder / CONFIG).exists() and kind_of(folder) is not GENERATIONS]:
         _report_kinds(others, len(others) < len(runs), form, out)
         return
@@ -114,7 +114,7 @@ def report(
         return
     if results.is_file() and not suite:
         raise ConfigError(f"{results} is a file; help: --suite NAME, or specbench import {results}")
-    choice = _Wanted(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
+    choice = _ReportRequest(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
     if suite:
         with unpacked_results(results) as folder:
             _report_suite(suite, folder, choice)
@@ -138,7 +138,7 @@ def _report_kinds(folders: list[Path], is_mixed: bool, form: ReportFormat, out: 
             print_table(table, output_console(file))
 
 
-def _report_suite(name: str, results: Path, choice: _Wanted) -> None:
+def _report_suite(name: str, results: Path, choice: _ReportRequest) -> None:
     form, out, plots = choice.form, choice.out, choice.plots
     collected = collect(read_suite(name), results)
     if choice.columns:
@@ -167,7 +167,7 @@ def _report_pooled(runs: list[Path], suite: str | None, results: Path, form: Rep
         print_table(table, output_console(file))
 
 
-def _report_runs(folders: list[Path], results: Path, choice: _Wanted) -> None:
+def _report_runs(folders: list[Path], results: Path, choice: _ReportRequest) -> None:
     if not folders:
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)

@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.cli.console import output_console, print_path, say
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
-from specbench.reporting.reproduction import NOT_YET, WEIGHTS, kept_results, papers
+from specbench.reporting.reproduction import NOT_YET, WEIGHTS, papers, results_folder
 
 STYLES = {WEIGHTS: "green", NOT_YET: "yellow"}  # of states; others are dim
 MISSING = (
@@ -34,7 +34,7 @@ def reproduce(
     """
     if results and not results.is_dir():
         raise ConfigError(f"--from {results}: no such folder")
-    results = results or kept_results()
+    results = results or results_folder()
     items = papers(results)
     if as_json:
         print(json.dumps([asdict(item) for item in items], indent=1, ensure_ascii=False))

@@ -11,11 +11,11 @@ import typer
 
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path
-from specbench.cli.params import judge_table, named, pair_of_models, words
+from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
-from specbench.config.presets import require_known
+from specbench.config.presets import require_presets
 from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_toml
@@ -258,7 +258,7 @@ def run(
 
 def measure_request(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
     """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
-    require_known(named(request.methods), request.pair, request.tasks)  # before torch is imported
+    require_presets(explicit_methods(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.experiment.sharding import run_in_shards

@@ -114,8 +114,8 @@ def schema(
         print(_text(made[kind] if kind else made), end="")
         return
     out.mkdir(parents=True, exist_ok=True)
-    for each, node in made.items():
-        path = out / f"{each}.schema.json"
+    for kind_name, node in made.items():
+        path = out / f"{kind_name}.schema.json"
         path.write_text(_text(node), encoding="utf-8")
         print(path)
 

@@ -13,7 +13,7 @@ from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate,
 from specbench.cli import params
 from specbench.cli.params import preset_names
 from specbench.cli.progress import TerminalObserver
-from specbench.config.presets import require_known
+from specbench.config.presets import require_presets
 from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of
 from specbench.runs.record import Record
@@ -58,7 +58,7 @@ def trace(
     if shared.data and prompt is not None:
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = shared.options(limit=index + 1, seed=seed)
-    require_known([method], pair, [task] if task else [])
+    require_presets([method], pair, [task] if task else [])
     # imports torch, after names are checked
     from specbench.experiment.generation import TraceRequest, trace_prompt
 
@@ -67,9 +67,9 @@ def trace(
     record = traced.record
     about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}
     if as_json:
-        spent = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
-        ended = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
-        print(json.dumps({**about, **ended, **spent, "text": record.text, "rounds": traced.rounds}, indent=2))
+        forwards = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
+        outcome = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
+        print(json.dumps({**about, **outcome, **forwards, "text": record.text, "rounds": traced.rounds}, indent=2))
         return
     _show(traced)
 
@@ -111,10 +111,10 @@ def _print_colored(console: Console, shown: list[TraceLine], legend: dict[str, s
 def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Iterator[TraceLine]:
     """Yield a line for each round, followed by the lines of the rounds that made its draft."""
     width = len(str(len(rounds)))
-    for number, each in enumerate(rounds, 1):
+    for number, round_ in enumerate(rounds, 1):
         position = f"{above}{number:>{0 if above else width}}"
-        yield TraceLine(f"{INDENT * depth}{position}  {counts(each)}", spans(each))
-        yield from lines(each.get("inner", []), depth + 1, f"{position.strip()}.")
+        yield TraceLine(f"{INDENT * depth}{position}  {counts(round_)}", spans(round_))
+        yield from lines(round_.get("inner", []), depth + 1, f"{position.strip()}.")
 
 
 def counts(traced: TracedRound) -> str:

@@ -158,9 +158,9 @@ def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
 def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
     """Return the options that have a value as command-line arguments."""
     arguments = []
-    for option, value in options.items():
-        for each in [value] if isinstance(value, str) else value or []:
-            arguments += [option, each]
+    for option, values in options.items():
+        for value in [values] if isinstance(values, str) else values or []:
+            arguments += [option, value]
     return arguments
 
 
@@ -202,13 +202,22 @@ def _measurements(kind: HeadKind, report: Table) -> None:
             )
         return
     every = report.get("all", [report])
-    for each in every if isinstance(every, list) else ():
-        label = f"{each['features']:<16} tau {each['tau_train']:g}" if "features" in each else kind.value
-        saved = all(each.get(key) == report.get(key) for key in ("features", "tau_train"))
+    for measurement in every if isinstance(every, list) else ():
+        label = (
+            f"{measurement['features']:<16} tau {measurement['tau_train']:g}"
+            if "features" in measurement
+            else kind.value
+        )
+        saved = all(measurement.get(key) == report.get(key) for key in ("features", "tau_train"))
         print(
-            f"{label}: AUC {each['auc']:.3f} [{each['auc_low']:.3f}, {each['auc_high']:.3f}],"
-            f" eta_TP {each['eta_tp']:.3f}, eta_FP {each['eta_fp']:.3f}, base rate {each['base_rate']:.3f}"
-            + (f", predicted distance from the target {each['predicted_tv']:.3f}" if "predicted_tv" in each else "")
+            f"{label}: AUC {measurement['auc']:.3f} [{measurement['auc_low']:.3f}, {measurement['auc_high']:.3f}],"
+            f" eta_TP {measurement['eta_tp']:.3f}, eta_FP {measurement['eta_fp']:.3f},"
+            f" base rate {measurement['base_rate']:.3f}"
+            + (
+                f", predicted distance from the target {measurement['predicted_tv']:.3f}"
+                if "predicted_tv" in measurement
+                else ""
+            )
             + (" <- saved" if saved else "")
         )
     if "split" in report:
@@ -317,7 +326,7 @@ def _least_cost(trial: "HeadTrial") -> _Cost | None:
     costs = []
     for summary in trial.summaries:
         row = trial.row(summary)
-        base = next((row for row in summary.measured if row.method == trial.against), None)
+        base = next((row for row in summary.measured_methods if row.method == trial.against), None)
         theory = summary.traits(row).theory if row else None
         if not row or not base or not theory or trial.against != summary.baseline or summary.end_to_end:
             return None

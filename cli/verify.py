@@ -14,7 +14,7 @@ from specbench.cli.app import wrapped
 from specbench.cli.console import output_console, printable
 from specbench.cli.params import preset_names, words
 from specbench.cli.progress import TerminalObserver
-from specbench.config.presets import require_known
+from specbench.config.presets import require_presets
 from specbench.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def verify(
     Exit code 5 if a check fails; 6 if the control was not rejected, or if the method declares no distribution.
     """
     options = shared.options(limit=limit, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    require_known([method], pair, words(task))
+    require_presets([method], pair, words(task))
     # imports torch, after names are checked
     from specbench.verification.run import VerifyRequest, verify_method
 

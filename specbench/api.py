@@ -174,15 +174,15 @@ class AdviceResult:
         """
         return _frame(
             {
-                "method": each["method"],
-                "lossless": each["lossless"],
-                **_bounds("predicted", each["predicted"]),
-                **_bounds("measured", each["measured"]),
-                **_bounds("score_change", each["score_change"]),
-                "parts": each["parts"],
-                "why": each["why"],
+                "method": candidate["method"],
+                "lossless": candidate["lossless"],
+                **_bounds("predicted", candidate["predicted"]),
+                **_bounds("measured", candidate["measured"]),
+                **_bounds("score_change", candidate["score_change"]),
+                "parts": candidate["parts"],
+                "why": candidate["why"],
             }
-            for each in advice_row(self.advice)["candidates"]
+            for candidate in advice_row(self.advice)["candidates"]
         )
 
 

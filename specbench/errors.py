@@ -25,7 +25,7 @@ class ConfigError(ValueError):
 
 
 class PluginError(ConfigError):
-    """What a plugin raises or returns that its interface does not allow. The message names the plugin; exit code 2."""
+    """Raised when a plugin violates its interface by what it raises or returns. The message names the plugin; exit code 2."""
 
 
 class Terminated(SystemExit):
@@ -65,8 +65,8 @@ def hint(word: str, candidates: Iterable[str], listed: str = "known") -> str:
     """
     names = sorted(filter(None, candidates))
     near = nearest(word, names)
-    meant = f" (did you mean '{near}'?)" if near else ""
-    return meant + (f"; {listed}: {', '.join(names)}" if names else "")
+    suggestion = f" (did you mean '{near}'?)" if near else ""
+    return suggestion + (f"; {listed}: {', '.join(names)}" if names else "")
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def exits_as_errors(what: str) -> Iterator[None]:
         raise raised.with_traceback(error.__traceback__) from None
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value as Python shows it, on one line of at most 60 characters."""
     try:
         text = " ".join(repr(value).split())

@@ -65,13 +65,13 @@ def write(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically; a device or pipe such as /dev/stdout directly. Raises OSError, naming the file."""
     if path.exists() and not path.is_file():
-        with named(path):
+        with add_path_to_errors(path):
             path.write_bytes(content)
         return
     path = Path(os.path.realpath(path))  # write the file that a link names, and keep the link
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write the same file
     try:
-        with named(path):
+        with add_path_to_errors(path):
             part.write_bytes(content)
             os.replace(part, path)
     except BaseException:
@@ -97,10 +97,10 @@ def read_with_checksum(path: Path, kind: type[T], remedy: str = "restore it, or 
     """
     try:
         table = read_json(path, dict[str, Any])
-        recorded = table.pop(CHECKSUM, None)
-        if recorded is None:
+        stored_checksum = table.pop(CHECKSUM, None)
+        if stored_checksum is None:
             raise ConfigError(f"{path}: damaged: it has no checksum")
-        if recorded != checksum_of(table):
+        if stored_checksum != checksum_of(table):
             raise ConfigError(f"{path}: damaged: changed after it was written")
         return checked(table, kind, str(path))
     except ConfigError as error:
@@ -113,7 +113,7 @@ def checksum_of(table: dict[str, Any]) -> str:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
+def add_path_to_errors(path: Path) -> Iterator[None]:
     """Add the file's name to an OSError, since errors of writes lack it."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from specbench.data.rows import Row
 from specbench.data.task import Message, Sample, Task, filled, reader_of
-from specbench.errors import ConfigError, shown
+from specbench.errors import ConfigError, short_repr
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 SCHEMAS = {"conversations": ("from", "value"), "messages": ("role", "content")}  # key of a row -> keys of a turn
@@ -62,8 +62,8 @@ def _messages(row: Row, location: str) -> list[Message]:
     """Return the turns of a row in either schema. Raises ConfigError, naming the row, for a turn that is wrong."""
     key = next((name for name in SCHEMAS if isinstance(row.get(name), list)), None)
     if key is None:
-        meant = reader_of(row) or f"; the row has: {', '.join(row)}"
-        raise ConfigError(f"{location}: no list under 'messages' or 'conversations'{meant}")
+        suggestion = reader_of(row) or f"; the row has: {', '.join(row)}"
+        raise ConfigError(f"{location}: no list under 'messages' or 'conversations'{suggestion}")
     role, text = SCHEMAS[key]
     out: list[Message] = []
     for number, turn in enumerate(row[key], 1):
@@ -71,11 +71,11 @@ def _messages(row: Row, location: str) -> list[Message]:
         if not isinstance(turn, dict):
             raise ConfigError(f"{where} is not an object with '{role}' and '{text}'")
         if not isinstance(turn.get(role), str) or turn[role] not in ROLES:
-            raise ConfigError(f"{where}: '{role}' is {shown(turn.get(role))}; known: {', '.join(ROLES)}")
+            raise ConfigError(f"{where}: '{role}' is {short_repr(turn.get(role))}; known: {', '.join(ROLES)}")
         content = _text(turn.get(text))
         if content is None:
             raise ConfigError(
-                f"{where}: '{text}' is {shown(turn.get(text))}; needed: a text, or a list of parts of type text"
+                f"{where}: '{text}' is {short_repr(turn.get(text))}; needed: a text, or a list of parts of type text"
             )
         out.append({"role": ROLES[turn[role]], "content": content})
     return out

@@ -24,14 +24,14 @@ from specbench.scoring.metric import NO_ANSWER, Metric, Score
 LETTERS = "ABCD"
 # "the answer is" or "answer:", then a letter that is in brackets or marks or ends the phrase: the article in "the answer is A
 # fruit" does not match.
-STATED = re.compile(
+STATED_ANSWER = re.compile(
     r"(?i:answer\s*(?:is:?|:))[\s*_$]*(?:\\boxed\{|\\text\{|\()*([A-D])(?:[)}*]|(?=\s*(?:[.,:;)]|$))|(?=\s+(?:because|since)\b))",
     re.MULTILINE,
 )
 DENIED = re.compile(r"\bnot\s+\(?[A-D]\b\)?")
 NEXT_QUESTION = ("\nQuestion:",)
 BRACKETED = re.compile(r"\(([A-D])\)")
-ALONE = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
+BARE_LETTER = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
 SE_PAPER_CUT = ("\n\nQ:", "\nQ:")
 SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
 SE_PAPER_INSTRUCTION = "The following are multiple choice questions (with answers) about {subject}.\n\n"
@@ -150,7 +150,7 @@ class Mmlu(Task, name="mmlu"):
     def _before(self, subjects: list[str], source: str) -> dict[str, str]:
         """Return the text before a question, by subject."""
         if self.grader == "se-paper":
-            return self._own_exemplars(subjects)
+            return self._custom_exemplars(subjects)
         instructions = {s: filled(self.instruction, subject=s.replace("_", " ")) for s in subjects}
         if not self.shots:
             return instructions
@@ -162,7 +162,7 @@ class Mmlu(Task, name="mmlu"):
                 raise ConfigError(f"{self.exemplars}: {count} rows of '{subject}'; shots = {self.shots} needs as many")
         return {s: instructions[s] + "".join(answered[s][: self.shots]) for s in subjects}
 
-    def _own_exemplars(self, subjects: list[str]) -> dict[str, str]:
+    def _custom_exemplars(self, subjects: list[str]) -> dict[str, str]:
         if not self.exemplars:
             worked = "".join(f"{self.question(row)}{self.cue} {text}\n\n" for row, text in EXAMPLES[: self.shots])
             return {s: SE_PAPER_INSTRUCTION.format(subject=s.replace("_", " ")) + worked for s in subjects}
@@ -204,8 +204,8 @@ class Mmlu(Task, name="mmlu"):
             right = float(letter == sample.reference)
             return {"accuracy": right, "macro": right, NO_ANSWER: float(letter is None)}
         text = DENIED.sub("", without(NEXT_QUESTION, text))
-        strict = stated(text)
-        letter = strict or chosen(text)
+        strict = stated_letter(text)
+        letter = strict or bracketed_letter(text)
         right = float(letter == sample.reference)
         return {
             "accuracy": right,
@@ -215,13 +215,13 @@ class Mmlu(Task, name="mmlu"):
         }
 
 
-def stated(text: str) -> str | None:
+def stated_letter(text: str) -> str | None:
     """Return the letter of the last phrase such as "the answer is (B)", or None."""
-    letters = STATED.findall(text)
+    letters = STATED_ANSWER.findall(text)
     return str(letters[-1]) if letters else None
 
 
-def chosen(text: str) -> str | None:
+def bracketed_letter(text: str) -> str | None:
     """Return the last letter in brackets, else the last one alone at the start of a line, or None."""
-    letters = BRACKETED.findall(text) or ALONE.findall(text)
+    letters = BRACKETED.findall(text) or BARE_LETTER.findall(text)
     return str(letters[-1]) if letters else None

@@ -22,6 +22,6 @@ class Prompts(Task, name="prompts"):
         for number, row in enumerate(rows, 1):
             if not isinstance(row.get(self.field), str):
                 other = "" if "prompt" in row else reader_of(row)
-                meant = other or hint(self.field, row, "the row has")
-                raise ConfigError(f"{source}:{number}: no text under '{self.field}'{meant}")
+                suggestion = other or hint(self.field, row, "the row has")
+                raise ConfigError(f"{source}:{number}: no text under '{self.field}'{suggestion}")
         return [Sample(str(i), row[self.field]) for i, row in enumerate(rows)]

@@ -276,7 +276,10 @@ def answer_length(rows: Records) -> float:
 
 
 class TracedRound(TypedDict):
-    """A recorded round with the ids, texts and origins of its tokens. `rejected` is text; `inner` made the draft."""
+    """A recorded round with the ids, texts and origins of its tokens.
+
+    `rejected` is the text of the rejected tokens. `inner` are the rounds that produced the draft.
+    """
 
     tokens: int
     drafted: int

@@ -126,25 +126,25 @@ class Advice:
         Candidates may have been measured on different parts of the prompts.
         """
         scored = {
-            each: (each.speedup, each.score_change.value)
-            for each in self.results
-            if each.measured and each.score_change
+            result: (result.speedup, result.score_change.value)
+            for result in self.results
+            if result.measured and result.score_change
         }
         others = [(1.0, 0.0), *scored.values()]
-        return [each for each, point in scored.items() if not any(_dominates(other, point) for other in others)]
+        return [result for result, point in scored.items() if not any(_dominates(other, point) for other in others)]
 
     @property
     def faster_but_unproven(self) -> list[CandidateResult]:
         """The candidates measured last that are faster than the selected one, and may lose more score than allowed."""
-        last = max(each.parts for each in self.results)
+        last = max(result.parts for result in self.results)
         return [
-            each
-            for each in self.results
-            if each.parts == last
-            and each.speedup > self.best.speedup
+            result
+            for result in self.results
+            if result.parts == last
+            and result.speedup > self.best.speedup
             and self.max_drop is not None
-            and not each.keeps_score(self.max_drop)
-            and not each.loses_score(self.max_drop)
+            and not result.keeps_score(self.max_drop)
+            and not result.loses_score(self.max_drop)
         ]
 
 

@@ -54,7 +54,7 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
     def over(time: float) -> float:
         return tokens * forward / time
 
-    def measured(end_to_end: bool) -> float:
+    def measured_speedup(end_to_end: bool) -> float:
         mine, other = (sum(seconds(row, end_to_end) for row in side) for side in (ours, theirs))
         return (tokens / mine) / (of_base / other)
 
@@ -66,6 +66,6 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
         rounds=over(verified + sum(ideal[role] for role in drafters)),
         drafting=over(verified + drafted),
         blocks=over(sum(spent[role] for role in verifiers) + drafted),
-        host=measured(end_to_end=False),
-        prefill=measured(end_to_end=True),
+        host=measured_speedup(end_to_end=False),
+        prefill=measured_speedup(end_to_end=True),
     )

@@ -18,7 +18,7 @@ from specbench.analysis.speed import (
     completion_speedup,
     end_to_end_speedup,
     geometric_mean_speedup,
-    papers_speedup,
+    per_question_speedup,
     relative_latency,
     speedup,
 )
@@ -125,7 +125,7 @@ class Comparisons:
         if not paired(ours, theirs)[0]:
             return None
         if value == PAPERS:
-            return papers_speedup(ours, theirs, summary.data.later_turns > 0)
+            return per_question_speedup(ours, theirs, summary.data.later_turns > 0)
         return RATIOS[value](ours, theirs)
 
     def _difference(self, point: Point, other: Point, value: str, factor: float) -> Estimate | None:

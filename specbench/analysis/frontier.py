@@ -151,9 +151,9 @@ class _Resampled:
             float(low),
             float(high),
             setting,
-            unseen=float(np.mean(self.unseen)) if self.unseen else None,
-            held=float(np.mean(self.met)) if self.met else None,
-            reached=float(np.mean([summary > 0.0 for summary in self.inside])),
+            holdout_value=float(np.mean(self.unseen)) if self.unseen else None,
+            holdout_rate=float(np.mean(self.met)) if self.met else None,
+            reach_rate=float(np.mean([summary > 0.0 for summary in self.inside])),
             resamples=tuple(self.inside),
         )
 

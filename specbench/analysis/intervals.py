@@ -169,7 +169,7 @@ def _from_logs(value: float, error: float, freedom: float) -> Estimate:
 
 
 def _estimate(value: float, error: float, freedom: float) -> Estimate:
-    """Return a value with its interval; without one if the error is unknown."""
+    """Return a value with its interval; without an interval if the error is not finite."""
     if not np.isfinite(error):
         return Estimate(value, None, None)
     half = error * student_quantile(freedom) if error else 0.0

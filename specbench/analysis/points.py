@@ -29,19 +29,19 @@ SUMMARIES: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "m
 class CurveChoice:
     """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
 
-    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `unseen` is what the
-    choices of the resamples were worth on the prompts that they left out, `held` how often they still met the condition
-    there, `reached` how often a resample met it. They are None for too few prompts. `resamples` are the values of the
-    resamples, 0 where the condition is not met. All curves of a run have the same resamples of prompts.
+    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `holdout_value` is what the
+    choices of the resamples were worth on the prompts that they left out, `holdout_rate` how often they still met the
+    condition there, `reach_rate` how often a resample met it. They are None for too few prompts. `resamples` are the values
+    of the resamples, 0 where the condition is not met. All curves of a run have the same resamples of prompts.
     """
 
     value: float | None
     low: float | None
     high: float | None
     setting: str | None = None
-    unseen: float | None = None
-    held: float | None = None
-    reached: float | None = None
+    holdout_value: float | None = None
+    holdout_rate: float | None = None
+    reach_rate: float | None = None
     resamples: tuple[float, ...] = field(default=(), repr=False)
 
     def minus(self, other: "CurveChoice") -> "CurveChoice | None":
@@ -144,7 +144,7 @@ def points(summaries: Iterable[RunSummary], reference: Sequence[Reference] = ())
     return [
         point
         for summary in summaries
-        for method in summary.measured
+        for method in summary.measured_methods
         for point in _points_of(summary, method, reference)
     ]
 
@@ -316,7 +316,7 @@ class StatedValue:
             candidates[point.at(("pair", "task", "T", "group"))].append(point)
         return [max(members, key=self._number) for members in candidates.values()]
 
-    def measured(self, covered: Sequence[Point]) -> float:
+    def summarize(self, covered: Sequence[Point]) -> float:
         """Return the summary of the metric over `covered`, one point or more."""
         return SUMMARIES[self.summary](list(map(self._number, covered)))
 

@@ -116,29 +116,30 @@ def _levels(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]
 def _tested(a: float, ends: Ends) -> Ends:
     """Return the distribution of rounds that test such blocks. A model later reads accepted tokens that it has not read."""
     tests: Ends = defaultdict(float)
-    for (length, unread), odds in ends.items():
+    for (length, unread), probability in ends.items():
         for accepted in range(length + 1):
             p = a**accepted * (1.0 - a if accepted < length else 1.0)
-            tests[accepted + 1, max(1, accepted + 1 - length + unread)] += odds * p
+            tests[accepted + 1, max(1, accepted + 1 - length + unread)] += probability * p
     return tests
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
     """Return the expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
-    ends: Ends = {(length, 1): odds for length, odds in levels.blocks[i].items()}  # it has not read its own last token
+    # It has not read its own last token
+    ends: Ends = {(length, 1): probability for length, probability in levels.blocks[i].items()}
     counts: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
         tested, least = _tested(levels.acceptance[level], ends), levels.least[level]
         last: Ends = defaultdict(float)
-        for s, odds in enumerate(visits(levels.rounds[level], least)):
+        for s, probability in enumerate(visits(levels.rounds[level], least)):
             for (length, unread), p in tested.items():
                 if s + length < least:
-                    counts[unread] += levels.many[level + 1] * odds * p
+                    counts[unread] += levels.many[level + 1] * probability * p
                 else:
-                    last[s + length, unread] += odds * p
+                    last[s + length, unread] += probability * p
         ends = last
-    for (_, unread), odds in ends.items():
-        counts[unread] += odds
+    for (_, unread), probability in ends.items():
+        counts[unread] += probability
     return counts
 
 
@@ -156,10 +157,10 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
     for i, many in enumerate(levels.many):
         fed: dict[int, float] = defaultdict(float)
         unread_tokens = _unread(levels, i)
-        for length, odds in below[i].items():
-            fed[length + 1] += odds * (usage[i] - many)
+        for length, probability in below[i].items():
+            fed[length + 1] += probability * (usage[i] - many)
             for unread, times in unread_tokens.items():
-                fed[length + unread] += odds * times
+                fed[length + unread] += probability * times
         forwards.append({k: times for k, times in sorted(fed.items()) if times > 0.0})
     return ChainRound(expectation(levels.blocks[-1]), forwards)
 

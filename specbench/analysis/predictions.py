@@ -73,8 +73,9 @@ def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, bas
 
 @dataclass(frozen=True)
 class _Costs:
-    """The costs of a method's forwards: a block for the cost of one, and as measured; and the baseline's per token.
+    """A method's forward costs: `as_in_papers` prices a block like one token; `measured` uses measured block costs.
 
+    `per_token` is the baseline's cost per token.
     `ratio` is the proposer's forward time over the target's, `sizes` the seconds by model and tokens fed.
     """
 

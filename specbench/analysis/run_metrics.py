@@ -34,7 +34,7 @@ def complete(records: Records, method: str) -> list[Record]:
 
 
 def paired(rows: Records, base: Records) -> tuple[list[Record], list[Record]]:
-    """Return the generations (sample, repeat) that both sides completed, in one order."""
+    """Return the records of the (sample, repeat) pairs that are in both inputs, in the same order."""
     ours, theirs = ({(r.sample, r.repeat): r for r in side} for side in (rows, base))
     keys = [key for key in ours if key in theirs]
     return [ours[key] for key in keys], [theirs[key] for key in keys]

@@ -228,19 +228,19 @@ class RunSummary(RunState):
         return method.quality.get(self.headline)
 
     @property
-    def measured(self) -> list[MethodSummary]:
+    def measured_methods(self) -> list[MethodSummary]:
         """The methods of which a generation completed."""
         return [method for method in self.methods if method.measured]
 
     @property
     def score_groups(self) -> list[str]:
         """The groups of prompts that have a score."""
-        return sorted({group for method in self.measured for group in method.quality_by_group})
+        return sorted({group for method in self.measured_methods for group in method.quality_by_group})
 
     @property
     def speed_groups(self) -> list[str]:
         """The groups of prompts that have a speed."""
-        return sorted({group for method in self.measured for group in method.groups})
+        return sorted({group for method in self.measured_methods for group in method.groups})
 
     @property
     def placement(self) -> str:

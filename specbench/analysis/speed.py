@@ -88,7 +88,7 @@ def _completion_times(ours: Records, theirs: Records) -> np.ndarray:
     )
 
 
-def papers_speedup(rows: Records, base: Records, later_turns: bool = False) -> Estimate:
+def per_question_speedup(rows: Records, base: Records, later_turns: bool = False) -> Estimate:
     """Mean over questions of tokens per second, end to end, then the ratio. The averaging of SE and Spec-Bench.
 
     With `later_turns`, tokens and seconds are first summed over the turns of a question within each repeat, as in
@@ -114,8 +114,8 @@ def _rates(rows: Records, firsts: Mapping[str, str]) -> dict[tuple[str, int], fl
 
 
 register(
-    "papers_speedup", "x", papers_speedup,
-    lambda rows, of: papers_speedup(rows, of.baseline, of.later_turns), is_compared, by_group=True,
+    "papers_speedup", "x", per_question_speedup,
+    lambda rows, of: per_question_speedup(rows, of.baseline, of.later_turns), is_compared, by_group=True,
 )  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def holm(p: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def _exchanges(prompts: int) -> np.ndarray:
-    """Return which prompts are exchanged in each permutation, 0 or 1, (permutations, prompts); none in the first one."""
+    """Return a (permutations, prompts) array; 1 marks an exchanged prompt. The first row is all zeros."""
     if prompts <= EXHAUSTIVE:
         return np.array(list(product((0.0, 1.0), repeat=prompts)))
     drawn = np.random.default_rng(0).integers(0, 2, (EXCHANGES, prompts)).astype(float)

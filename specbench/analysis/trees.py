@@ -52,7 +52,7 @@ def tree_speedup(method: Theory, a: Sequence[float], cost: Cost, baseline: float
     """
     shape, bonus = method.shape or (), method.bonus != "none"
     accepted, inner = acceptances(shape, a), set(shape) - {-1}
-    leaves = sum(each for i, each in enumerate(accepted) if i not in inner)
+    leaves = sum(probability for i, probability in enumerate(accepted) if i not in inner)
     tokens = sum(accepted) + (1.0 if bonus else 1.0 - leaves)
     spent = sum(cost(0, size) for size in drafting_sizes(shape))
     if method.drafter_scores and bonus:

@@ -19,9 +19,9 @@ def bundled_architecture(path: str) -> Table:
     table = _by_id().get(path)
     if table is None:
         near = nearest(path, _by_id())
-        meant = f" (did you mean '{near}'?)" if near else ""
+        suggestion = f" (did you mean '{near}'?)" if near else ""
         raise MissingAsset(
-            f"no architecture for {path} in configs/architectures/{meant}; help: add a file there, or use a local folder"
+            f"no architecture for {path} in configs/architectures/{suggestion}; help: add a file there, or use a local folder"
         )
     return table
 
@@ -66,7 +66,7 @@ def chat_template(name: str, base: Path) -> ChatTemplate:
             raise ConfigError(f"no chat template {path}")
         text, stem = path.read_text(encoding="utf-8"), path.name
     else:
-        bundled = {each.name.removesuffix(SUFFIX): each for each in _folder().iterdir() if each.name.endswith(SUFFIX)}
+        bundled = {file.name.removesuffix(SUFFIX): file for file in _folder().iterdir() if file.name.endswith(SUFFIX)}
         if name not in bundled:
             raise ConfigError(
                 f"unknown chat template '{name}'{hint(name, bundled)}; help: a path that ends in {SUFFIX}"

@@ -147,7 +147,9 @@ class Options:
     def changes(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""
         return {
-            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
         }
 
     def overrides_for(self, kind: str, name: str) -> list[Override]:
@@ -159,7 +161,7 @@ class Options:
     def all_overrides(self, kind: str, extra: Sequence[str] = ()) -> list[Override]:
         """Return all overrides of a kind of table. `extra` are names of presets that are not bundled."""
         stems = [Path(name).stem for name in extra]
-        return [each for key, value in self.overrides if (each := override(key, value, stems)).kind == kind]
+        return [parsed for key, value in self.overrides if (parsed := override(key, value, stems)).kind == kind]
 
     def data_for(self, task: str) -> str:
         """Return the source of a task's rows; empty for the pair's default."""
@@ -180,7 +182,7 @@ class Options:
 
     def location(self, kind: str, path: Path, applied: Sequence[Override]) -> str:
         """Return the location that errors in a table name: its file, and the overrides that changed it."""
-        keys = ", ".join(each.key for each in applied if each.kind == kind)
+        keys = ", ".join(override.key for override in applied if override.kind == kind)
         return f"{path}, changed by --set {keys}" if keys else str(path)
 
 
@@ -234,7 +236,7 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
     values_by_scope: dict[str, str] = {}
     for scope, value in values:
         if values_by_scope.setdefault(scope, value) != value:
-            one, two = (f"{scope}={each}" if scope else each for each in (values_by_scope[scope], value))
+            one, two = (f"{scope}={value}" if scope else value for value in (values_by_scope[scope], value))
             raise ConfigError(f"--{flag} {one} and --{flag} {two} conflict: give one of them")
 
 
@@ -248,7 +250,7 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     kinds = get_type_hints(Options)
     plain = kinds.keys() - {*TABLES.values(), "plugins"}
     renamed = {field: option for option, field in TABLES.items()}
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         location = f"{where}: {name}" if where else name
         if name not in plain and name not in TABLES:
@@ -257,20 +259,20 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
         if value is None and name in {*TABLES, "data", "gamma"}:
             continue
         if name in TABLES:
-            made[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
+            values[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
         elif name == "data":
             kind = "a path, or the name of a source"
-            made[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
+            values[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
         elif name == "gamma":
-            made[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
+            values[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
         else:
             allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
-            made[name] = None if value is None and allows_none else convert(value, kinds[name], location)
-    if "heads" in made:
-        made["heads"] = tuple(
-            (name, _path(path, f"{where}: head" if where else "head")) for name, path in made["heads"]
+            values[name] = None if value is None and allows_none else convert(value, kinds[name], location)
+    if "heads" in values:
+        values["heads"] = tuple(
+            (name, _path(path, f"{where}: head" if where else "head")) for name, path in values["heads"]
         )
-    return made
+    return values
 
 
 def _entries(value: object, location: str, kind: str) -> Iterable[tuple[str, Any]]:
@@ -285,7 +287,7 @@ def _entries(value: object, location: str, kind: str) -> Iterable[tuple[str, Any
 def _scoped(value: object, location: str) -> Iterable[tuple[str, Any]]:
     """Return an option as values by scope, from one value for all or a table of values by name."""
     if isinstance(value, Mapping):
-        return ((str(key), each) for key, each in value.items())
+        return ((str(key), value) for key, value in value.items())
     if isinstance(value, str | int | PathLike) or (isinstance(value, Sequence) and value):
         return (("", value),)
     if value == ():
@@ -327,9 +329,9 @@ class Access:
 class Request:
     """Methods to measure on a pair and tasks.
 
-    Names are presets or paths to TOML files; `all` and `lossless` are all methods that the pair allows. Without methods, the
-    pair's default is used, without tasks the pair's default tasks. `sandbox` is the backend for executing generated code,
-    which is not executed if it is None.
+    Names are presets or paths to TOML files; `all` selects every method that the pair allows, `lossless` only the
+    lossless ones. Without methods, the pair's default is used, without tasks the pair's default tasks. `sandbox` is the
+    backend for executing generated code, which is not executed if it is None.
     """
 
     methods: tuple[str, ...]

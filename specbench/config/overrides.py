@@ -6,7 +6,7 @@
     method.cascade-opt.bonus=paper      one method
     pair.gpt2.acceptance=0.7            one pair
 
-The second word is a scope if it is the name of a preset, or of a file that the request names.
+The second word is a scope if it is the name of a preset, or the stem of a file named in the request.
 """
 
 import tomllib
@@ -86,7 +86,9 @@ def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
     for scope in (name, Path(name).stem, name.partition(":")[0], ""):
         if scope in by_scope:
             return by_scope[scope]
-        if same := next((each for each in by_scope if scope and each and in_scope(each, scope)), None):
+        if same := next(
+            (scope_name for scope_name in by_scope if scope and scope_name and in_scope(scope_name, scope)), None
+        ):
             return by_scope[same]
     return default
 

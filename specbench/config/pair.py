@@ -58,7 +58,9 @@ def placement_of(
         return Placement(devices=(device,) if device else ())
     if device:
         raise ValueError(f'device and parallel = "{parallel}" conflict: name the devices in `devices`')
-    names = tuple(f"cuda:{each}" if isinstance(each, int) else "cuda:0" if each == "cuda" else each for each in devices)
+    names = tuple(
+        f"cuda:{device}" if isinstance(device, int) else "cuda:0" if device == "cuda" else device for device in devices
+    )
     if len(names) < 2:
         raise ValueError(f'parallel = "{parallel}" needs at least two `devices`, such as [0, 1]')
     are_valid = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]

@@ -49,7 +49,7 @@ def add(kind: str, new: Preset, listed: bool = True) -> None:
 
 def added(kind: str) -> set[str]:
     """Return the names of a kind that plugins registered."""
-    return {name for each, name in _ADDED if each == kind and (each, name) not in _UNLISTED}
+    return {name for added_kind, name in _ADDED if added_kind == kind and (added_kind, name) not in _UNLISTED}
 
 
 def names(kind: str, variants: bool = True) -> list[str]:
@@ -80,8 +80,8 @@ def preset(kind: str, name: str) -> Preset:
     if not (path is file or PLAIN.fullmatch(name)) or not _is_file(path):
         if path is file:
             near = get_close_matches(path.name, [other.name for other in path.parent.glob("*.toml")], n=1)
-            meant = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
-            raise ConfigError(f"no {kind} file {name}{meant}")
+            suggestion = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
+            raise ConfigError(f"no {kind} file {name}{suggestion}")
         alternative = {"method": "--plugin FILE", "task": "--plugin FILE", "pair": "--target DIR --draft DIR"}.get(kind)
         alternative = f"a TOML file, or {alternative}" if alternative else "a TOML file"
         raise ConfigError(
@@ -106,7 +106,7 @@ def _of_models(text: str) -> Preset:
     ordered = sorted(parts, key=lambda part: part[0] == "target")
     named = [Path(path).name for _, path in reversed(ordered)]
     models = {role: {"path": str(Path(path).expanduser()) if path.startswith("~") else path} for role, path in ordered}
-    return Preset("-".join(re.sub(r"[^\w.+-]", "-", each) for each in named), Path("pair"), {"models": models})
+    return Preset("-".join(re.sub(r"[^\w.+-]", "-", part) for part in named), Path("pair"), {"models": models})
 
 
 def _is_like_a_path(path: Path) -> bool:
@@ -141,7 +141,7 @@ def _folder(kind: str) -> Path:
     return Path(str(resources.files("specbench.configs"))) / KINDS[kind]
 
 
-def require_known(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> None:
+def require_presets(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> None:
     """Raise ConfigError for an unknown name. Call after plugins are imported, and before torch is."""
     for kind, names_ in (("method", methods), ("pair", [pair]), ("task", tasks)):
         for name in names_:

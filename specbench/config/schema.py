@@ -104,7 +104,7 @@ class _Builder:
         if origin is dict:
             return {"type": "object", "additionalProperties": self.node(arguments[1])}
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return {"enum": [each.value for each in kind]}
+            return {"enum": [member.value for member in kind]}
         if isinstance(kind, type) and issubclass(kind, Named):
             return self._family(kind)
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -126,11 +126,11 @@ class _Builder:
         """Return the schemas of a dataclass's fields by key, with simple defaults."""
         nodes: dict[str, Node] = {}
         hints = typing.get_type_hints(kind)
-        for each in dataclasses.fields(kind):
-            if each.init and each.name not in skip:
-                node = self.node(self.rules.types.get(each.name, hints[each.name]))
-                simple = isinstance(each.default, str | bool | int | float)
-                nodes[each.name] = {**node, "default": each.default} if simple else node
+        for field_ in dataclasses.fields(kind):
+            if field_.init and field_.name not in skip:
+                node = self.node(self.rules.types.get(field_.name, hints[field_.name]))
+                simple = isinstance(field_.default, str | bool | int | float)
+                nodes[field_.name] = {**node, "default": field_.default} if simple else node
         return nodes
 
     def _family(self, kind: type[Named]) -> Node:
@@ -160,7 +160,9 @@ def _family_of(kind: type) -> type[Named]:
 def _required(kind: Any) -> list[str]:
     missing = dataclasses.MISSING
     return [
-        each.name for each in dataclasses.fields(kind) if each.default is each.default_factory is missing and each.init
+        field_.name
+        for field_ in dataclasses.fields(kind)
+        if field_.default is field_.default_factory is missing and field_.init
     ]
 
 

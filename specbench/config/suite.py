@@ -243,14 +243,14 @@ class Expectation:
     because: str = ""
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.at_least, self.at_most, self.equals)) != 1:
+        if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) != 1:
             raise ValueError("give one of at_least, at_most and equals")
         require_dimensions(*self.of, *self.by, *(self.bound if isinstance(self.bound, dict) else ()))
 
     @property
     def bound(self) -> float | str | dict[str, Any]:
         """The bound of the values."""
-        (bound,) = (each for each in (self.at_least, self.at_most, self.equals) if each is not None)
+        (bound,) = (bound for bound in (self.at_least, self.at_most, self.equals) if bound is not None)
         return bound
 
 
@@ -358,22 +358,26 @@ def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any]
 
 def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
     """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and keys of `set`."""
-    made = fields_of(table, where)
-    if "over" in made:
-        made["over"] = tuple(_swept(name, values) for name, values in made["over"])
+    values = fields_of(table, where)
+    if "over" in values:
+        values["over"] = tuple(_swept(name, swept) for name, swept in values["over"])
     if changes.get("limit") is not None:  # the user's choice of prompts replaces the suite's
-        made.pop("sample", None)
+        values.pop("sample", None)
     for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
         if f"task.{key}" in dict(changes.get("overrides", ())):
-            made.pop(option, None)
+            values.pop(option, None)
         elif changes.get(option):
-            made["overrides"] = tuple(each for each in made.get("overrides", ()) if each[0] != f"task.{key}")
-    made["over"] = tuple(sweep for sweep in made.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ())))
+            values["overrides"] = tuple(
+                override for override in values.get("overrides", ()) if override[0] != f"task.{key}"
+            )
+    values["over"] = tuple(
+        sweep for sweep in values.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ()))
+    )
     for key in BY_SCOPE & changes.keys():
-        made[key] = _merged(made.get(key, ()), changes[key])
-    made |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
+        values[key] = _merged(values.get(key, ()), changes[key])
+    values |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
     try:
-        return Options(**made)
+        return Options(**values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -382,14 +386,17 @@ def _is_set(sweep: str, overrides: Sequence[tuple[str, Any]]) -> bool:
     """Return whether the user sets the key of a sweep `METHOD.key`, for that method or for all."""
     method, *path = sweep.split(".")
     parsed = [override(key, value) for key, value in overrides]
-    return any(each.kind == "method" and in_scope(each.scope, method) and list(each.path) == path for each in parsed)
+    return any(
+        override.kind == "method" and in_scope(override.scope, method) and list(override.path) == path
+        for override in parsed
+    )
 
 
 def _merged(values: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
     """Return a suite's values by key, replaced by the user's. A value for all keys replaces all of them."""
     if any(not key for key, _ in changes):
         return tuple(changes)
-    return (*(each for each in values if each[0] not in dict(changes)), *changes)
+    return (*(entry for entry in values if entry[0] not in dict(changes)), *changes)
 
 
 def _swept(name: str, values: Any) -> tuple[str, Any]:

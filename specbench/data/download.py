@@ -170,7 +170,7 @@ def _read_file(repository: Repository) -> None:
 def _read_data(repository: Repository, data: HubData) -> None:
     """Fill in a split of a data set: its rows if the cache has them, otherwise the files that they are read from."""
     repository.commit = data.commit()
-    cached = data.cached(repository.commit)
+    cached = data.cache_path(repository.commit)
     if cached.is_file():
         repository.sizes, repository.here = {cached.name: cached.stat().st_size}, {cached.name}
     elif offline_mode():
@@ -271,7 +271,7 @@ def download(repository: Repository) -> None:
 
 
 def with_advice(repository: Repository, error: Exception) -> str:
-    """Return the message of a failed download, with advice."""
+    """Return the error message for a failed download, with a hint."""
     if repository.gated or "gated" in f"{type(error).__name__} {error}".lower():
         prefix = "datasets/" if repository.kind == "dataset" else ""
         help_ = f"accept its licence at huggingface.co/{prefix}{repository.repo}, then run `hf auth login`"

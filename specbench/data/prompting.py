@@ -139,12 +139,12 @@ def continuation(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_d
     Decodes both together, since a tokenizer may drop a blank at the start of a text; an indented completion keeps its
     indentation. The output of an encoder-decoder is decoded alone.
     """
-    alone = str(tokenizer.decode(tokens, skip_special_tokens=True))
+    text_alone = str(tokenizer.decode(tokens, skip_special_tokens=True))
     if encoder_decoder:
-        return alone
+        return text_alone
     before = tokenizer.decode(prompt, skip_special_tokens=True)
     whole = tokenizer.decode(prompt + tokens, skip_special_tokens=True)
-    return str(whole[len(before) :]) if whole.startswith(before) else alone
+    return str(whole[len(before) :]) if whole.startswith(before) else text_alone
 
 
 def pieces(tokenizer: Any, prompt: list[int], tokens: list[int], encoder_decoder: bool) -> list[str]:

@@ -174,7 +174,7 @@ class HubData:
         """Return the id without its revision."""
         return f"hf:{self.repo}{f':{self.config}' if self.config else ''}#{self.split}"
 
-    def cached(self, commit: str) -> Path:
+    def cache_path(self, commit: str) -> Path:
         """Return the path of the rows of a commit in the cache."""
         parts = (quote(part, safe="") for part in (self.repo, self.config, self.split, f"{commit}.jsonl") if part)
         return cache_folder().joinpath("datasets", *parts)
@@ -201,7 +201,7 @@ class HubData:
     def download(self, commit: str) -> None:
         """Read the split on the hub, and keep its rows in the cache. Raises ConfigError for a wrong name."""
         rows = plain_rows(self._builder(commit).as_streaming_dataset(self.split))
-        path = self.cached(commit)
+        path = self.cache_path(commit)
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
@@ -214,8 +214,8 @@ class HubData:
         except ValueError as error:  # an unknown configuration, or several to choose from
             raise ConfigError(f"hf:{self.repo}: {in_one_line(error)}; help: {HUB_FORM}") from None
         if self.split not in builder.config.data_files:
-            meant = hint(self.split, builder.config.data_files, "it has")
-            raise ConfigError(f"{self}: there is no split '{self.split}'{meant}")
+            suggestion = hint(self.split, builder.config.data_files, "it has")
+            raise ConfigError(f"{self}: there is no split '{self.split}'{suggestion}")
         return builder
 
 
@@ -223,7 +223,7 @@ def read_hub(data: HubData) -> Rows:
     """Return the rows of a split, from the cache or the hub. Raises MissingAsset if it is in neither, and ConfigError."""
     try:
         commit = data.commit()
-        path = data.cached(commit)
+        path = data.cache_path(commit)
         if not path.is_file():
             if offline_mode():
                 raise OSError("offline")

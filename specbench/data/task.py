@@ -38,7 +38,7 @@ Chat = Literal["off", "auto", "required"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt. `reference` is what the task's `score` needs of the correct answer; None if nothing is scored.
+    """One prompt. `reference` is the part of the correct answer that `score` uses; None if nothing is scored.
 
     `turn` replaces the prompt in a chat template, unless it is empty. `after` is the id of the sample whose conversation this
     sample continues. `without_system`: the row has a system prompt, which the task leaves out.
@@ -261,8 +261,8 @@ class Task(Named):
         rows = read_hub(self.data_of(data, split))
         columns = rows.rows[0] if rows.rows else self.fields
         if not columns.keys() >= self.fields.keys():
-            meant = reader_of(rows.rows[0]) or f"; the rows have: {', '.join(columns)}"
-            raise ConfigError(f"{rows.source}: task {self.name} needs the columns {', '.join(self.fields)}{meant}")
+            suggestion = reader_of(rows.rows[0]) or f"; the rows have: {', '.join(columns)}"
+            raise ConfigError(f"{rows.source}: task {self.name} needs the columns {', '.join(self.fields)}{suggestion}")
         return rows
 
     def rows(self, source: str, split: str = "test") -> Rows:
@@ -288,8 +288,8 @@ class Task(Named):
                     if key in row:
                         wrong = f"'{key}' is of type {type(row[key]).__name__}, task {self.name} needs a {what}"
                         raise ConfigError(f"{rows.source}:{number}: {wrong}")
-                    meant = reader_of(row) or hint(key, row, "the row has")
-                    raise ConfigError(f"{rows.source}:{number}: no {what} under '{key}'{meant} (task {self.name})")
+                    suggestion = reader_of(row) or hint(key, row, "the row has")
+                    raise ConfigError(f"{rows.source}:{number}: no {what} under '{key}'{suggestion} (task {self.name})")
         return rows
 
 

@@ -11,7 +11,7 @@ from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, children_of, path_to
 from specbench.decoding.verify import Verified, rows_of_tree
-from specbench.errors import PluginError, exits_as_errors, shown
+from specbench.errors import PluginError, exits_as_errors, short_repr
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
 COUNTS = ("drafted", "tested", "accepted", "untested")
@@ -25,7 +25,9 @@ class CheckedRounds:
         try:
             self._rounds = iter(rounds)
         except TypeError:
-            raise PluginError(f"{self._name}: rounds() returned {shown(rounds)}, which is not an iterator") from None
+            raise PluginError(
+                f"{self._name}: rounds() returned {short_repr(rounds)}, which is not an iterator"
+            ) from None
 
     def step(self) -> Round:
         """Return the next round. Raises StopIteration if there is none."""
@@ -64,34 +66,34 @@ def name_of(method: object) -> str:
 def fault_in(round_: Round, vocabulary: int) -> str:
     """Return why a round is not valid in a vocabulary of V tokens; empty if it is."""
     if not isinstance(round_, Round):
-        return f"yielded {shown(round_)}, which is not a Round"
+        return f"yielded {short_repr(round_)}, which is not a Round"
     for name in COUNTS:
         count = getattr(round_, name)
         if type(count) is not int or count < 0:
-            return f"Round.{name} = {shown(count)} must be an int of at least 0"
+            return f"Round.{name} = {short_repr(count)} must be an int of at least 0"
     if round_.accepted > round_.tested:
         return f"Round.accepted = {round_.accepted} must be at most Round.tested = {round_.tested}"
     if fault := fault_in_tokens("Round.tokens", round_.tokens, vocabulary):
         return fault
     for name in ("rejected", "inner", "proposers"):
         if not isinstance(value := getattr(round_, name), tuple | list):
-            return f"Round.{name} = {shown(value)} must be a tuple"
+            return f"Round.{name} = {short_repr(value)} must be a tuple"
     if fault := fault_in_tokens("Round.rejected", list(round_.rejected), vocabulary):
         return fault
     if round_.untested + round_.accepted > len(round_.tokens):
         accepted = f"untested = {round_.untested} and accepted = {round_.accepted}"
         return f"Round.{accepted}, more than its {len(round_.tokens)} tokens"
     if not isinstance(round_.counters, dict):
-        return f"Round.counters = {shown(round_.counters)} must be a dict"
+        return f"Round.counters = {short_repr(round_.counters)} must be a dict"
     for name, value in round_.counters.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not isinstance(name, str) or not is_number or not math.isfinite(value):
-            return f"Round.counters[{shown(name)}] = {shown(value)} must be a finite number"
+            return f"Round.counters[{short_repr(name)}] = {short_repr(value)} must be a finite number"
     if not all(isinstance(role, str) for role in round_.proposers):
-        return f"Round.proposers = {shown(round_.proposers)} must be a tuple of roles"
+        return f"Round.proposers = {short_repr(round_.proposers)} must be a tuple of roles"
     if round_.at is not None and not (isinstance(round_.at, int | float) and 0.0 <= round_.at < math.inf):
-        return f"Round.at = {shown(round_.at)} must be a number of seconds"
-    return next((fault for each in round_.inner if (fault := fault_in(each, vocabulary))), "")
+        return f"Round.at = {short_repr(round_.at)} must be a number of seconds"
+    return next((fault for inner_round in round_.inner if (fault := fault_in(inner_round, vocabulary))), "")
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:
@@ -129,10 +131,10 @@ def checked_rejection(rule: Rejection | None) -> Rejection:
 def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
     """Return why a rejection rule may not return this for a draft; empty if it may."""
     if not isinstance(out, Verified):
-        return f"{shown(out)} is not a Verified"
+        return f"{short_repr(out)} is not a Verified"
     k = len(draft.tokens)
     if type(out.accepted) is not int or not 0 <= out.accepted <= k:
-        return f"Verified.accepted = {shown(out.accepted)} must be an int from 0 to {k}"
+        return f"Verified.accepted = {short_repr(out.accepted)} must be an int from 0 to {k}"
     if fault := fault_in_tokens("Verified.tokens", out.tokens, pi.shape[-1]):
         return fault
     if draft.parents is not None:
@@ -144,25 +146,25 @@ def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
         is_written = is_written and len(out.tokens) == out.accepted + has_row
         if is_path and is_written:
             return ""
-        return f"Verified.path = {shown(out.path)} must lead to the accepted tokens; at most one may follow"
+        return f"Verified.path = {short_repr(out.path)} must lead to the accepted tokens; at most one may follow"
     count = out.accepted + (out.accepted < len(pi))
     if len(out.tokens) != count or out.tokens[: out.accepted] != draft.tokens[: out.accepted]:
         more = count - out.accepted
-        return f"Verified.tokens = {shown(out.tokens)} must be the {out.accepted} accepted tokens and {more} after them"
+        return f"Verified.tokens = {short_repr(out.tokens)} must be the {out.accepted} accepted tokens and {more} after them"
     return ""
 
 
 def fault_in_draft(draft: Draft, room: int) -> str:
     """Return why a draft is not valid; empty if it is."""
     if not isinstance(draft, Draft):
-        return f"{shown(draft)} is not a Draft"
+        return f"{short_repr(draft)} is not a Draft"
     shape: tuple[int, ...] = getattr(draft.probs, "shape", ())
     if len(shape) != 2 or not isinstance(draft.tokens, list) or (draft.tokens and shape[0] != len(draft.tokens)):
-        return f"Draft.probs = {shown(draft.probs)} must have one row of shape (V,) per token"
+        return f"Draft.probs = {short_repr(draft.probs)} must have one row of shape (V,) per token"
     if draft.parents is not None:
         is_tree = len(draft.parents) == len(draft.tokens) and all(-1 <= p < i for i, p in enumerate(draft.parents))
         if not is_tree:
-            return f"Draft.parents = {shown(draft.parents)} must give every token an earlier one, or -1"
+            return f"Draft.parents = {short_repr(draft.parents)} must give every token an earlier one, or -1"
     if draft.depth > room:
         in_a_row = "" if draft.parents is None else " in a row"
         return f"Draft.tokens has {draft.depth} tokens{in_a_row}, and there is room for {room}"
@@ -172,10 +174,12 @@ def fault_in_draft(draft: Draft, room: int) -> str:
 def fault_in_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> str:
     """Return why these are not token ids of a vocabulary of V tokens; empty if they are."""
     if not isinstance(tokens, list):
-        return f"{name} = {shown(tokens)} must be a list of ints"
+        return f"{name} = {short_repr(tokens)} must be a list of ints"
     for token in tokens:
         if type(token) is not int:
-            return f"{name} has {shown(token)} of type {type(token).__name__}; help: int(token), or tensor.tolist()"
+            return (
+                f"{name} has {short_repr(token)} of type {type(token).__name__}; help: int(token), or tensor.tolist()"
+            )
         if not 0 <= token < vocabulary:
             return f"{name} has {token}, which is not one of the {vocabulary} tokens"
     return ""

@@ -70,15 +70,15 @@ def roll(
     if rule:
         rule.begin(ids)
     while len(tokens) < k and not (tokens and tokens[-1] in eos) and not stopped:
-        read = ids + tokens
-        logits = session.score(read, len(read) - 1)  # (1, V)
-        if rule and rule.before(read, logits) and len(tokens) >= rule.min_len:
+        context = ids + tokens
+        logits = session.score(context, len(context) - 1)  # (1, V)
+        if rule and rule.before(context, logits) and len(tokens) >= rule.min_len:
             stopped = True
             break
         token, row = sampler.draw(logits)  # (1,), (1, V)
         tokens += read_tokens(token)
         rows.append(row)
-        stopped = bool(rule and rule.after(read, tokens[-1], logits) and len(tokens) >= rule.min_len)
+        stopped = bool(rule and rule.after(context, tokens[-1], logits) and len(tokens) >= rule.min_len)
     if rule:
         rule.end(ids + tokens)
     probs = rows[0] if len(rows) == 1 else torch.cat(rows) if rows else torch.empty(0, 0)  # (k, V)

@@ -147,6 +147,6 @@ def output_logits(models: OpenSessions, roles: Iterable[str], tokens: list[int])
     A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
     uniform.
     """
-    read, start = models.ids + tokens[:-1], len(models.ids) - 1
+    context, start = models.ids + tokens[:-1], len(models.ids) - 1
     unread = torch.zeros(len(tokens), models.vocabulary, device=models.device)
-    return {role: models[role].score(read, start) if models[role].room(models.ids) else unread for role in roles}
+    return {role: models[role].score(context, start) if models[role].room(models.ids) else unread for role in roles}

@@ -100,11 +100,13 @@ class BlockRejection(Rejection, name="block"):
         if pi.device.type == "cuda":
             accepted = torch.where(((pi.sum(-1) - 1.0).abs() < ROUNDING).all(), accepted, INVALID)
         last = accepted.clamp(0, len(pi) - 1).view(1)
-        left = mass.index_select(0, last).unsqueeze(-1)  # (1, 1)
-        probs = torch.where(left > 0.0, excess.index_select(0, last) / left, rows.index_select(0, last))  # (1, V)
+        residual_mass = mass.index_select(0, last).unsqueeze(-1)  # (1, 1)
+        probs = torch.where(
+            residual_mass > 0.0, excess.index_select(0, last) / residual_mass, rows.index_select(0, last)
+        )  # (1, V)
         more = [] if unread is None else [unread.reshape(-1)]
-        count, following, *read = read_tokens(torch.cat([accepted.view(1), sampler.choose(probs), *more]))
-        return Verified(draft.tokens[:count] + ([following] if count < len(pi) else []), count, read)
+        count, following, *extra_values = read_tokens(torch.cat([accepted.view(1), sampler.choose(probs), *more]))
+        return Verified(draft.tokens[:count] + ([following] if count < len(pi) else []), count, extra_values)
 
 
 def prefix_weights(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:

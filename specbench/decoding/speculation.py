@@ -68,32 +68,32 @@ class Speculation:
             return self._tree_round(ids, draft, stop)
         k, is_open = len(draft.tokens), not stop.closes(draft.tokens)
         rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
-        read, start = ids + draft.tokens, len(ids) - 1
+        context, start = ids + draft.tokens, len(ids) - 1
         reads_beyond = is_open and room > k
         if reads_beyond:
             for scorer in self.beyond:
-                scorer.score(read, start)
+                scorer.score(context, start)
         if not rows:
             empty = Round([], counters=counters_of(draft))
-            return VerifiedRound(empty, draft.probs, self.beyond[-1].score(read, start))
-        logits = [scorer.score(read[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
+            return VerifiedRound(empty, draft.probs, self.beyond[-1].score(context, start))
+        logits = [scorer.score(context[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
         pi, deferred = self.target.distributions(logits, sampler)  # (rows, V), (rows,) or None
         self._require_columns(draft, pi)
         out = self.rejection(draft, pi, sampler, unread=with_distances(deferred, draft, pi, self.rejection))
         tested = min(out.accepted + 1, k)
-        made = Round(
+        round_ = Round(
             out.tokens,
             k,
             tested,
             out.accepted,
             (self.proposer,) * tested,
-            counters=counters_of(draft, out.read[: len(out.tokens)], out.read[rows : rows + tested]),
+            counters=counters_of(draft, out.extra_values[: len(out.tokens)], out.extra_values[rows : rows + tested]),
             inner=draft.rounds,
             rejected=tuple(draft.tokens[out.accepted :]),
         )
         whole = out.accepted == k and reads_beyond
-        after = self.beyond[-1].score(read, len(read) - 1) if whole and self.beyond else None
-        return VerifiedRound(made, pi, after)
+        after = self.beyond[-1].score(context, len(context) - 1) if whole and self.beyond else None
+        return VerifiedRound(round_, pi, after)
 
     def _require_columns(self, draft: Draft, pi: Tensor) -> None:
         if draft.tokens and draft.probs.shape[-1] != pi.shape[-1]:
@@ -120,26 +120,26 @@ class Speculation:
             tokens = tokens[: out.accepted]
         rows = rows_of_tree(below, len(pi))
         committed = [rows[place + 1] for place in (-1, *out.path)][: len(tokens)]
-        made = Round(
+        round_ = Round(
             tokens,
             len(draft.tokens),
             len(siblings),
             out.accepted,
             (self.proposer,) * len(siblings),
-            counters=counters_of(draft, [out.read[row] for row in committed] if deferred is not None else ()),
+            counters=counters_of(draft, [out.extra_values[row] for row in committed] if deferred is not None else ()),
             inner=draft.rounds,
             rejected=tuple(draft.tokens[token] for token in failed),
             siblings=siblings,
         )
-        return VerifiedRound(made, pi[to_device(committed, pi.device)], None)
+        return VerifiedRound(round_, pi[to_device(committed, pi.device)], None)
 
 
 def without_leaves(tree: Tree) -> Tree:
     """Return a tree without its leaves."""
     below = children_of(tree.parents)
-    kept = [i for i in range(len(tree.tokens)) if below[i + 1]]
-    index = {-1: -1} | {old: new for new, old in enumerate(kept)}
-    return Tree([tree.tokens[i] for i in kept], tuple(index[tree.parents[i]] for i in kept))
+    inner_nodes = [i for i in range(len(tree.tokens)) if below[i + 1]]
+    index = {-1: -1} | {old: new for new, old in enumerate(inner_nodes)}
+    return Tree([tree.tokens[i] for i in inner_nodes], tuple(index[tree.parents[i]] for i in inner_nodes))
 
 
 def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor, rejection: Rejection = BY_TOKEN) -> Tensor | None:
@@ -170,7 +170,7 @@ def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Se
     return counters
 
 
-def drawn(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
+def draw_token(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
     """Draw a token from pi (1, V), and count whether the rule deferred there; reads the device once."""
     picked = sampler.choose(pi)  # (1,)
     token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))

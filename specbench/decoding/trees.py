@@ -92,14 +92,14 @@ class Growth:
             is_open = new.exists[at] & ~torch.isin(tokens, eos)
             logits = self.score(tokens, tuple(parents))
         tokens, probs, exists = (torch.cat(part) for part in zip(*drawn, strict=True))
-        flags, found = torch.tensor_split(torch.tensor(read_tokens(torch.cat([exists.long(), tokens]))), 2)
-        self.learn(torch.where(flags == 1, found, -1)[scored].tolist())
-        kept = flags.nonzero().flatten().tolist()
-        index = {-1: -1} | {places[i]: new for new, i in enumerate(kept)}
+        flags, token_ids = torch.tensor_split(torch.tensor(read_tokens(torch.cat([exists.long(), tokens]))), 2)
+        self.learn(torch.where(flags == 1, token_ids, -1)[scored].tolist())
+        existing = flags.nonzero().flatten().tolist()
+        index = {-1: -1} | {places[i]: new for new, i in enumerate(existing)}
         return Draft(
-            found[kept].tolist(),
-            probs if len(kept) == len(places) else probs[to_device(kept, device)],
-            parents=tuple(index[shape[places[i]]] for i in kept),
+            token_ids[existing].tolist(),
+            probs if len(existing) == len(places) else probs[to_device(existing, device)],
+            parents=tuple(index[shape[places[i]]] for i in existing),
         )
 
     def grow_by_confidence(self, width: int, depth: int, nodes: int) -> Draft:
@@ -137,11 +137,15 @@ class Growth:
             logits = self.score(to_device(scored[-len(level) :], self.first.device), tuple(read))
         self.learn(scored)
         # A token is never more probable than its parent, which comes first
-        kept = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
-        index = {-1: -1} | {old: new for new, old in enumerate(kept)}
-        chosen = to_device([tokens[i] for i in kept], self.first.device)
-        probs = self.first.new_zeros(len(kept), self.first.shape[-1]).scatter_(1, chosen.unsqueeze(1), 1.0)  # (k, V)
-        return Draft([tokens[i] for i in kept], probs, parents=tuple(index[parents[i]] for i in kept))
+        selected_nodes = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
+        index = {-1: -1} | {old: new for new, old in enumerate(selected_nodes)}
+        chosen = to_device([tokens[i] for i in selected_nodes], self.first.device)
+        probs = self.first.new_zeros(len(selected_nodes), self.first.shape[-1]).scatter_(
+            1, chosen.unsqueeze(1), 1.0
+        )  # (k, V)
+        return Draft(
+            [tokens[i] for i in selected_nodes], probs, parents=tuple(index[parents[i]] for i in selected_nodes)
+        )
 
 
 def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
@@ -165,17 +169,19 @@ class ChildTokens(NamedTuple):
 
 def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sampler: Sampler) -> ChildTokens:
     """Draw children without replacement after logits (n, V), `counts` for each row, where `is_open` (n,) and mass is left."""
-    left, parts = sampler.probs(logits), list[ChildTokens]()  # (n, V)
-    certain = torch.zeros_like(left[:1]).index_fill_(-1, to_device([0], left.device), 1.0)  # (1, V)
+    remaining_probs, parts = sampler.probs(logits), list[ChildTokens]()  # (n, V)
+    certain = torch.zeros_like(remaining_probs[:1]).index_fill_(
+        -1, to_device([0], remaining_probs.device), 1.0
+    )  # (1, V)
     for rank in range(max(counts)):
-        at = to_device([i for i, count in enumerate(counts) if count > rank], left.device)  # (m,)
+        at = to_device([i for i, count in enumerate(counts) if count > rank], remaining_probs.device)  # (m,)
         exists = is_open[at]
-        rows = torch.where(exists.unsqueeze(-1), left[at], certain)  # (m, V)
+        rows = torch.where(exists.unsqueeze(-1), remaining_probs[at], certain)  # (m, V)
         tokens = sampler.choose(rows)  # (m,)
         parts.append(ChildTokens(tokens, rows, exists))
-        left = left.index_copy(0, at, rows.scatter(-1, tokens.clamp_min(0).unsqueeze(-1), 0.0))
-        mass = left.sum(-1, keepdim=True)  # (n, 1)
-        left = torch.where(mass > 0.0, left / mass, left)
+        remaining_probs = remaining_probs.index_copy(0, at, rows.scatter(-1, tokens.clamp_min(0).unsqueeze(-1), 0.0))
+        mass = remaining_probs.sum(-1, keepdim=True)  # (n, 1)
+        remaining_probs = torch.where(mass > 0.0, remaining_probs / mass, remaining_probs)
         is_open = is_open & (mass.squeeze(-1) > 0.0)
     return ChildTokens(*(torch.cat(part) for part in zip(*parts, strict=True)))
 

@@ -26,13 +26,13 @@ from specbench.decoding.sampling import (
 class Verified:
     """The result of `verify`: accepted drafted tokens, then at most one replacement or bonus. The tokens follow pi.
 
-    `read` holds the values of `unread`, which `verify` reads from the device together with its own. `path` are the places of
-    the accepted tokens in a draft that is a tree.
+    `extra_values` holds the values of `unread`, which `verify` reads from the device together with its own. `path` are the
+    places of the accepted tokens in a draft that is a tree.
     """
 
     tokens: list[int]
     accepted: int
-    read: list[int] = field(default_factory=list)
+    extra_values: list[int] = field(default_factory=list)
     path: tuple[int, ...] = ()
 
 
@@ -48,13 +48,13 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     if pi.device.type == "cuda":
         return verify_at_once(draft, pi, sampler, unread)
     k, tokens, accepted = len(draft.tokens), draft.tokens, 0
-    read = [] if unread is None else read_tokens(unread)
+    extra_values = [] if unread is None else read_tokens(unread)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
     require_distributions(pi)
     if sampler.temperature == 0.0 and (certain := certain_tokens(pi)) is not None:
         # A test accepts the only token that pi allows, and the residual of any other is that token, whatever q is
         accepted = next((i for i, token in enumerate(tokens) if token != certain[i]), k)
-        return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, read)
+        return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, extra_values)
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
         accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
@@ -63,8 +63,8 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     elif len(pi) > k:
         probs = pi[k]  # (V,)
     else:
-        return Verified(tokens, k, read)
-    return Verified([*tokens[:accepted], int(sampler.choose(probs))], accepted, read)
+        return Verified(tokens, k, extra_values)
+    return Verified([*tokens[:accepted], int(sampler.choose(probs))], accepted, extra_values)
 
 
 def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
@@ -77,8 +77,8 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
     more = [] if unread is None else [unread.reshape(-1)]
     if not k:
-        token, *read = read_tokens(torch.cat([sampler.choose(pi), *more]))
-        return Verified([token], 0, read)
+        token, *extra_values = read_tokens(torch.cat([sampler.choose(pi), *more]))
+        return Verified([token], 0, extra_values)
     x = to_device(draft.tokens, pi.device).unsqueeze(-1)  # (k, 1)
     accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
     valid = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
@@ -87,9 +87,9 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
     q = F.pad(draft.probs, (0, 0, 0, 1))  # (k + 1, V)
     last = accepted.clamp(0, len(pi) - 1)
     probs = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
-    accepted_count, following, *read = read_tokens(torch.cat([accepted.view(1), sampler.choose(probs), *more]))
+    accepted_count, following, *extra_values = read_tokens(torch.cat([accepted.view(1), sampler.choose(probs), *more]))
     return Verified(
-        draft.tokens[:accepted_count] + ([following] if accepted_count < len(pi) else []), accepted_count, read
+        draft.tokens[:accepted_count] + ([following] if accepted_count < len(pi) else []), accepted_count, extra_values
     )
 
 
@@ -109,35 +109,35 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
     device, parents, groups = pi.device, draft.parents, children_of(draft.parents)
     rows = rows_of_tree(groups, len(pi))  # of the root, then of each token; -1 for none
     x = to_device(draft.tokens, device).unsqueeze(-1)  # (k, 1)
-    left = pi[to_device([max(row, 0) for row in rows], device)]  # (1 + k, V): t of the root, then of each token
-    ends = left.new_ones(len(groups))  # P(no child is accepted)
-    steps = left.new_zeros(len(parents))  # P(accepted), given that the parent was
+    residuals = pi[to_device([max(row, 0) for row in rows], device)]  # (1 + k, V): t of the root, then of each token
+    ends = residuals.new_ones(len(groups))  # P(no child is accepted)
+    steps = residuals.new_zeros(len(parents))  # P(accepted), given that the parent was
     for rank in range(max(map(len, groups))):
         at = to_device([group for group, children in enumerate(groups) if len(children) > rank], device)  # (n,)
         tested = to_device([children[rank] for children in groups if len(children) > rank], device)  # (n,)
-        t, d = left[at], draft.probs[tested]  # (n, V) each
+        t, d = residuals[at], draft.probs[tested]  # (n, V) each
         stay = (
             (t.gather(-1, x[tested]) / d.gather(-1, x[tested])).nan_to_num(nan=1.0).clamp(max=1.0).squeeze(-1)
         )  # (n,)
         steps = steps.index_copy(0, tested, ends[at] * stay)
         ends = ends.index_copy(0, at, ends[at] * (1.0 - stay))
-        left = left.index_copy(0, at, residual(t, d))
+        residuals = residuals.index_copy(0, at, residual(t, d))
     reached = ends.new_ones(len(groups))  # P(the walk visits)
     depth = depths(parents)
     for level in range(max(depth, default=-1) + 1):
-        tokens = [i for i, each in enumerate(depth) if each == level]
+        tokens = [i for i, token_depth in enumerate(depth) if token_depth == level]
         above = to_device([parents[i] + 1 for i in tokens], device)
         at = to_device(tokens, device)
         reached = reached.index_copy(0, at + 1, reached[above] * steps[at])
     last = sampler.choose(reached * ends)  # ()
     if device.type == "cuda":
         last = torch.where(((pi.sum(-1) - 1.0).abs() < ROUNDING).all(), last, INVALID)
-    following = sampler.choose(left.index_select(0, last.clamp_min(0).view(1)))  # (1,)
+    following = sampler.choose(residuals.index_select(0, last.clamp_min(0).view(1)))  # (1,)
     more = [] if unread is None else [unread.reshape(-1)]
-    end, token, *read = read_tokens(torch.cat([last.view(1), following, *more]))
+    end, token, *extra_values = read_tokens(torch.cat([last.view(1), following, *more]))
     path = path_to(parents, end - 1)
     accepted = [draft.tokens[i] for i in path]
-    return Verified(accepted + ([token] if rows[end] >= 0 else []), len(path), read, tuple(path))
+    return Verified(accepted + ([token] if rows[end] >= 0 else []), len(path), extra_values, tuple(path))
 
 
 def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:

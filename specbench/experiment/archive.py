@@ -216,8 +216,8 @@ def _scores_without_texts(path: Path) -> bytes:
 
 def _judged_without_texts(path: Path) -> bytes:
     judged = read_with_checksum(path, Judged)
-    for each in (judged, *judged.get("earlier", [])):
-        for row in each["rows"]:
+    for judgments in (judged, *judged.get("earlier", [])):
+        for row in judgments["rows"]:
             row["exchanges"] = []
     return json_with_checksum(cast(dict[str, Any], judged)).encode()
 

@@ -120,7 +120,7 @@ def _wrong_tokens(
     roles, target = declared
     with torch.inference_mode():
         logits = output_logits(pair.open(prompt), roles, tokens)
-    dtype = max((pair.models[role].dtype for role in roles), key=lambda each: torch.finfo(each).eps)
+    dtype = max((pair.models[role].dtype for role in roles), key=lambda dtype: torch.finfo(dtype).eps)
     return wrong_tokens(target, logits, tokens, dtype)
 
 
@@ -254,7 +254,7 @@ def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: An
     text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
     text |= {"origins": round_origins(entry), "rejected": _rejected(step, tokenizer)}
     inner: list[TracedRound] = []
-    for each, made in zip(entry.get("inner", []), step.inner, strict=True):
-        inner.append(_with_text(each, made, before, tokenizer))
+    for inner_entry, made in zip(entry.get("inner", []), step.inner, strict=True):
+        inner.append(_with_text(inner_entry, made, before, tokenizer))
         before = before + made.tokens
     return cast("TracedRound", {**entry, **text, "inner": inner})

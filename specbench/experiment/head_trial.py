@@ -85,14 +85,14 @@ class HeadTrial:
 
     def row(self, summary: RunSummary) -> MethodSummary | None:
         """Return the method's row of a run; None if it was not measured."""
-        return next((row for row in summary.measured if row.method == self.method), None)
+        return next((row for row in summary.measured_methods if row.method == self.method), None)
 
     def best(self) -> Gain | None:
         """Return the largest measured gain whose interval lies above 1, else the largest predicted one; None without both.
 
         Speedups are by the clock of the run. Draft lengths are predicted for decoding time only.
         """
-        predicted = [gain for each in self.gains for gain in self._predicted(each.summary)]
+        predicted = [gain for measured in self.gains for gain in self._predicted(measured.summary)]
         for gains in (self.gains, predicted):
             if certain := [gain for gain in gains if gain.is_certain]:
                 return max(certain, key=lambda gain: gain.speedup.low or 0.0)

@@ -85,8 +85,8 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
         return current()
     try:
         with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
-            for i, (each, judgment) in enumerate(_judged(judge, missing), 1):
-                rows[each.key] = _row(each, judgment)
+            for i, (comparison, judgment) in enumerate(_judged(judge, missing), 1):
+                rows[comparison.key] = _row(comparison, judgment)
                 if i % FLUSHED == 0:
                     write_with_checksum(run / JUDGED, current())
                 advance()
@@ -122,10 +122,14 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
 
 
 def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
-    """Yield the judgments in order, several at a time if the judge allows it."""
+    """Yield (comparison, judgment) pairs in order, several judgments at a time if the judge allows it."""
 
-    def judgment(each: _Comparison) -> Judgment:
-        return Judgment(0.5) if each.one == each.two else judge.compare(each.text, each.one, each.two)
+    def judgment(comparison: _Comparison) -> Judgment:
+        return (
+            Judgment(0.5)
+            if comparison.one == comparison.two
+            else judge.compare(comparison.text, comparison.one, comparison.two)
+        )
 
     with ThreadPoolExecutor(judge.parallel) as pool:
         for start in range(0, len(comparisons), FLUSHED):  # a few at a time, so that an interrupt ends soon

@@ -29,11 +29,12 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
         if not has_rows(head, step.options):
             lines.append(_skip_note(head))
         elif not is_trained(step, out):
-            each = features.get(step.rows_key)
+            feature_set = features.get(step.rows_key)
             lines.append(f"{head.words} is not trained; run --suite trains it first")
-            if each:
+            if feature_set:
                 lines[-1] += (
-                    f"; its features take at most {gb(each.bytes)} in {head.collected(out)}, {each.texts:,} texts"
+                    f"; its features take at most {gb(feature_set.bytes)} in {head.collected(out)},"
+                    f" {feature_set.texts:,} texts"
                 )
     return [*lines, *([_room(features, out)] if features else [])]
 

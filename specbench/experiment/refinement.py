@@ -79,7 +79,7 @@ def _narrowed(line: GridLine, plan: PairPlan | None) -> tuple[tuple[str, Any], .
     for key, values in line.options.over:
         method, name = key.split(".", 1)[0], key.rpartition(".")[2]
         numbers = candidates_by_key.get((method, name))
-        sweeps.append((key, [each for each in values if numbers is None or _number(each) in numbers]))
+        sweeps.append((key, [value for value in values if numbers is None or _number(value) in numbers]))
     return tuple(sweeps)
 
 
@@ -112,9 +112,9 @@ def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]
     results = run(replace(request, options=pilot, sandbox=None), observer)
     predicted: dict[str, list[int]] = {}
     for summary in results.summaries:
-        for row in summary.measured:
+        for row in summary.measured_methods:
             if row.predicted_lengths:
-                best = max(row.predicted_lengths, key=lambda each: each.speedup.value).gamma
+                best = max(row.predicted_lengths, key=lambda prediction: prediction.speedup.value).gamma
                 predicted.setdefault(summary.spec.methods[row.method].preset, []).append(best)
     if missing := [name for name in request.methods if preset("method", name).name not in predicted]:
         why = (

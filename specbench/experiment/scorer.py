@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.data.task import Data, Sample, Task
-from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, shown
+from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, short_repr
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.kind import CONFIG, StoredRecord
 from specbench.runs.record import Record
@@ -126,7 +126,9 @@ def grade(task: Task, sample: Sample, record: StoredRecord, sandbox: Sandbox | N
     with exits_as_errors(f"task {task.name}: score()"):
         values: Any = task.score(sample, record.text, sandbox)
     if values is not None and not isinstance(values, dict):
-        raise PluginError(f"task {task.name}: score() returned {shown(values)}, which is not a dictionary of metrics")
+        raise PluginError(
+            f"task {task.name}: score() returned {short_repr(values)}, which is not a dictionary of metrics"
+        )
     return _checked(task, values or {})
 
 
@@ -136,7 +138,8 @@ def _checked(task: Task, values: Score) -> Score:
     for name in values:
         if name not in (*names, NO_ANSWER):
             raise ConfigError(
-                f"task {task.name}: score() returned {shown(name)}, which is not one of its metrics{hint(str(name), names)}"
+                f"task {task.name}: score() returned {short_repr(name)}, which is not one of its"
+                f" metrics{hint(str(name), names)}"
             )
     numbers = {name: _number(task, name, value) for name, value in values.items()}
     for name, value in numbers.items():
@@ -151,10 +154,10 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
         numbers = value if isinstance(value, list) else [value]
         if any(isinstance(number, str | bytes) for number in numbers):
             raise TypeError
-        return [float(each) for each in value] if isinstance(value, list) else float(value)
+        return [float(number) for number in value] if isinstance(value, list) else float(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(
-            f"task {task.name}: score() returned {name} = {shown(value)}, which is not a number"
+            f"task {task.name}: score() returned {name} = {short_repr(value)}, which is not a number"
         ) from None
 
 

@@ -40,8 +40,8 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
     Raises NotComparable if the shards were measured on different machines.
     """
     requests = [replace(request, options=replace(request.options, shard=shard)) for shard in shards_of(count)]
-    for each in requests:
-        run(each, observer)
+    for shard_request in requests:
+        run(shard_request, observer)
     shards = [resolve(shard).runs for shard in requests]
     for whole, *parts in zip(resolve(request).runs, *shards, strict=True):
         with locked([whole.folder], request.access) as locks:
@@ -52,8 +52,8 @@ def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
 def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -> ExitCode:
     """Measure the missing shards of a suite's runs, and combine those whose shards are complete."""
     requests = [replace(request, suite=with_shard(request.suite, shard)) for shard in shards_of(count)]
-    for each in requests:
-        run_suite(each, observer)
+    for shard_request in requests:
+        run_suite(shard_request, observer)
     return combine_suite(request, requests, observer)
 
 
@@ -62,7 +62,10 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
 
     `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
     """
-    grids = [resolve_grid(each.suite, each.out, each.sandbox) for each in (request, *requests)]
+    grids = [
+        resolve_grid(shard_request.suite, shard_request.out, shard_request.sandbox)
+        for shard_request in (request, *requests)
+    ]
     indexes = [Index.of(shard.suite.name, shard.out, bool(shard.changes)).runs for shard in requests]
     seconds: dict[str, float] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
@@ -99,7 +102,7 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
     _require_alike(whole, parts)
     lines, order = [], 0
     for part in parts:
-        for record in sorted(part.recorded.records, key=lambda each: each.order):
+        for record in sorted(part.recorded.records, key=lambda record: record.order):
             lines.append(line_of(replace(record, order=order, run=whole.spec.key)))
             order += 1
     environment = read_with_checksum(parts[0].folder / ENVIRONMENT, Environment)

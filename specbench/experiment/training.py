@@ -30,7 +30,7 @@ from specbench.runs.locking import locked
 from specbench.training.finetune import Finetuning, finetune
 from specbench.training.recipes import Budget, recipe_of
 from specbench.training.texts import TaskSource, Text, gather
-from specbench.training.trainer import Trained, Training, TrainingSettings, require_known
+from specbench.training.trainer import Trained, Training, TrainingSettings, check_recipe
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
 
@@ -157,7 +157,7 @@ def _job(request: TrainRequest) -> _ResolvedRequest:
         raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
     pair = pair.on(tasks[0])
     recipe = recipe_of(kind, pair, request.recipe)
-    require_known(kind, recipe, request.features)
+    check_recipe(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
         raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
     return _ResolvedRequest(

@@ -103,8 +103,8 @@ def _shares(campaign: Campaign) -> list[_Share]:
             for shard in shards_of(campaign.shards)
         ]
     return [
-        _Share(each, resolve_grid(each.suite, each.out, each.sandbox), share_arguments)
-        for each, share_arguments in shares
+        _Share(share, resolve_grid(share.suite, share.out, share.sandbox), share_arguments)
+        for share, share_arguments in shares
     ]
 
 
@@ -184,13 +184,13 @@ class _Driver:
             entry = active[identifier]
             outcome = self.ledger.job(entry).outcome()
             if state == JobState.ended:
-                finished += self._ended(entry)
+                finished += self._handle_job_end(entry)
             elif outcome and (entry.state, entry.host) != ("running", outcome.host):
                 where = {"host": outcome.host, "node": outcome.node}
                 self.ledger.change(entry.key, state="running", changed=outcome.began, **where)
         return finished
 
-    def _ended(self, entry: LedgerEntry) -> bool:
+    def _handle_job_end(self, entry: LedgerEntry) -> bool:
         """Decide what follows the end of a job. Returns whether its run is finished."""
         job = self.ledger.job(entry)
         outcome = job.outcome()

@@ -91,7 +91,7 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
         process = subprocess.Popen(
             command,
             cwd=cwd,
-            pass_fds=[int(each) for each in os.environ.get(LEASES, "").split(",") if each],
+            pass_fds=[int(fd) for fd in os.environ.get(LEASES, "").split(",") if fd],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -57,7 +57,7 @@ class RayLauncher:
 
         references = [self._tasks[job] for job in jobs if job in self._tasks]
         done = (
-            {each.hex() for each in ray.wait(references, num_returns=len(references), timeout=0)[0]}
+            {reference.hex() for reference in ray.wait(references, num_returns=len(references), timeout=0)[0]}
             if references
             else set()
         )

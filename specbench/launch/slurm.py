@@ -133,7 +133,7 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
         import submitit  # an extra
     except ImportError:
         raise MissingAsset(HELP) from None
-    names = [each.name for each in fields(SlurmSettings)]
+    names = [field.name for field in fields(SlurmSettings)]
     slurm = construct(SlurmSettings, {key: settings[key] for key in settings if key in names}, "launcher slurm")
     named = {name: getattr(slurm, key) for key, name in ALIASES.items()}
     parameters = {"name": "specbench", **{name: value for name, value in named.items() if value is not None}}

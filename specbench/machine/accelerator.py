@@ -54,7 +54,7 @@ def read_accelerator(name: str) -> Accelerator:
 def smallest_with(bytes_: float) -> Accelerator | None:
     """Return the bundled machine with the least memory of at least this many bytes; None if none has as much."""
     fitting = [machine for machine in map(read_accelerator, names("machine")) if machine.memory >= bytes_]
-    return min(fitting, key=lambda each: each.memory, default=None)
+    return min(fitting, key=lambda accelerator: accelerator.memory, default=None)
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def clock(seconds: list[float]) -> MachineCheck:
 
 def _disk(name: str, folder: Path, least: int) -> MachineCheck:
     """Return the check of the free disk space at a folder, which may not exist yet."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / GIB:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):

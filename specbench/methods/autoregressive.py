@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.speculation import drawn
+from specbench.decoding.speculation import draw_token
 from specbench.decoding.targets import Last, Target
 
 
@@ -37,7 +37,7 @@ class Autoregressive(Method, name="autoregressive"):
                 current = Round(sessions[-1].roll(ids, 1, sampler, frozenset()).tokens)
             else:
                 logits = [session.score(ids, len(ids) - 1) for session in sessions]  # n x (1, V)
-                tokens, counters = drawn(*self.target.distributions(logits, sampler), sampler)
+                tokens, counters = draw_token(*self.target.distributions(logits, sampler), sampler)
                 current = Round(tokens, counters=counters)
             ids += current.tokens
             yield current

@@ -23,9 +23,9 @@ class SequenceCascade(Method, name="sequence-cascade"):
 
     Scores are computed from the unscaled probabilities qbar of its tokens, in nats: the logarithm of their product (as
     in the paper), of their geometric mean, or of their minimum. The paper's rule s < 1 - alpha has the threshold log(1
-    - alpha). Since the product over a long text is tiny regardless of quality, the threshold is by default a `quantile`
-    of the scores on the run's own prompts, as the first repeat decodes them: a pilot computes it before timing starts,
-    and about this share of sequences is deferred. Later turns of a conversation are not part of the pilot. The output
+    - alpha). The product over a long text is tiny regardless of quality. The default threshold is therefore a
+    `quantile` of the scores on the run's prompts, as the first repeat decodes them. A pilot computes it before timing,
+    so about this share of sequences is deferred. Later turns of a conversation are not part of the pilot. The output
     follows no distribution over single tokens that could be verified.
     """
 
@@ -81,8 +81,8 @@ def _sequence(session: Session, ids: list[int], sampler: Sampler, stop: StopCrit
     tokens: list[int] = []
     log_probs: list[float] = []
     while stop.room(ids + tokens) > 0 and not stop.closes(tokens) and not _stopped(session, tokens, stop):
-        read = ids + tokens
-        logits = session.score(read, len(read) - 1)  # (1, V)
+        context = ids + tokens
+        logits = session.score(context, len(context) - 1)  # (1, V)
         token, _ = sampler.draw(logits)
         tokens += read_tokens(token)
         log_probs.append(logits[0].log_softmax(-1)[tokens[-1]].item())

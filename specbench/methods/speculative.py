@@ -10,7 +10,7 @@ from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
-from specbench.decoding.speculation import Speculation, counters_of, drawn, with_distances
+from specbench.decoding.speculation import Speculation, counters_of, draw_token, with_distances
 from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
 from specbench.methods.proposers import DraftModel
@@ -123,15 +123,15 @@ class Speculative(Method, name="speculative"):
         scorers = [models[role] for role in self.scorers]
         rejection = checked_rejection(self.rejection)
         # Whether pi after a draft is known: without the drafter, or because the drafter reads the leaves of its trees
-        is_known = drafter not in self.scorers or self.proposer.tree
+        is_next_distribution_known = drafter not in self.scorers or self.proposer.tree
         speculation = Speculation(
             proposer=drafter,
             propose=self.proposer.open(models, sampler, stop),
             scorers=scorers,
             target=self.target,
             sampler=sampler,
-            bonus=is_known and self.bonus != "none",
-            beyond=[] if is_known or self.bonus == "none" else [models[role] for role in others],
+            bonus=is_next_distribution_known and self.bonus != "none",
+            beyond=[] if is_next_distribution_known or self.bonus == "none" else [models[role] for role in others],
             rejection=rejection,
         )
 
@@ -149,7 +149,7 @@ class Speculative(Method, name="speculative"):
                 out = rejection(pending, target, sampler, unread=with_distances(deferred, pending, target, rejection))
                 ids += out.tokens
                 rejected = () if out.accepted else tuple(pending.tokens)
-                pending, counters = None, counters_of(None, out.read[:1], out.read[1:])
+                pending, counters = None, counters_of(None, out.extra_values[:1], out.extra_values[1:])
                 tested = Round(
                     out.tokens,
                     tested=1,
@@ -168,7 +168,7 @@ class Speculative(Method, name="speculative"):
             current = current.then(verified.round)
             if verified.beyond is not None:
                 if self.bonus == "exact":
-                    tokens, counters = drawn(*pi(), sampler)
+                    tokens, counters = draw_token(*pi(), sampler)
                     current = current.with_counters(counters)
                 else:
                     token, probs = sampler.draw(verified.beyond)  # (1,), (1, V)

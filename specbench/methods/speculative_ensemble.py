@@ -119,7 +119,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             logits = [torch.cat([rows.popleft() for _ in heads]) for rows in scored]  # n x (heads, V)
             out = rejection(draft, self.target(logits, sampler), sampler, unread=token)
             if probs is not None:
-                pending.append(Proposal(out.read[0], probs, self.models[i]))
+                pending.append(Proposal(out.extra_values[0], probs, self.models[i]))
                 drafted += 1
             ids += out.tokens
             rejected = out.accepted < len(heads)

@@ -66,11 +66,11 @@ class Sprinter(Method, name="sprinter"):
             run: list[int] = []
             verifier_accepts = 0
             while True:
-                read = ids + run
-                logits = draft.score(read, len(read) - 1)  # (1, V)
+                context = ids + run
+                logits = draft.score(context, len(context) - 1)  # (1, V)
                 token, q = sampler.draw(logits)  # (1,), (1, V)
                 run += read_tokens(token)
-                score = float(verifier.accepts(draft.hidden(read, len(read) - 1), token, confidence(logits))[0])
+                score = float(verifier.accepts(draft.hidden(context, len(context) - 1), token, confidence(logits))[0])
                 is_accepted, is_capped = score >= self.threshold, len(run) == self.max_run
                 verifier_accepts += is_accepted
                 is_over = stop.closes(run) or len(run) == stop.room(ids)
@@ -81,9 +81,9 @@ class Sprinter(Method, name="sprinter"):
                 ids += run
                 yield Round(run, len(run), counters=counters, untested=len(run))
                 continue
-            read = ids + run
+            context = ids + run
             more = self.bonus and not is_over
-            rows = target.score(read if more else read[:-1], len(read) - 2)  # (1 or 2, V)
+            rows = target.score(context if more else context[:-1], len(context) - 2)  # (1 or 2, V)
             out = verify(Draft(run[-1:], q), sampler.probs(rows), sampler)
             tokens = run[:-1] + out.tokens
             ids += tokens

@@ -44,7 +44,7 @@ class TokenCascade(Method, name="token-cascade"):
         ids = list(models.ids)
         while stop.room(ids) > 0:
             logits = models[self.small].score(ids, len(ids) - 1)  # (1, V)
-            deferred = self.target.alone(logits, sampler)
+            deferred = self.target.defers_from_small(logits, sampler)
             if deferred:
                 logits = models[self.large].score(ids, len(ids) - 1)
             tokens = read_tokens(sampler.draw(logits)[0])

@@ -1,8 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
 The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The feeder truncates
-the cache to it and runs one forward over the remaining tokens. There is no rollback call that a method could forget. A tree
-stays cached after its sequence; the next sequence selects a path through it, which is kept without a forward.
+the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. A tree stays cached after
+its sequence; the next sequence selects a path through it, which is kept without a forward.
 """
 
 import sys
@@ -18,7 +18,7 @@ from specbench.errors import ConfigError
 from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
 NO_TREES = "its engine cannot score draft trees; help: --engine lean, or a method that drafts chains"
-KEPT_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
+MAX_CACHED_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
 class CachedSession:
@@ -60,7 +60,7 @@ class CachedSession:
             self._keep(out.states)
             new = out.logits
             rows = [*self._rows, *new.unbind()] if start <= cached else [*new.unbind()]
-            self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
+            self._rows, self._ids = rows[-MAX_CACHED_ROWS:], list(ids)
             if new.shape[0] == len(ids) - start:
                 return new
         else:
@@ -73,11 +73,11 @@ class CachedSession:
         if cached < len(self._ids) or cached < len(ids):
             self._cut(cached)
         branches = self._branches or Branches()
-        held = len(branches.tokens)
+        cached_branch_count = len(branches.tokens)
         index = branches.add(tree)
-        new, unread = len(branches.tokens) - held, ids[cached:]
+        new, unread = len(branches.tokens) - cached_branch_count, ids[cached:]
         if new or unread:
-            tokens = to_device(unread + branches.tokens[held:], self.feeder.device)
+            tokens = to_device(unread + branches.tokens[cached_branch_count:], self.feeder.device)
             above = [-1, *range(len(unread))]  # a chain of the unread ids, then the tree after it
             parents = (*above[:-1], *(above[-1] if p < 0 else p + len(unread) for p in branches.parents))
             count = len(ids) - max(cached, start)  # rows of ids
@@ -86,7 +86,7 @@ class CachedSession:
             read = [*out.logits.unbind()]
             rows = [*self._rows, *read[:count]] if start <= cached else read[:count]
             branches.rows += read[count:]
-            self._rows, self._ids = rows[-KEPT_ROWS:], list(ids)
+            self._rows, self._ids = rows[-MAX_CACHED_ROWS:], list(ids)
         else:
             rows = self._rows
         self._branches = branches
@@ -106,7 +106,7 @@ class CachedSession:
         if path:
             self.feeder.keep(at, path)
             self._ids = ids[: at + len(path)]
-            self._rows = [*self._rows, *(self._branches.rows[i] for i in path)][-KEPT_ROWS:]
+            self._rows = [*self._rows, *(self._branches.rows[i] for i in path)][-MAX_CACHED_ROWS:]
         self._branches = None
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
@@ -132,7 +132,7 @@ class CachedSession:
             self._keep(states)
         tokens = read_tokens(out.tokens)
         rows = [row for logits in out.logits for row in logits.unbind()]
-        self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-KEPT_ROWS:]
+        self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-MAX_CACHED_ROWS:]
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], out.probs[:length])
 
@@ -195,7 +195,7 @@ class CachedSession:
         self.timed.finish()
 
     def _cut(self, cached: int) -> None:
-        """Forget everything after the first `cached` positions."""
+        """Discard cached entries after the first `cached` positions."""
         extra = len(self._ids) - cached
         if extra or self._branches is not None:
             self._states.cut(cached)

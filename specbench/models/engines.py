@@ -9,13 +9,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.config.construct import Named
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import ConfigError, PluginError, shown
+from specbench.errors import ConfigError, PluginError, short_repr
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.engine import Network, can_fuse, network_of, unsupported
 from specbench.models.loaded_model import REQUIRED, GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
-from specbench.models.quantization import quantize, stored_by
+from specbench.models.quantization import quantization_method, quantize
 from specbench.models.resolved_model import ResolvedModel
 from specbench.models.sizes import Architecture
 from specbench.models.transformers_session import new_cache
@@ -137,7 +137,7 @@ def load_model_on(name: str, role: str, model: ResolvedModel, base: Path, device
     """Load a model on an engine. Raises what `Engine.load` does, and PluginError if that returns no complete model."""
     loaded: object = engine_named(name).load(role, model, base, device)
     if not isinstance(loaded, LoadedModel):
-        raise PluginError(f"engine '{name}': load() returned {shown(loaded)}, which is not a LoadedModel")
+        raise PluginError(f"engine '{name}': load() returned {short_repr(loaded)}, which is not a LoadedModel")
     if missing := [key for key in REQUIRED if not hasattr(loaded, key)]:
         raise PluginError(f"engine '{name}': load() returned a model without {', '.join(missing)}")
     return loaded
@@ -172,7 +172,7 @@ def load_transformers(
         new_cache(loaded)
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
-    if not stored_by(config) and model.spec.placement.parallel == "none":  # others are where they must stay
+    if not quantization_method(config) and model.spec.placement.parallel == "none":  # others are where they must stay
         loaded = loaded.to(device)
     loaded.eval().requires_grad_(False)
     if model.spec.quantization:

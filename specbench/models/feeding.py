@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.config.construct import OURS
 from specbench.decoding.sampling import Sampler, depths, to_device
 from specbench.decoding.session import Usage
-from specbench.errors import PluginError, shown
+from specbench.errors import PluginError, short_repr
 
 
 class Feed(NamedTuple):
@@ -155,7 +155,7 @@ class CheckedFeeder(Feeder):
         self._feeder.keeps_states = self.keeps_states
         out: object = self._feeder.feed(feed, rows)
         if not isinstance(out, Output):
-            raise PluginError(f"{self.name}: feed() returned {shown(out)}, which is not an Output")
+            raise PluginError(f"{self.name}: feed() returned {short_repr(out)}, which is not an Output")
         if tuple(out.logits.shape) != (rows, self._vocabulary):
             raise PluginError(
                 f"{self.name}: feed() returned logits of shape {tuple(out.logits.shape)}, and ({rows}, {self._vocabulary})"
@@ -273,7 +273,7 @@ class TimedFeeder:
     ) -> UnreadDraft:
         """Replay a draft graph and record its forwards."""
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
-            out = DraftOutputs(*(each.clone() for each in graph.replay(start, uniforms, cached)))
+            out = DraftOutputs(*(tensor.clone() for tensor in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
         return UnreadDraft(out.tokens, out.probs, [out.logits], [out.states])
 

@@ -112,7 +112,7 @@ class LoadedPair:
     def window_of(self, roles: Iterable[str]) -> Window:
         """Return the smallest context window of the deciding models and of these."""
         windows = [Window(w, role) for role in (*self.deciding, *roles) if (w := self.reaches[role].window) is not None]
-        return min(windows, key=lambda each: each.length or 0, default=Window(None, self.target))
+        return min(windows, key=lambda window: window.length or 0, default=Window(None, self.target))
 
     def require_defined(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method combines logits, and one of its models lacks some of the V tokens.
@@ -153,15 +153,15 @@ class LoadedPair:
     def all_devices(self) -> set[torch.device]:
         """Every device that a model is on, and the run's."""
         parts = {device for model in self.models.values() for device in model.devices}
-        return {numbered(each) for each in (self.device, *parts)}
+        return {numbered(device) for device in (self.device, *parts)}
 
     def only(
         self, roles: tuple[str, ...], spreads: Mapping[str, float] | None = None, decided_by: Method | None = None
     ) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.
 
-        With spreads, by role, their logits are synthetic. The models that decide are those of the method `decided_by`, the
-        baseline of a run. Raises ConfigError if an EOS id is not one of their tokens.
+        With spreads, by role, their logits are synthetic. `decided_by` is the method whose deciding models are used, normally
+        the run's baseline. Raises ConfigError if an EOS id is not one of their tokens.
         """
         pair = LoadedPair({role: self.models[role] for role in roles}, self.device, self.simulated)
         if decided_by:
@@ -195,7 +195,10 @@ class LoadedPair:
         return self.streams[role]
 
     def open(self, prompt: list[int]) -> "Models":
-        """Return fresh sessions for one prompt, given as token ids. Raises ValueError if a deciding model lacks one."""
+        """Return fresh sessions for one prompt, given as token ids.
+
+        Raises ValueError if a deciding model lacks one of these ids.
+        """
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)
         return Models(self, prompt)
@@ -205,7 +208,7 @@ class LoadedPair:
         model, reach = self.models[role], self.reaches[role]
         size = min(reach.entries, self.vocabulary)
         session: Session = CachedSession(checked_feeder(model.feeder(size, source), size))
-        if size < self.vocabulary or self._is_limited(reach):
+        if size < self.vocabulary or self._needs_limited_session(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
         if self.is_elsewhere(role):
             session = MovedSession(session, model.device, self.device)
@@ -213,7 +216,7 @@ class LoadedPair:
             SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
         )
 
-    def _is_limited(self, reach: Reach) -> bool:
+    def _needs_limited_session(self, reach: Reach) -> bool:
         """Return whether a model can read fewer tokens or shorter sequences than the output may have."""
         is_short = reach.window is not None and (self.window is None or reach.window < self.window)
         return is_short or reach.embedded < max(self.vocabulary, len(self.tokenizer))
@@ -276,7 +279,7 @@ class Models:
             group: list[StreamSession] = []
             streams = [pair.stream(role) for role in roles]
             sessions = [pair.session(role, source) for role in roles]
-            opened = [StreamSession(each, stream, group) for each, stream in zip(sessions, streams, strict=True)]
+            opened = [StreamSession(session, stream, group) for session, stream in zip(sessions, streams, strict=True)]
         else:
             assert pair.workers is not None
             opened = [*pair.workers.open({role: pair.reaches[role] for role in roles}, pair.vocabulary, source)]

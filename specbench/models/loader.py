@@ -38,16 +38,20 @@ def load(
     devices = {role: device_of_model(role, model.spec, device) for role, model in resolved.items()}
     models: dict[str, LoadedModel] = {}
     first_roles: dict[str, str] = {}  # a copy of weights -> the first role that reads it
-    for role, each in resolved.items():
-        same = first_roles.setdefault(each.copy_of(role), role)
+    for role, resolved_model in resolved.items():
+        same = first_roles.setdefault(resolved_model.copy_of(role), role)
         models[role] = (
-            load_model_on(each.engine, role, each, base, devices[role]) if same == role else models[same].shared()
+            load_model_on(resolved_model.engine, role, resolved_model, base, devices[role])
+            if same == role
+            else models[same].shared()
         )
     return_freed_memory()  # of weights that were packed
     for model in (models[role] for role in first_roles.values()):
         if isinstance(model, TransformersModel):
             use_huge_pages_for(model.model)
-    pair = LoadedPair(models, device, simulated=any(each.weights != "real" for each in resolved.values()))
+    pair = LoadedPair(
+        models, device, simulated=any(resolved_model.weights != "real" for resolved_model in resolved.values())
+    )
     pair.workers = Workers(partial(open_alone, resolved, base, plugins_of_engines(resolved)))
     for name, head in (heads or {}).items():
         pair.heads[name] = load_head(name, head, resolved, base, models[head.spec.base])

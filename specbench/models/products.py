@@ -3,7 +3,7 @@
 Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
 three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
 row, but its call takes longer. The rule is in `is_packed` and `Packed`. It depends on the shape of the matrix, the dtype, the
-number of rows and the processor's instructions, never on a timing at run time, so that token ids do not depend on a race.
+number of rows and the processor's instructions, never on a timing at run time, so that token ids are reproducible.
 
 - On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
   hold faster for four rows than for one, so smaller blocks are padded with zeros.

@@ -1,8 +1,10 @@
 """Weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
 
-Every linear layer except the LM head holds integers and scales instead of its matrix, and multiplies in the precision
-of its input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head determines the
-distribution directly, and they are often one matrix. Values are rounded to the nearest level without calibration.
+Every linear layer whose width a group divides, except the LM head, holds codes and scales instead of its matrix: integers,
+or with nf4 the numbers of quantiles. GPT-2 has no such layer. torch's kernels multiply in bfloat16; all other products are in
+the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head
+determines the distribution directly, and they are often one matrix. Values are rounded to the nearest level without
+calibration.
 
 - `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
   width. torch's kernels read four bits per weight: on a CPU in bfloat16 and float32, on a GPU from Ampere on in bfloat16. In
@@ -15,7 +17,8 @@ distribution directly, and they are often one matrix. Values are rounded to the 
 torch's CPU kernels are fast for bfloat16 inputs only, and up to a hundred times slower for float32. A float32 input is
 therefore rounded to bfloat16, and the output converted back. For one row they read a fourth to a half of what a bfloat16
 matrix takes, but five rows take two to four times as long as one. Blocks of four rows and more are therefore multiplied
-with a second copy of all but small matrices, dequantized to bfloat16 and packed by oneDNN: two more bytes per weight.
+with a second copy of all but small matrices, dequantized to bfloat16 and packed by oneDNN, on a CPU that has fast bfloat16
+products: two more bytes per weight.
 """
 
 import math
@@ -41,7 +44,7 @@ BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with a quantized matrix: x (..., in) -> (..., out), in x's precision.
+    """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype; a kernel multiplies in bfloat16.
 
     torchao's own tensors are not used: a product through one costs tens of microseconds of Python, and a forward has
     hundreds.
@@ -182,7 +185,8 @@ def group_of(inputs: int, kind: str) -> int:
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
     """Return the least bytes that a product reads of every quantized matrix, bits and scales, by the id of its weight.
 
-    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Empty for an empty kind.
+    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Returns an empty dict
+    if `kind` is empty.
     """
     bytes_by_weight: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
@@ -212,14 +216,14 @@ def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
     return outputs % 16 == 0 if kind == "int4" else inputs % 32 == 0
 
 
-def stored_by(config: Any) -> str:
+def quantization_method(config: Any) -> str:
     """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
     stored = _stored(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
 
 
-def stored_as(config: Any) -> str:
+def equivalent_kind(config: Any) -> str:
     """Return the kind whose size matches such a checkpoint; empty if there is none."""
     stored = _stored(config)
     bits = (
@@ -232,7 +236,7 @@ def stored_as(config: Any) -> str:
 
 def placement(config: Any, device: torch.device) -> Table:
     """Return loading arguments for a checkpoint that is quantized already and cannot be moved later."""
-    return {"device_map": {"": device}} if stored_by(config) and device.type != "cpu" else {}
+    return {"device_map": {"": device}} if quantization_method(config) and device.type != "cpu" else {}
 
 
 @contextmanager
@@ -243,7 +247,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (ImportError, RuntimeError, ValueError) as error:
-        if method := stored_by(config):
+        if method := quantization_method(config):
             raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
 

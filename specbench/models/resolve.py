@@ -18,7 +18,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engines import engine_of
-from specbench.models.quantization import layers, stored_by, torchao
+from specbench.models.quantization import layers, quantization_method, torchao
 from specbench.models.resolved_model import ResolvedModel
 from specbench.models.sizes import Architecture
 
@@ -204,7 +204,7 @@ def _try_forward(config: PreTrainedConfig) -> None:
 def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, elsewhere: bool) -> None:
     """Raise ConfigError for a model that is quantized already or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
-    if method := stored_by(config):
+    if method := quantization_method(config):
         raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
     if not elsewhere:
         torchao()

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from specbench.models.checkpoints import CONSTRUCTION, class_of
 from specbench.models.products import LEAST_PACKED
-from specbench.models.quantization import block_copy_bytes, sizes, stored_as
+from specbench.models.quantization import block_copy_bytes, equivalent_kind, sizes
 from specbench.runs.run_spec import Shape
 
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
@@ -110,13 +110,13 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     with CONSTRUCTION, torch.device("meta"):
         model = class_of(config).from_config(config)
     head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-    is_tied = embedding is head and not _has_own_head(config)
+    is_tied = embedding is head and not _has_untied_head(config)
     unread = {id(table.weight) for table in model.modules() if isinstance(table, torch.nn.Embedding)} - {id(head)}
     if config.is_encoder_decoder:
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantized = sizes(model, quantization or stored_as(config), itemsize)
+    quantized = sizes(model, quantization or equivalent_kind(config), itemsize)
     weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
     share, experts = _share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 
@@ -151,7 +151,7 @@ def _share_of_experts(config: PreTrainedConfig) -> float:
     return config.num_experts_per_tok / count if count and getattr(config, "num_experts_per_tok", None) else 1.0
 
 
-def _has_own_head(config: PreTrainedConfig) -> bool:
+def _has_untied_head(config: PreTrainedConfig) -> bool:
     """Return whether a checkpoint has an LM head that Transformers ties until it reads it: T5 v1.1."""
     return config.model_type == "t5" and not getattr(config, "scale_decoder_outputs", True)
 

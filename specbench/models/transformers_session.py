@@ -116,8 +116,8 @@ def reads_trees(model: PreTrainedModel) -> bool:
     config: Any = model.config
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     by_index = config.is_encoder_decoder or config.model_type in INDEXED or getattr(config, "alibi", False)
-    is_known = kinds <= {FULL, SLIDING, CHUNKED}
-    return is_known and not by_index and "position_ids" in signature(model.forward).parameters
+    has_supported_layers = kinds <= {FULL, SLIDING, CHUNKED}
+    return has_supported_layers and not by_index and "position_ids" in signature(model.forward).parameters
 
 
 def encoded(model: PreTrainedModel, source: list[int], device: torch.device | None = None) -> Any:

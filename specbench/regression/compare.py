@@ -119,7 +119,9 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(finding.detail for _, finding in timed if finding.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [each for each in timed if each[1].status is not decoded.status]  # reported already
+        timed = [
+            (aspect, finding) for aspect, finding in timed if finding.status is not decoded.status
+        ]  # reported already
     if changes:
         text = ", ".join(changes)
         decoded = decoded._replace(
@@ -147,7 +149,7 @@ def _with_other_draft(
     if not base.spec.methods[method].lossless or not new.spec.methods[method].lossless:
         detail = f"{why}; only the drafts of a lossless method can be compared"
         return [("comparability", Finding(Status.incomparable, "other draft", detail, why))]
-    findings = _draft_findings(base, new, method, parts, limits, [each for _, each in timed])
+    findings = _draft_findings(base, new, method, parts, limits, [finding for _, finding in timed])
     scored = [checks.quality(base, new, method, metric["name"], limits) for metric in base.metrics]
     if (inexact := _inexact(base, new)) and findings[0][1].status is Status.regression:
         undecided = findings[0][1]._replace(status=Status.inconclusive, detail=f"{findings[0][1].detail}; {inexact}")
@@ -208,7 +210,7 @@ def _draft_acceptance(
 
 
 def _draft_cost(base: MeasuredRun, new: MeasuredRun, method: str, parts: Sequence[str], is_timed: bool) -> Finding:
-    """Return the seconds of a forward of the replaced parts, and their ratio to one of the baseline's model."""
+    """Return the finding on the forward cost of the replaced parts, relative to the baseline's first model."""
     (target, *_) = base.spec.methods[base.spec.baseline].traits.roles
     texts = []
     for part in parts:
@@ -306,7 +308,7 @@ def differences(base: MeasuredRun, new: MeasuredRun) -> list[str]:
     """
     a, b = base.spec, new.spec
     out = [
-        f"{what}: {sides(shown(ours), shown(theirs))}"
+        f"{what}: {sides(short_text(ours), short_text(theirs))}"
         for what, ours, theirs in (
             ("task version", a.task.version, b.task.version),
             ("meaning of records", a.semantics, b.semantics),
@@ -321,8 +323,8 @@ def differences(base: MeasuredRun, new: MeasuredRun) -> list[str]:
     out += tables("data", _data(a), _data(b))
     out += tables("decoding", *(but(to_table(spec.decoding), "repeats") for spec in (a, b)))
     drafts = replaced_drafts(base, new)
-    out += sources("model", a.pair.models, b.pair.models, drafts)
-    return out + sources("head", a.pair.heads, b.pair.heads, drafts)
+    out += source_differences("model", a.pair.models, b.pair.models, drafts)
+    return out + source_differences("head", a.pair.heads, b.pair.heads, drafts)
 
 
 def _data(spec: RunSpec) -> Table:
@@ -350,7 +352,7 @@ def _setting(value: Any) -> str:
     return "default" if value is None else shortened(str(value))
 
 
-def sources(
+def source_differences(
     what: str, a: Mapping[str, WeightSource], b: Mapping[str, WeightSource], without: Collection[str]
 ) -> list[str]:
     """Return the differences of two sides' models or heads, by role or name, except those in `without`."""
@@ -361,11 +363,11 @@ def sources(
 def _changes(what: str, a: WeightSource | None, b: WeightSource | None) -> list[str]:
     """Return the differences of a model or head. Other weights are shown with their location."""
     if a is None or b is None:
-        return [f"{what}: {sides(shown(a and a.source), shown(b and b.source))}"]
+        return [f"{what}: {sides(short_text(a and a.source), short_text(b and b.source))}"]
     changes = tables(what, but(_identity(a), "checksum"), but(_identity(b), "checksum"))
     if a.checksum == b.checksum:
         return changes
-    before, after = (f"{source.checksum or 'none'} of {shown(source.source)}" for source in (a, b))
+    before, after = (f"{source.checksum or 'none'} of {short_text(source.source)}" for source in (a, b))
     return [f"{what} checksum: {sides(before, after)}", *changes]
 
 
@@ -390,7 +392,7 @@ def tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> list[
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             out += tables(f"{what} {key}".strip(), before, after)
         elif before != after:
-            out.append(f"{what} {key}: {sides(shown(before), shown(after))}".strip())
+            out.append(f"{what} {key}: {sides(short_text(before), short_text(after))}".strip())
     return out
 
 
@@ -398,7 +400,7 @@ def but(table: Table, key: str) -> Table:
     return {k: v for k, v in table.items() if k != key}
 
 
-def shown(value: object) -> str:
+def short_text(value: object) -> str:
     """Return a value as short text."""
     return shortened("nothing" if value in (None, "") else str(value))
 

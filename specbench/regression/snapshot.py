@@ -160,7 +160,7 @@ def _compact(value: Any) -> str:
 
 
 def _run_text(run: MeasuredRun) -> str:
-    """Return a run as JSON: a line for its spec, one per method's generations, one per session."""
+    """Return a run as JSON with the spec, each method's generations and each session on lines of their own."""
     parts = {"spec": run.spec.to_toml()}
     parts |= {key: getattr(run, key) for key in ("environment", "metrics", "groups", "failed")}
     rows = (row for rows in run.generations.values() for row in rows)

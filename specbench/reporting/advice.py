@@ -59,12 +59,12 @@ def candidates_table(advice: Advice) -> Table:
     scored = advice.max_drop is not None
     rows = [
         [
-            each.candidate.name, TIMES.text(each.predicted), TIMES.text(each.measured),
-            *([SIGNED_SCORE.text(each.score_change)] if scored else []),
-            str(each.parts) if each.parts else HUNDREDTHS.text(None),
-            ", ".join(filter(None, (each.why, ON_FRONT if scored and each in advice.front else ""))),
+            result.candidate.name, TIMES.text(result.predicted), TIMES.text(result.measured),
+            *([SIGNED_SCORE.text(result.score_change)] if scored else []),
+            str(result.parts) if result.parts else HUNDREDTHS.text(None),
+            ", ".join(filter(None, (result.why, ON_FRONT if scored and result in advice.front else ""))),
         ]
-        for each in advice.results
+        for result in advice.results
     ]  # fmt: skip
     title = f"{advice.pilot.pair}, {advice.pilot.task}: decoding speedup over the target alone"
     columns = ["method", "predicted", "measured", *(["score change"] if scored else []), "parts", "note"]
@@ -74,7 +74,7 @@ def candidates_table(advice: Advice) -> Table:
 def conditions_of(advice: Advice) -> list[str]:
     """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
     first, *notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
-    parts = {each.parts for each in advice.results if each.parts}
+    parts = {result.parts for result in advice.results if result.parts}
     if parts:
         first = f"first part: {first}"
     if len(parts) > 1:
@@ -112,7 +112,7 @@ def answer(advice: Advice) -> Iterator[str]:
         yield from _unmeasured(advice)
         return
     where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
-    if advice.gain and sum(each.parts == best.parts for each in advice.results) > 1:
+    if advice.gain and sum(result.parts == best.parts for result in advice.results) > 1:
         where += ", where it was compared with one other method"
     if advice.pays is None:
         yield (
@@ -222,15 +222,15 @@ def advice_row(advice: Advice) -> AdviceRow:
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "candidates": [
             {
-                "method": each.candidate.name,
-                "lossless": each.candidate.lossless,
-                "predicted": _row(each.predicted),
-                "measured": _row(each.measured),
-                "score_change": _row(each.score_change),
-                "parts": each.parts,
-                "why": each.why,
+                "method": result.candidate.name,
+                "lossless": result.candidate.lossless,
+                "predicted": _row(result.predicted),
+                "measured": _row(result.measured),
+                "score_change": _row(result.score_change),
+                "parts": result.parts,
+                "why": result.why,
             }
-            for each in advice.results
+            for result in advice.results
         ],
     }
 

@@ -109,7 +109,7 @@ class Column:
     value: ValueOf | None = None
     one_for: str = ""
     heading_in_run: str = ""
-    shown: Callable[[RunSummary, str], bool] = lambda run, table: True  # by run and table
+    is_visible: Callable[[RunSummary, str], bool] = lambda run, table: True  # by run and table
     split: "Callable[[RunSummary, str], list[Column]] | None" = None  # into one column for each of several parts
     lower_is_better: bool = False
     priority: Priority = Priority.normal

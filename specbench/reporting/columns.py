@@ -76,7 +76,7 @@ COLUMNS = (
     Column(
         key="end_to_end_speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=END_TO_END,
         format=TIMES, tables=(SPEED, MERGED, CONVENTIONS), one_for="baseline", priority=Priority.high,
-        shown=lambda run, table: table == CONVENTIONS or run.end_to_end,
+        is_visible=lambda run, table: table == CONVENTIONS or run.end_to_end,
     ),
     Column(
         key="speedup", heading="speedup", heading_in_run="speedup over {baseline}", clock=DECODING, format=TIMES,
@@ -91,7 +91,7 @@ COLUMNS = (
     ),
     Column(
         key="papers_prediction", heading="paper's theory", format=TIMES, tables=(THEORY,),
-        shown=defined("papers_prediction"),
+        is_visible=defined("papers_prediction"),
         definition="Speculative Ensemble of two models: its Theorem 3.6 as printed, which describes one cycle and not the"
         " long run.",
     ),
@@ -165,23 +165,24 @@ COLUMNS = (
         f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Column(
-        key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
+        key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), is_visible=has_trees,
         value=lambda run, row: row.survival[:POSITIONS],
         definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"
         f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Column(
-        key="acceptance_by_rank", heading="by rank", format=HUNDREDTHS, tables=(ACCEPTANCE,), shown=has_trees,
+        key="acceptance_by_rank", heading="by rank", format=HUNDREDTHS, tables=(ACCEPTANCE,), is_visible=has_trees,
         value=lambda run, row: row.acceptance_by_rank[:POSITIONS],
         definition=f"Acceptance rate of first, second, ... children in draft trees, given that the earlier children were"
         f" rejected; at most {POSITIONS}. Empty for chains that verify a tree.",
     ),
     Column(
-        key="nodes_per_round", heading="tokens/tree", format=TENTHS, tables=(ACCEPTANCE,), shown=defined("nodes_per_round"),
+        key="nodes_per_round", heading="tokens/tree", format=TENTHS, tables=(ACCEPTANCE,),
+        is_visible=defined("nodes_per_round"),
     ),
     Column(
         key="best_tree", heading="best tree", format=TEXT, tables=(THEORY,),
-        shown=lambda run, table: any(row.best_tree for row in run.methods),
+        is_visible=lambda run, table: any(row.best_tree for row in run.methods),
         value=lambda run, row: row.best_tree.text if row.best_tree else None,
         definition="The static tree with the highest predicted speedup at the measured acceptance by rank and costs of blocks"
         " and of draft forwards: tokens, depth, speedup.",
@@ -263,11 +264,11 @@ COLUMNS = (
     ),
     Column(
         key="communication_share", heading="communication", format=TENTHS_OF_PERCENT, tables=(TIME,),
-        shown=defined("communication_share"),
+        is_visible=defined("communication_share"),
     ),
     Column(
         key="moved_bytes_per_token", heading="bytes moved/token", format=COUNT, tables=(TIME,), unit="bytes",
-        shown=defined("communication_share"),
+        is_visible=defined("communication_share"),
     ),
     Column(
         key="geometric_mean_speedup", heading="geometric mean speedup", clock=DECODING, format=TIMES,
@@ -281,7 +282,7 @@ COLUMNS = (
     Column(key="identical_output", heading="same output", format=PERCENT, tables=(CONVENTIONS,)),
     Column(
         key="no_answer", heading="no answer", format=PERCENT, tables=(QUALITY,), value=lambda run, row: row.no_answer,
-        shown=lambda run, table: any(row.no_answer is not None for row in run.methods),
+        is_visible=lambda run, table: any(row.no_answer is not None for row in run.methods),
         definition="Share of generations whose text contains no answer.",
     ),
     Column(key="cut_by_length", heading="cut by length", format=PERCENT, tables=(QUALITY,)),
@@ -372,13 +373,15 @@ BY_KEY = {column.key: column for column in COLUMNS}
 
 def columns_of(table: str, run: RunSummary) -> list[Column]:
     """Return the columns of a table of a run, with split columns replaced by their parts."""
-    shown = [column for column in COLUMNS if table in column.tables and column.shown(run, table)]
+    shown = [column for column in COLUMNS if table in column.tables and column.is_visible(run, table)]
     return [part for column in shown for part in (column.split(run, table) if column.split else [column])]
 
 
 def merged_columns(runs: list[RunSummary]) -> list[Column]:
     """Return the measured columns of the merged table of several runs."""
-    return [column for column in COLUMNS if MERGED in column.tables and any(column.shown(run, MERGED) for run in runs)]
+    return [
+        column for column in COLUMNS if MERGED in column.tables and any(column.is_visible(run, MERGED) for run in runs)
+    ]
 
 
 def column_of(key: str) -> Column:

@@ -45,7 +45,7 @@ class _MeasuredSpeedup(NamedTuple):
 
 def run_conclusion(summary: RunSummary) -> list[str]:
     """Return the conclusion of one run, a sentence per entry. Empty if only the baseline was measured."""
-    rows = [row for row in summary.measured if speedup_of(summary, row)]
+    rows = [row for row in summary.measured_methods if speedup_of(summary, row)]
     if not rows:
         return []
     leading = _leading(summary, rows)
@@ -106,7 +106,7 @@ def headline(summaries: Sequence[RunSummary]) -> list[str]:
     if len(summaries) > 1:
         return _over_all(summaries)
     (summary,) = summaries
-    rows = [row for row in summary.measured if speedup_of(summary, row)]
+    rows = [row for row in summary.measured_methods if speedup_of(summary, row)]
     if not rows:
         return []
     leading = _leading(summary, rows)
@@ -115,7 +115,7 @@ def headline(summaries: Sequence[RunSummary]) -> list[str]:
 
 def reservations(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
-    contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured)]
+    contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured_methods)]
     if len(summaries) > 1:
         return [*contradictions, *_uncertain(summaries), *_uniform_scores(summaries)]
     return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
@@ -132,7 +132,7 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSp
     clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
     measured: dict[_MethodKey, list[_MeasuredSpeedup]] = defaultdict(list)
     for summary in summaries:
-        for row in summary.measured:
+        for row in summary.measured_methods:
             speedup = row.value(SPEEDUPS[clock])
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
@@ -182,7 +182,7 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
         (only,) = values
         change = _score_change(only.summary, only.row)
         quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
-        rank = f", rank {only.row.rank} of {len(only.summary.measured)}" if only.row.rank and standing else ""
+        rank = f", rank {only.row.rank} of {len(only.summary.measured_methods)}" if only.row.rank and standing else ""
         if (
             only.speedup.low is not None
             and only.speedup.high is not None
@@ -235,7 +235,9 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     name = _name(summary, leading)
     measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
     fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
-    rank = f", rank {leading.rank} of {len(summary.measured)}" if leading.rank and len(rows) > MOST_NAMED else ""
+    rank = (
+        f", rank {leading.rank} of {len(summary.measured_methods)}" if leading.rank and len(rows) > MOST_NAMED else ""
+    )
     text = f"{TIMES.text(speedup)} ({summary.clock}{rank})"
     synthetic = "on synthetic prompts " if summary.data.source == "synthetic" else ""
     where = f"{synthetic}{location_text(summary)}"
@@ -294,7 +296,7 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     best = max(others, key=lambda row: _number(summary, row))
     speedup = speedup_of(summary, best)
     kind = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
-    rank = f", rank {best.rank} of {len(summary.measured)}" if best.rank and len(rows) > MOST_NAMED else ""
+    rank = f", rank {best.rank} of {len(summary.measured_methods)}" if best.rank and len(rows) > MOST_NAMED else ""
     change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
@@ -348,7 +350,7 @@ def _change_text(summary: RunSummary, change: Estimate) -> str:
 
 def _uniform_score(summary: RunSummary) -> Iterator[str]:
     """Yield a warning if all methods score 0, or all score 100."""
-    scores = {score.value for row in summary.measured if (score := summary.score(row))}
+    scores = {score.value for row in summary.measured_methods if (score := summary.score(row))}
     if len(scores) == 1 and scores <= {0.0, 1.0}:
         value = f"{100 * scores.pop():.0f}"
         yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."

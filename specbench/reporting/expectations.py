@@ -44,11 +44,11 @@ NOT_COUNTED = (Outcome.undecided, Outcome.certain)
 
 
 class PointOutcome(NamedTuple):
-    """The outcome at a point. `needed` is the number of prompts that would decide an outcome within the noise."""
+    """The outcome at a point. `prompts_needed` is the number of prompts that would decide an outcome within the noise."""
 
     outcome: Outcome
     setting: str
-    needed: float | None = None
+    prompts_needed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class ExpectationVerdict:
         return [point.outcome for point in self.outcomes if point.outcome not in NOT_COUNTED]
 
     @property
-    def needed(self) -> int | None:
+    def prompts_needed(self) -> int | None:
         """The number of prompts that would decide half of the outcomes within the noise, if the measured differences hold."""
-        numbers = [point.needed for point in self.outcomes if point.needed is not None]
+        numbers = [point.prompts_needed for point in self.outcomes if point.prompts_needed is not None]
         median = statistics.median(numbers) if numbers else math.inf
         return ceil_to_two_digits(median) if math.isfinite(median) else None
 
@@ -123,7 +123,11 @@ def _line(verdict: ExpectationVerdict) -> str:
     if not settings:
         return f"{says}: not compared, since no run has both sides"
     counts = _counted(point.outcome for point in verdict.outcomes)
-    needed = f"; about {verdict.needed:,} prompts would decide half of those within the noise" if verdict.needed else ""
+    needed = (
+        f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
+        if verdict.prompts_needed
+        else ""
+    )
     contradicted = settings[Outcome.contradicted]
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
@@ -153,7 +157,7 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     """Return the points to compare with each other, without those of groups of prompts.
 
     Points are compared within a run, with three exceptions. If the bound is a number, the best of several settings is chosen
-    over all runs under the same conditions. If the bound names the swept number, all runs under the same conditions are
+    over all runs under the same conditions. If the bound fixes `x`, the swept value, all runs under the same conditions are
     compared, since settings with different baselines are measured in different runs. If the bound names a temperature, runs
     at all temperatures are compared. Runs on different machines are never compared.
     """

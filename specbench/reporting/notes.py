@@ -91,8 +91,8 @@ def _methods(summary: RunSummary) -> Iterator[str]:
             f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
             " engine would reduce the speedups over it"
         )
-    if together := _parallel_note(summary):
-        yield together
+    if parallel_note := _parallel_note(summary):
+        yield parallel_note
     if any(row.method.startswith("hf-") for row in rows):
         yield "hf-*: run by transformers itself, regardless of --engine."
 
@@ -142,17 +142,17 @@ def _scores(summary: RunSummary) -> Iterator[str]:
         yield f"! generated under version {version} of the task, scored by version {summary.scored_by}"
     for metric in summary.metrics:
         yield f"{metric['name']}: {metric['signature']}"
-        undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured)
+        undefined = any(row.quality.get(metric["name"]) is None for row in summary.measured_methods)
         if (
             metric["combine"].startswith("pass@")
             and undefined
             and summary.scored
             and not (ignore_eos or summary.not_executed)
         ):
-            needed = metric["name"].partition("@")[2]
+            generations_needed = metric["name"].partition("@")[2]
             yield (
-                f"! {metric['name']} needs at least {needed} generations per prompt; help: --repeats {needed}, and a"
-                " temperature above 0"
+                f"! {metric['name']} needs at least {generations_needed} generations per prompt; help: --repeats"
+                f" {generations_needed}, and a temperature above 0"
             )
 
 

@@ -262,7 +262,7 @@ def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list
         if covered := statement.covered(points):
             column = column_of(statement.metric)
             simulated |= {word for point in covered for word in point.simulated.split()}
-            numbers = (column.format.number(number) for number in (statement.value, statement.measured(covered)))
+            numbers = (column.format.number(number) for number in (statement.value, statement.summarize(covered)))
             rows.append([statement.where, column.title, statement.method, statement.says, *numbers, str(len(covered))])
     title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
     heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
@@ -308,8 +308,8 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
             if isinstance(choice := point.values.get(name), CurveChoice):
                 column = column_of(name)
                 cells = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
-                unseen = NONE if choice.unseen is None else column.format.text(choice.unseen)
-                shares = [PERCENT.text(share) for share in (choice.reached, choice.held)]
+                unseen = NONE if choice.holdout_value is None else column.format.text(choice.holdout_value)
+                shares = [PERCENT.text(share) for share in (choice.reach_rate, choice.holdout_rate)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0
                 setting = f"{choice.setting or NOT_REACHED}{' (the small model alone)' if is_small else ''}"
                 rows.append([*cells, setting, shares[0], unseen, shares[1]])

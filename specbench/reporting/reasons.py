@@ -38,7 +38,7 @@ def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = Tru
 
 def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield why the leading method has its speed: tokens per round against the time of a round."""
-    base = next((row for row in summary.measured if row.method == summary.baseline), None)
+    base = next((row for row in summary.measured_methods if row.method == summary.baseline), None)
     length, rate, ours = leading.accepted_length, leading.acceptance_rate, leading.tokens_per_second
     if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
         return
@@ -66,7 +66,7 @@ def _largest_loss(leading: MethodSummary) -> Iterator[str]:
         return
     speedups = [theory, *vars(leading.steps).values()]
     factors = {name: after / before for name, before, after in zip(STEPS, speedups, speedups[1:], strict=False)}
-    name = min(factors, key=lambda each: factors[each])
+    name = min(factors, key=lambda part: factors[part])
     if factors[name] < LARGE_LOSS:
         yield (
             f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} costs the most:"
@@ -89,7 +89,7 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     theory, lengths = summary.traits(leading).theory, leading.predicted_lengths
     measured = {
         row_theory.gamma[0]
-        for row in summary.measured
+        for row in summary.measured_methods
         if (row_theory := summary.traits(row).theory)
         and row_theory.gamma
         and row.method.partition("(")[0] == leading.method.partition("(")[0]
@@ -161,7 +161,7 @@ def caution(summary: RunSummary) -> Iterator[str]:
 
 def few_prompts(summary: RunSummary) -> Iterator[str]:
     """Yield warnings about duplicate prompts, and about too few prompts for intervals or ranks."""
-    data, measured = summary.data, summary.measured
+    data, measured = summary.data, summary.measured_methods
     if measured:
         prompts, generations = measured[0].prompts, measured[0].generations
         if prompts < data.samples and generations == data.samples * summary.decoding.repeats:
@@ -183,7 +183,7 @@ def _too_small(data: DataSpec, needed: int) -> str:
 
 
 def _load(summary: RunSummary) -> str:
-    loads = [load for row in summary.measured if (load := row.number("other_load")) is not None]
+    loads = [load for row in summary.measured_methods if (load := row.number("other_load")) is not None]
     cores, most = summary.environment["cores"], max(loads, default=0.0)
     if most <= OTHER_LOAD * cores:
         return ""
@@ -194,7 +194,7 @@ def _drift(summary: RunSummary) -> Iterator[str]:
     for key, what, bound in (("speedup_drift", "the speedup", SPEEDUP_DRIFT), ("drift", "the speed", MACHINE_DRIFT)):
         changes = {
             row.label: change
-            for row in summary.measured
+            for row in summary.measured_methods
             if abs(change := row.number(key) or 0.0) > bound and not (key == "speedup_drift" and _contains(row, change))
         }
         if changes:
@@ -213,7 +213,7 @@ def _contains(row: MethodSummary, change: float) -> bool:
 
 def _spread(summary: RunSummary) -> str:
     """Return the sentence on a baseline whose time for the same tokens varies."""
-    base = next((row for row in summary.measured if row.method == summary.baseline), None)
+    base = next((row for row in summary.measured_methods if row.method == summary.baseline), None)
     spread = base.number("repeat_spread") if base else None
     if base is None or spread is None or spread <= REPEAT_SPREAD:
         return ""

@@ -38,7 +38,7 @@ class _Paper(TypedDict):
     item: list[_Item]
 
 
-def kept_results() -> Path | None:
+def results_folder() -> Path | None:
     """Return the folder of kept results: `results` here, else that of the checkout that the package runs from.
 
     None if there is neither, as in an installed package.

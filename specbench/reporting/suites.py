@@ -164,7 +164,7 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
     """Return the values that the paper prints and that have no measured counterpart."""
     stand_ins = _stand_ins(suite)
 
-    def is_beside(row: Reference) -> bool:
+    def has_measured_counterpart(row: Reference) -> bool:
         forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
         return any(
             row.metric in point.paper and point.number(row.metric) is not None and form.covers(point)
@@ -172,7 +172,7 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
             for form in forms
         )
 
-    return [row for row in reference_of(suite.of) if not is_beside(row)]
+    return [row for row in reference_of(suite.of) if not has_measured_counterpart(row)]
 
 
 def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict]) -> list[str]:

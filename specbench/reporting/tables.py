@@ -11,7 +11,7 @@ from specbench.analysis.points import PointValue
 from specbench.analysis.quality import judged_of, win_rate_values, win_rates
 from specbench.analysis.run_metrics import Records, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.speed import end_to_end_speedup, papers_speedup, speedup
+from specbench.analysis.speed import end_to_end_speedup, per_question_speedup, speedup
 from specbench.errors import ConfigError, NotComparable, hint
 from specbench.machine import hardware
 from specbench.reporting.column import (
@@ -42,7 +42,7 @@ NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
 ALWAYS = "method"  # the first column of every table
 SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
 POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
-    "speedup": speedup, "end_to_end_speedup": end_to_end_speedup, "papers_speedup": papers_speedup
+    "speedup": speedup, "end_to_end_speedup": end_to_end_speedup, "papers_speedup": per_question_speedup
 }  # fmt: skip
 
 
@@ -50,7 +50,8 @@ POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
 class Table:
     """A title, column headings, and rows of text.
 
-    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. It is empty if no column is.
+    `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. `keys` is empty if no column
+    is in the registry.
     """
 
     title: str
@@ -119,7 +120,7 @@ class RunTable:
 
     key: str
     title: str
-    shown: Callable[[RunSummary], bool] = lambda run: True
+    is_visible: Callable[[RunSummary], bool] = lambda run: True
     essential: tuple[str, ...] = ()
 
 
@@ -128,22 +129,22 @@ TABLES = (
     RunTable(
         THEORY,
         "Theory",
-        lambda run: any(row.value("predicted") is not None for row in run.measured),
+        lambda run: any(row.value("predicted") is not None for row in run.measured_methods),
         essential=("predicted", "corrected"),
     ),
     RunTable(
         STEPS,
         "From theory to the measured speedup, each column with one more part as measured",
-        lambda run: any(row.steps for row in run.measured),
+        lambda run: any(row.steps for row in run.measured_methods),
     ),
     RunTable(ACCEPTANCE, "Acceptance and forwards", essential=("acceptance_rate", "forwards_per_token")),
-    RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured)),
+    RunTable(CASCADES, "Cascades", lambda run: any(row.value("rule_rate") is not None for row in run.measured_methods)),
     RunTable(
         SPRINTER,
         "SPRINTER",
-        lambda run: any(row.value("verifier_rate") is not None for row in run.measured),
+        lambda run: any(row.value("verifier_rate") is not None for row in run.measured_methods),
     ),
-    RunTable(CHAINS, "Chains", lambda run: any(row.levels for row in run.measured)),
+    RunTable(CHAINS, "Chains", lambda run: any(row.levels for row in run.measured_methods)),
     RunTable(TIME, "Time"),
     RunTable(CONVENTIONS, "Other conventions"),
     RunTable(QUALITY, "Quality"),
@@ -163,12 +164,12 @@ def tables(summary: RunSummary, title: str = "") -> list[Table]:
     """
     out: list[Table] = []
     for table in TABLES:
-        if not table.shown(summary):
+        if not table.is_visible(summary):
             continue
         subtitle = table.title.format(baseline=summary.baseline, headline=summary.headline)
         first = title or (summary.title if not out else "")
         made = table_of(summary, columns_of(table.key, summary), ": ".join(filter(None, (first, subtitle))))
-        made = (made if not out else replace(made, rows=made.rows[: len(summary.measured)])).compact()
+        made = (made if not out else replace(made, rows=made.rows[: len(summary.measured_methods)])).compact()
         made = replace(made, essential=table.essential)
         if len(made.heads) > 1 or not out:
             out.append(made)
@@ -189,7 +190,7 @@ def ranked(summary: RunSummary) -> list[MethodSummary]:
     def speed(row: MethodSummary) -> float:
         return row.number("end_to_end_tokens_per_second" if summary.end_to_end else "tokens_per_second") or 0.0
 
-    return sorted(summary.measured, key=speed, reverse=True)
+    return sorted(summary.measured_methods, key=speed, reverse=True)
 
 
 def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = None) -> Table:
@@ -313,11 +314,11 @@ def require_columns(keys: Iterable[str], names: set[str], unscored: bool = False
     """Raise ConfigError for a key that is none of these names. `unscored` means that no run has a score."""
     for key in keys:
         if key not in names:
-            meant, _, _ = hint(key, names).partition(";")
+            suggestion, _, _ = hint(key, names).partition(";")
             if unscored and not get_close_matches(key, names, cutoff=SURELY_MEANT):
-                meant = "; no run here has a score, so there is no column for a metric"
+                suggestion = "; no run here has a score, so there is no column for a metric"
             raise ConfigError(
-                f"--columns: no column '{key}'{meant}; help: a heading of the table, or docs/reading-a-table.md"
+                f"--columns: no column '{key}'{suggestion}; help: a heading of the table, or docs/reading-a-table.md"
             )
 
 
@@ -341,9 +342,9 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
     first = group[0]
     records = {summary.folder: list(read(Path(summary.folder))) for summary in group}
     names = [name for name in first.spec.methods if all(name in summary.spec.methods for summary in group)]
-    baseline = _together(records, first.baseline)
+    baseline = _pooled_records(records, first.baseline)
     for name in names:
-        rows = _together(records, name)
+        rows = _pooled_records(records, name)
         tasks, prompts = len({summary.task for summary in group}), len({row.prompt for row in rows})
         labels = [name, first.pair, f"{first.decoding.temperature:g}", str(tasks), str(prompts)]
         if name == first.baseline:
@@ -355,7 +356,7 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
             yield [*labels, *(HUNDREDTHS.text(None) for _ in POOLED)]
 
 
-def _together(records: Mapping[str, Records], method: str) -> Records:
+def _pooled_records(records: Mapping[str, Records], method: str) -> Records:
     """Return the completed generations of a method in all runs. Ids of samples are unique within a run only."""
     return [
         replace(row, sample=f"{folder}/{row.sample}", same_as=f"{folder}/{row.prompt}")

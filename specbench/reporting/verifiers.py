@@ -31,7 +31,7 @@ class VerifierReport:
 
     @property
     def theorem_tv(self) -> str:
-        """The distance by Theorem 1 as text. Its eta_FP is against the labels q <= p for any tau_train.
+        """The distance according to Theorem 1, as text. Its eta_FP is against the labels q <= p for any tau_train.
 
         Older reports have eta_FP against tau_train's labels only, which are the same ones at tau_train = 1.
         """
@@ -58,10 +58,10 @@ class VerifierReport:
     def predicted_run(self) -> float:
         """E[X] of Theorem 2, averaged over geometric N with the base rate of acceptable tokens, for runs of at most MOST."""
         base, true, false = (float(self.values[key]) for key in ("base_rate", "eta_tp", "eta_fp"))
-        odds = [base**n * (1.0 - base) for n in range(MOST)]
-        odds.append(1.0 - sum(odds))
+        probabilities = [base**n * (1.0 - base) for n in range(MOST)]
+        probabilities.append(1.0 - sum(probabilities))
         runs = (expected_drafts(n, true, false, MOST + 1) - 1.0 for n in range(MOST + 1))
-        return sum(odd * run for odd, run in zip(odds, runs, strict=True))
+        return sum(probability * run for probability, run in zip(probabilities, runs, strict=True))
 
 
 def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> list[VerifierReport]:
@@ -70,10 +70,12 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
     reports: dict[Path, VerifierReport] = {}
     for head, task, file in report_files(suite, results):
         pair = head.pair
-        alone = sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
+        is_only_verifier = (
+            sum(len(list(step.heads(pair, task))) for step in suite.prepare if step.kind == "sprinter") == 1
+        )
         values = json.loads(file.read_text(encoding="utf-8"))
         here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
-        mine = [p for p in here if alone or f"head={head.name}" in p.setting.split(", ")]
+        mine = [p for p in here if is_only_verifier or f"head={head.name}" in p.setting.split(", ")]
         length = mine[0].number("verifier_run") if mine else None
         reports[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
     return list(reports.values())

@@ -57,8 +57,9 @@ class Grid:
 
 
 def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on: Execution | None = None) -> Grid:
-    """Resolve a suite part by part. Parts whose models, data or settings are missing say so in `missing` or `invalid`.
+    """Resolve a suite part by part.
 
+    For a part that cannot run, `missing` (models or data) or `invalid` (settings) holds the reason.
     With `on`, another machine, parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an
     option that no preset reads.
     """
@@ -105,12 +106,12 @@ def _unread(option: str, error: ConfigError) -> str:
     return f"{option} has no effect: no part of this suite reads it"
 
 
-def _is_read(each: Override) -> bool:
+def _is_read(override: Override) -> bool:
     """Return whether a bundled preset has the key of an override; of pairs, whether there is one of that name."""
-    if each.kind == "pair":
-        return bool(each.scope)
-    presets = [name for name in names(each.kind) if in_scope(each.scope, name)]
-    return any(".".join(each.path) in _keys_of(each.kind, name) for name in presets)
+    if override.kind == "pair":
+        return bool(override.scope)
+    presets = [name for name in names(override.kind) if in_scope(override.scope, name)]
+    return any(".".join(override.path) in _keys_of(override.kind, name) for name in presets)
 
 
 def _keys_of(kind: str, name: str) -> set[str]:

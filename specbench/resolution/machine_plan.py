@@ -69,7 +69,7 @@ class MachineRow:
     @property
     def memory(self) -> Memory | None:
         """The memory of the fullest device."""
-        return max(self.devices, key=lambda each: each.total, default=None)
+        return max(self.devices, key=lambda device: device.total, default=None)
 
 
 @dataclass(frozen=True)
@@ -180,12 +180,12 @@ def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) ->
     if gpus < 2:
         return
 
-    def alone(device: str) -> Change:
+    def place_others_on(device: str) -> Change:
         text = " ".join(f"--place {role}={device}" for role in others)
         return text, {role: _changed(free[role], device=device) for role in others}
 
     if others:
-        yield alone("cuda:1")
+        yield place_others_on("cuda:1")
     if largest not in free:
         return
     for count in range(2, gpus + 1):
@@ -197,8 +197,8 @@ def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) ->
         text = f"--place {largest}={places}"
         yield text, {largest: split[largest]}
         if others and count < gpus:
-            more, moved = alone(f"cuda:{count}")
-            yield f"{text} {more}", {largest: split[largest], **moved}
+            extra_arguments, relocations = place_others_on(f"cuda:{count}")
+            yield f"{text} {extra_arguments}", {largest: split[largest], **relocations}
         if others:
             yield " ".join((text, *(f"--place {role}={places}" for role in others))), split
 
@@ -222,10 +222,10 @@ def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, 
     generations = None
     seconds = None
     if outline.prompts is not None:
-        each = outline.prompts * outline.options.repeats
-        generations = len(group) * each
+        generations_per_method = outline.prompts * outline.options.repeats
+        generations = len(group) * generations_per_method
         low, high = (
-            each * sum(_generation(method, group[0], outline, machine, fast) for method in group)
+            generations_per_method * sum(_generation(method, group[0], outline, machine, fast) for method in group)
             for fast in (True, False)
         )
         seconds = (low, high)
@@ -251,8 +251,8 @@ def _generation(
     seconds = {}
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
-        read_by_each = read / model.spec.placement.processes
-        seconds[role] = forward_seconds(machine, model.engine, read_by_each, model.size.layers, fast)
+        bytes_per_process = read / model.spec.placement.processes
+        seconds[role] = forward_seconds(machine, model.engine, bytes_per_process, model.size.layers, fast)
     if base := eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)
@@ -280,11 +280,13 @@ def seconds_per_token(
         costs = [seconds.get(role, 0.0) for role in formula.models]
         per_token = sum(seconds[role] for role in baseline)
         return per_token / predict(lambda i, _: costs[i], per_token)
-    each = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(seconds.values())
+    forward_costs = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(
+        seconds.values()
+    )
     declared = method.declared_distribution()
     if method.blocks == (1,) and declared and declared[0] == method.roles():
-        return max(each) if method.concurrent else sum(each)
-    return min(each) if rates is FAST else sum(each)
+        return max(forward_costs) if method.concurrent else sum(forward_costs)
+    return min(forward_costs) if rates is FAST else sum(forward_costs)
 
 
 def _adaptive(method: Method) -> Theory | None:
@@ -342,7 +344,7 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
         disk=download + RECORD * sum(row.generations or 0 for row in rows),
         fits=all(row.fits for row in rows),
         remedy=remedies.pop() if len(remedies) == 1 else "",
-        gpus=max((sum(each.device.startswith("cuda") for each in row.devices) for row in rows), default=0),
+        gpus=max((sum(device.device.startswith("cuda") for device in row.devices) for row in rows), default=0),
         lacking=tuple(dict.fromkeys(row.task for row in rows if not row.seconds or row.why)),
     )
 
@@ -353,8 +355,8 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     machine_label = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
     if not total.memory:
         return f"{name} on {machine_label}: no estimate."
-    on_each = " on a GPU" if gpus > 1 else ""
-    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{on_each}"
+    per_gpu_suffix = " on a GPU" if gpus > 1 else ""
+    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{per_gpu_suffix}"
     parts = [
         span(*total.seconds) if total.seconds[1] else "time unknown",
         need,
@@ -364,9 +366,9 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     if not total.fits:
         bigger = smallest_with(total.memory)
         number = "one" if gpus == 1 else str(gpus)
-        ways = [f"on {number} {bigger.name}"] if bigger else []
-        ways += [f"with {total.remedy}"] if total.remedy else []
-        change = f"it fits {' or '.join(ways)}" if ways else "no known machine has enough memory"
+        remedies = [f"on {number} {bigger.name}"] if bigger else []
+        remedies += [f"with {total.remedy}"] if total.remedy else []
+        change = f"it fits {' or '.join(remedies)}" if remedies else "no known machine has enough memory"
         need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
         text = f"{name} does not fit on {machine_label}: {need}; {change}"
     elif total.gpus < gpus:
@@ -380,7 +382,7 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
 def span(low: float, high: float) -> str:
     """Return a range of seconds in the unit that suits its upper end."""
     unit, name = (60.0, "minutes") if high < 2 * HOUR else (HOUR, "hours") if high < LONG else (24 * HOUR, "days")
-    first, last = (max(round(each / unit), 1) for each in (low, high))
+    first, last = (max(round(seconds / unit), 1) for seconds in (low, high))
     return f"{first} {name if first > 1 else name[:-1]}" if first == last else f"{first} to {last} {name}"
 
 

@@ -57,7 +57,10 @@ def memory_by_device(
         for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
             parts[part.device].append(replace(part, weights=0) if is_shared else part)
             is_first = part.device in ranks or not any(
-                each.role == role for device, on_device in parts.items() for each in on_device if device != part.device
+                part_.role == role
+                for device, on_device in parts.items()
+                for part_ in on_device
+                if device != part.device
             )
             if role in heads and is_first:
                 parts[part.device].append(_Part(part.device, f"head of {role}", model.size.layer_bytes, 0))

@@ -53,7 +53,7 @@ def require_names(table: Table, where: str) -> None:
 
 def is_names(value: object) -> bool:
     """Return whether a value is a name or a list of names."""
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def inner_tables(table: Table) -> Iterator[tuple[str, Table]]:
@@ -74,7 +74,7 @@ def listed(table: Table, key: str) -> list[str]:
     """Return the models that a key lists; empty if the key is missing."""
     value = table.get(key)
     return (
-        [str(each) for each in value] if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+        [str(item) for item in value] if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
     )
 
 
@@ -150,11 +150,11 @@ def keys_of(table: Table, *before: str) -> set[str]:
     return keys
 
 
-def applies(each: Override, table: Table) -> bool:
+def applies(override: Override, table: Table) -> bool:
     """Return whether an override changes a method: if it names the method, or if the method has the key and its type fits."""
-    if each.scope:
+    if override.scope:
         return True
-    return _types_at(table, each.path) is not None and value_error(table, each.path, each.value, "") is None
+    return _types_at(table, override.path) is not None and value_error(table, override.path, override.value, "") is None
 
 
 def value_error(table: Table, path: tuple[str, ...], value: object, option: str) -> ConfigError | None:

@@ -285,13 +285,15 @@ def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Opt
 
     Without a name, the pair's default method is returned. Raises ConfigError if the pair allows no method.
     """
-    allowed = {word: _allowed(pair, pair_name, options, word) for word in WORDS if word in names}
+    available_methods = {word: _available_methods(pair, pair_name, options, word) for word in WORDS if word in names}
     return tuple(
-        dict.fromkeys(method for name in names or [pair.default_method] for method in allowed.get(name, [name]))
+        dict.fromkeys(
+            method for name in names or [pair.default_method] for method in available_methods.get(name, [name])
+        )
     )
 
 
-def _allowed(pair: Pair, pair_name: str, options: Options, word: str) -> list[str]:
+def _available_methods(pair: Pair, pair_name: str, options: Options, word: str) -> list[str]:
     """Return the presets with a baseline that can be built for a pair, those with the fewest models and heads first."""
     plain = replace(options, overrides=(), over=(), gamma=())
     built = {

@@ -7,7 +7,7 @@ from functools import cached_property
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.options import Options, Request, SandboxKind
 from specbench.config.pair import Pair
-from specbench.config.presets import WORDS, Preset, require_known
+from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
@@ -35,7 +35,7 @@ class Choice:
     @classmethod
     def of(cls, request: Request, assumes_heads: bool = False) -> "Choice":
         """Read the pair and name the methods. `assumes_heads` is for estimates (`Methods`)."""
-        require_known([name for name in request.methods if name not in WORDS], request.pair, request.tasks)
+        require_presets([name for name in request.methods if name not in WORDS], request.pair, request.tasks)
         preset, pair = read_pair(request.pair, request.options)
         names = named_methods(request.methods, request.pair, pair, request.options)
         return cls(request, preset, pair, Methods(names, pair, request.options, assumes_heads))

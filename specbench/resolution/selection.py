@@ -45,9 +45,9 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
     return source, construct(Pair, with_heads(table, heads), options.location("pair", source.path, applied))
 
 
-def _pair_has(table: Table, each: Override) -> bool:
+def _pair_has(table: Table, override: Override) -> bool:
     """Return whether a pair has a key that an override without a scope sets: for models and heads, those that it has."""
-    first, *rest = each.path
+    first, *rest = override.path
     if first not in {field.name for field in dataclasses.fields(Pair)}:
         return False
     inner = table.get(first)
@@ -79,12 +79,12 @@ def _with_paths(source: Preset) -> Table:
     return table
 
 
-def _task_takes(table: Table, each: Override) -> bool:
+def _task_takes(table: Table, override: Override) -> bool:
     """Return whether a task has the key of an override, with a type that accepts the value."""
     types = _task_types(table)
-    if len(each.path) > 1 or each.path[0] not in {*types, *table}:
+    if len(override.path) > 1 or override.path[0] not in {*types, *table}:
         return False
-    return _value_error(each.value, types.get(each.path[0], object), "") is None
+    return _value_error(override.value, types.get(override.path[0], object), "") is None
 
 
 def _value_error(value: object, kind: object, option: str) -> ConfigError | None:
@@ -245,18 +245,18 @@ def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options
                 why = f"this run has no pair '{override.scope}'"
             unused[f"--set {override.key}"] = ConfigError(f"--set {override.key}: {why}")
     tables = {name: preset("task", name).table for name in tasks}
-    for each in options.all_overrides("task", list(tasks)):
-        covered = [table for name, table in tables.items() if in_scope(each.scope, name)]
-        if not any(each.scope or _task_takes(table, each) for table in covered):
+    for override in options.all_overrides("task", list(tasks)):
+        covered = [table for name, table in tables.items() if in_scope(override.scope, name)]
+        if not any(override.scope or _task_takes(table, override) for table in covered):
             keys = {key for table in tables.values() for key in _task_types(table)}
-            nearest = hint(each.path[0], keys) if each.path[0] not in keys else ""
-            option, key = f"--set {each.key}", each.path[0]
+            nearest = hint(override.path[0], keys) if override.path[0] not in keys else ""
+            option, key = f"--set {override.key}", override.path[0]
             why = f"none of {', '.join(tasks)} has this key{nearest}"
-            if each.scope and not covered:
-                why = f"this run has no task '{each.scope}'"
+            if override.scope and not covered:
+                why = f"this run has no task '{override.scope}'"
             unused[option] = ConfigError(f"{option}: {why}")
             if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
-                unused[option] = _value_error(each.value, types[key], option) or unused[option]
+                unused[option] = _value_error(override.value, types[key], option) or unused[option]
     for scope, rows in options.data:
         if scope and not any(in_scope(scope, name) for name in tasks):
             unused[f"--data {scope}={rows}"] = ConfigError(f"--data {scope}={rows}: this run has no task '{scope}'")

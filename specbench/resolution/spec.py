@@ -140,10 +140,10 @@ def _synthetic(
         if method.method.heads:
             raise ConfigError(f"{method.label} uses a trained head, which cannot be combined with synthetic logits")
     drafting = {}
-    for each in group:
-        tests = [test for test in each.method.verifications() if test.proposer in roles]  # prompt lookup is no model
+    for method in group:
+        tests = [test for test in method.method.verifications() if test.proposer in roles]  # prompt lookup is no model
         if tests:
-            drafting[each.label] = tests
+            drafting[method.label] = tests
     sampler = Sampler(group[0].temperature, options.top_k, options.top_p)
     if acceptance := pair.acceptance_by_model:
         return _by_model(acceptance, drafting, roles, sampler)
@@ -191,8 +191,8 @@ def unused_rates(pair: Pair, specs: Iterable[RunSpec]) -> str:
     """Return a note on the models that have an acceptance rate and never draft in these runs; empty if all of them draft."""
     if pair.logits == "real":
         return ""
-    used = {role for spec in specs if spec.pair.synthetic for role in spec.pair.synthetic.rates}
-    unused = ", ".join(role for role in pair.acceptance_by_model if role not in used)
+    drafting_roles = {role for spec in specs if spec.pair.synthetic for role in spec.pair.synthetic.rates}
+    unused = ", ".join(role for role in pair.acceptance_by_model if role not in drafting_roles)
     return f"acceptance of {unused} has no effect: no method of this run drafts with it" if unused else ""
 
 

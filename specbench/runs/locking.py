@@ -69,7 +69,7 @@ class FolderLock:
 
     def acquire(self, access: Access) -> None:
         """Create the folder and acquire the lock. Raises FolderInUse, naming the holder, if another process holds it."""
-        waiting = False
+        has_announced_wait = False
         while not self._try_acquire():
             holder = holder_of(self.folder)
             if holder and not holder.alive:  # the new holder has not written its file yet
@@ -81,11 +81,11 @@ class FolderLock:
                 continue
             if not access.wait:
                 raise FolderInUse(self._explained(holder, access))
-            if not waiting:
+            if not has_announced_wait:
                 print(
                     f"waiting for {holder or 'another process'}, which uses {self.folder}", file=sys.stderr, flush=True
                 )
-                waiting = True
+                has_announced_wait = True
             time.sleep(POLL_SECONDS)
         write(self.folder / HOLDER, msgspec.json.encode(asdict(self._holder)).decode() + "\n")
 

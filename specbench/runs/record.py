@@ -87,7 +87,7 @@ def round_record(round_: Round) -> RoundRecord:
     if round_.siblings:
         out["siblings"] = list(round_.siblings)
     if round_.inner:
-        out["inner"] = [round_record(each) for each in round_.inner]
+        out["inner"] = [round_record(inner) for inner in round_.inner]
     return out
 
 

@@ -260,7 +260,7 @@ def runs_in(folder: Path) -> list[Path]:
     if (folder / SAMPLES).exists():
         return [folder]
     folders = (path.parent for path in folder.glob(f"**/{SAMPLES}"))
-    return sorted(each for each in folders if ATTEMPTS not in each.relative_to(folder).parts)
+    return sorted(run for run in folders if ATTEMPTS not in run.relative_to(folder).parts)
 
 
 @overload
@@ -277,8 +277,10 @@ def spec_of(folder: Path, kind: RunKind[Any, Any] = GENERATIONS) -> Any:
     if not path.exists():
         raise ConfigError(f"{folder} contains no run; help: specbench run")
     table = read_toml(path)
-    if (found := kind_in(table, path)) is not kind:
-        raise ConfigError(f"{folder} is a run of the kind '{found.name}', and this needs one of the kind '{kind.name}'")
+    if (actual_kind := kind_in(table, path)) is not kind:
+        raise ConfigError(
+            f"{folder} is a run of the kind '{actual_kind.name}', and this needs one of the kind '{kind.name}'"
+        )
     spec = kind.read_spec(table, str(path))
     manifest = manifest_of(folder)
     if manifest and manifest.config_sha256 != spec.checksum:
@@ -358,7 +360,7 @@ class Recorder(Generic[R]):
             self.kind.parse(line)
         except ConfigError as error:
             raise AssertionError(f"a record that no reader accepts: {error}") from error
-        with files.named(self._path), self._path.open("ab") as file:
+        with files.add_path_to_errors(self._path), self._path.open("ab") as file:
             file.write(line)
         self.done.add(record.key)
         return record

@@ -207,9 +207,9 @@ class RunSpec:
     @property
     def words(self) -> str:
         """Pair, task, temperature and methods in one line; of many methods, the first ones and the number of the others."""
-        shown = list(self.methods)[:MOST_SHOWN]
+        listed_methods = list(self.methods)[:MOST_SHOWN]
         more = [f"{len(self.methods) - MOST_SHOWN} more"] if len(self.methods) > MOST_SHOWN else []
-        methods = ", ".join([*shown, *more])
+        methods = ", ".join([*listed_methods, *more])
         return f"{self.pair.name}, {self.task.label}, T = {self.decoding.temperature:g}: {methods}"
 
     def to_toml(self) -> Table:
@@ -237,7 +237,7 @@ class RunSpec:
 
     @property
     def checksum(self) -> str:
-        """A hash of the whole of run.toml, which shows that the file was changed."""
+        """A hash of all of run.toml, used to detect changes to the file."""
         return _sha256(self.to_toml())
 
     @property

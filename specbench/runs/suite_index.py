@@ -11,7 +11,7 @@ from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.kind import CONFIG
 
 SUITES = "suites"
-OWN, CHANGED = "index.json", "changed.json"
+INDEX_FILE, CHANGED_INDEX_FILE = "index.json", "changed.json"
 
 State = Literal["done", "missing", "failed", "begun"]
 DONE: State = "done"
@@ -69,7 +69,7 @@ class Index:
     @classmethod
     def of(cls, suite: str, results: Path, changed: bool = False) -> "Index":
         """Return the index of a suite, or of its runs with other options; empty if there is none."""
-        path = results / SUITES / suite / (CHANGED if changed else OWN)
+        path = results / SUITES / suite / (CHANGED_INDEX_FILE if changed else INDEX_FILE)
         if not path.exists():
             return cls(path)
         stored = read_with_checksum(path, IndexTable, "restore or delete it; the suite's runs are kept")

@@ -182,7 +182,7 @@ def bomb():
 
 def _referee(program: Cell, tests: Cell, jobs: tuple[CellJob, CellJob], limits: ProgramLimits) -> ProgramVerdict:
     """Carry calls and values between the two, without looking into them, until the tests' side sends its verdict."""
-    with closing(RunQueue(process.OWN_QUEUE)) as queue:
+    with closing(RunQueue(process.SCHEDSTAT_PATH)) as queue:
         until = Deadline(limits.seconds, (program.waited, tests.waited, queue.waited))
         return _relay(program, tests, jobs, limits, until)
 

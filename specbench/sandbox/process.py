@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 STRETCH = 10  # a deadline never lies further away than this many times its seconds
-OWN_QUEUE = "/proc/thread-self/schedstat"
+SCHEDSTAT_PATH = "/proc/thread-self/schedstat"
 STARTUP = 30.0  # seconds until a sandbox must have started: generous, for a busy machine
 DYING = 10.0  # seconds
 CLEANUP = 2.0  # seconds that a supervisor without a PID namespace gets to end its descendants
@@ -83,7 +83,7 @@ class RunQueue:
 def kernel_reports_waits() -> bool:
     """Return whether this kernel reports how long tasks wait for a CPU."""
     try:
-        with open(OWN_QUEUE) as file:
+        with open(SCHEDSTAT_PATH) as file:
             return any(int(field) for field in file.read().split())  # zeros: sched_info is off
     except OSError:
         return False

@@ -196,9 +196,9 @@ def contain(settings: Settings) -> None:
     os.dup2(0, 2)
     if not settings.scratch:
         os.setsid()  # a signal to one's own process group must not leave the PID namespace
-    for name, wanted in settings.limits.items():
+    for name, soft_limit in settings.limits.items():
         hard = resource.getrlimit(getattr(resource, name))[1]
-        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        value = soft_limit if hard == resource.RLIM_INFINITY else min(soft_limit, hard)
         resource.setrlimit(getattr(resource, name), (value, value))
 
 
@@ -266,7 +266,7 @@ def decode(data: Any) -> Any:
     return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(item) for item in inner)
 
 
-def said_by(error: BaseException) -> str:
+def first_line_of_message(error: BaseException) -> str:
     """Return the first line of an exception's message."""
     try:
         return str(error).strip().partition("\n")[0][:LONGEST_LINE]
@@ -275,7 +275,7 @@ def said_by(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {said_by(error)}"[:LONGEST_LINE].rstrip(": ")
+    return f"{type(error).__name__}: {first_line_of_message(error)}"[:LONGEST_LINE].rstrip(": ")
 
 
 def serve(program: str, entry_point: str) -> None:
@@ -296,11 +296,11 @@ def serve(program: str, entry_point: str) -> None:
 
 def answer(function: Any, call: bytes) -> bytes:
     try:
-        arguments, named = decode(json.loads(call))
-        said = {"value": encode(function(*arguments, **named))}
-        return json.dumps(said).encode()
+        arguments, keyword_arguments = decode(json.loads(call))
+        reply = {"value": encode(function(*arguments, **keyword_arguments))}
+        return json.dumps(reply).encode()
     except BaseException as error:
-        return json.dumps({"error": [type(error).__name__, said_by(error)]}).encode()
+        return json.dumps({"error": [type(error).__name__, first_line_of_message(error)]}).encode()
 
 
 def examine(preamble: str, test: str, entry_point: str) -> None:
@@ -319,23 +319,23 @@ def examine(preamble: str, test: str, entry_point: str) -> None:
         send(b"P")
 
 
-def ask(*arguments: Any, **named: Any) -> Any:
+def ask(*arguments: Any, **keyword_arguments: Any) -> Any:
     """Return the candidate for the tests. It raises exceptions as built-in types of the same name, or as Exception."""
-    send(b"C" + json.dumps(encode([list(arguments), named])).encode())
+    send(b"C" + json.dumps(encode([list(arguments), keyword_arguments])).encode())
     reply = json.loads(receive())
     if "value" in reply:
         return decode(reply["value"])
     raise exception(*reply["error"])
 
 
-def exception(name: str, said: str) -> Exception:
+def exception(name: str, message: str) -> Exception:
     kind = getattr(builtins, name, None)
     if kind in (StopIteration, StopAsyncIteration):  # would end a loop of the tests as if all calls had been made
         kind = RuntimeError
     if isinstance(kind, type) and issubclass(kind, Exception):
         with contextlib.suppress(TypeError):  # some want more than a text
-            return kind(said)
-    return Exception(f"{name}: {said}")
+            return kind(message)
+    return Exception(f"{name}: {message}")
 
 
 def main() -> None:

@@ -131,10 +131,10 @@ def _chrf(rows: np.ndarray, beta: float = 2.0) -> float:
     are (n-grams of the text, of the reference, matched) by order.
     """
     sums = rows[:, :-1].sum(axis=0).reshape(-1, 3)
-    made, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
+    hypothesis_count, expected, matched = sums[(sums[:, 0] > 0) & (sums[:, 1] > 0)].T
     if not matched.sum():
         return 0.0
-    precision, recall = (matched / made).mean(), (matched / expected).mean()
+    precision, recall = (matched / hypothesis_count).mean(), (matched / expected).mean()
     return float((1 + beta**2) * precision * recall / (beta**2 * precision + recall))
 
 

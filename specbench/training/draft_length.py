@@ -45,8 +45,8 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns
                 return {"state": torch.empty(0, width), "label": torch.empty(0)}
         else:
             written = target.roll(ids, rollout.steps, sampler, pair.eos).tokens
-        read, start = ids + written[:-1], len(ids) - 1
-        q, p = (confidence(model.score(read, start)) for model in (draft, target))  # (n, V)
+        context, start = ids + written[:-1], len(ids) - 1
+        q, p = (confidence(model.score(context, start)) for model in (draft, target))  # (n, V)
         y = sampler.choose(q).unsqueeze(1)  # (n, 1)
         label = (p.gather(1, y) / q.gather(1, y)).clamp(max=1.0).squeeze(1)
         target_turn = torch.tensor([1.0 - MIXED, MIXED], device=q.device).expand(len(y), 2)

@@ -273,7 +273,7 @@ class _Fit:
     def steps_within(self, budget: Budget) -> int:
         """Return how many steps fit into a budget, at most MOST_EPOCHS epochs. Takes the first steps to time them."""
         self.total = MOST_EPOCHS * self.epoch
-        if not budget.is_limited:
+        if not budget.has_time_limit:
             return self.total
         seconds = []
         for _ in range(min(TIMED_STEPS, self.total)):

@@ -124,13 +124,13 @@ def _callback(advance: Callable[[], None], minutes: float) -> Any:
 
     end = time.monotonic() + 60.0 * minutes if minutes else float("inf")
 
-    class Steps(TrainerCallback):  # type: ignore[misc]  # its type is Any
+    class StepCallback(TrainerCallback):  # type: ignore[misc]  # its type is Any
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             advance()
             if time.monotonic() > end:
                 control.should_training_stop = True
 
-    return Steps()
+    return StepCallback()
 
 
 def _require_accelerate() -> None:

@@ -108,8 +108,8 @@ def _one_thread() -> Iterator[None]:
 def auc(scores: Array, labels: Array) -> float:
     """Return the area under the ROC curve.
 
-    It is P(an acceptable token's score is above an unacceptable one's), with ties counting half. NaN if one of both kinds
-    is missing.
+    It is P(an acceptable token's score is above an unacceptable one's), with ties counting half. NaN if all
+    labels are equal.
     """
     good = labels.astype(bool)
     if good.all() or not good.any():

@@ -134,7 +134,10 @@ class EagleRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe:
-    """Fine-tuning of a whole model at a constant rate. Adafactor at 1e-3 is what T5's authors use (Raffel et al. 2020)."""
+    """Fine-tuning of a whole model at a constant learning rate.
+
+    Adafactor at 1e-3 is what T5's authors use (Raffel et al. 2020).
+    """
 
     epochs: int = key(3, "passes over the training texts")
     batch: int = key(8, "texts per step")
@@ -226,7 +229,7 @@ class Budget:
         self._clock, self._start = clock, clock()
 
     @property
-    def is_limited(self) -> bool:
+    def has_time_limit(self) -> bool:
         return self._seconds < math.inf
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
-from specbench.files import named, write
+from specbench.files import add_path_to_errors, write
 from specbench.training.texts import Text
 
 SHARD = 20  # texts per file
@@ -94,7 +94,7 @@ def _write(
         advance()
     whole = joined([columns for columns in rows if len(columns["text"])])
     part = path.with_suffix(".part")
-    with named(path):
+    with add_path_to_errors(path):
         save_file({key: column.contiguous() for key, column in whole.items()}, part)
         part.rename(path)
     return bool(whole)
@@ -147,17 +147,18 @@ def tokens_of(texts: Iterable[Text], most: int, generated: bool) -> int:
     return sum(min(length, most) for length in lengths)
 
 
-def size_plan(count: int, size: int, generated: bool, is_limited: bool, folder: Path) -> str:
+def size_plan(count: int, size: int, generated: bool, has_time_limit: bool, folder: Path) -> str:
     """Return a sentence on the bytes of the features of `count` texts, and on the free space.
 
-    Raises ConfigError if the disk is certainly too small: the size is exact, and no time limit ends the collection earlier.
+    Raises ConfigError if the size exceeds the free space, unless it is an upper bound (`generated`) or a time limit may end
+    collection earlier.
     """
     free, most = free_disk_bytes(folder), "at most " if generated else ""
     text = f"features of {count} texts take {most}{gb(size)} in {folder}; {gb(free)} are free"
     if size <= free:
         return text
     text += "; help: a smaller --limit or recipe.most, or --rows FOLDER on another disk"
-    if not generated and not is_limited:
+    if not generated and not has_time_limit:
         raise ConfigError(text)
     return f"! {text}"
 

@@ -46,7 +46,7 @@ def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
         for kind, name in enumerate(KINDS):
             tokens, drafted = _rollout(models, name, text, rollout, sampler, pair.eos)
             if tokens:
-                parts.append(_read(models, tokens, drafted, rollout, sampler, kind))
+                parts.append(_prefix_rows(models, tokens, drafted, rollout, sampler, kind))
     return joined(parts)
 
 
@@ -64,8 +64,8 @@ def _rollout(
         return tokens, tokens if kind == "draft" else []
     tokens, drafted = [], []
     while len(tokens) < rollout.steps and not (tokens and tokens[-1] in eos):
-        read = ids + tokens
-        q_logits, p_logits = (model.score(read, len(read) - 1) for model in (draft, target))  # (1, V)
+        context = ids + tokens
+        q_logits, p_logits = (model.score(context, len(context) - 1) for model in (draft, target))  # (1, V)
         x = read_tokens(sampler.draw(q_logits)[0])
         drafted += x
         q, p = (float(confidence(logits)[0, x[0]]) for logits in (q_logits, p_logits))
@@ -73,7 +73,7 @@ def _rollout(
     return tokens, drafted
 
 
-def _read(
+def _prefix_rows(
     models: Models, tokens: list[int], drafted: list[int], rollout: PrefixRollout, sampler: Sampler, kind: int
 ) -> Columns:
     """Return rows at every prefix of `tokens` after the prompt, with one forward per model.
@@ -81,12 +81,12 @@ def _read(
     The bare prompt counts as an original prefix.
     """
     ids = list(models.ids)
-    read, start = ids + tokens[:-1], len(ids) - 1
-    q_logits, p_logits = (models[role].score(read, start) for role in (rollout.draft, rollout.target))  # (n, V)
+    context, start = ids + tokens[:-1], len(ids) - 1
+    q_logits, p_logits = (models[role].score(context, start) for role in (rollout.draft, rollout.target))  # (n, V)
     q, p = confidence(q_logits), confidence(p_logits)
     x = torch.tensor(drafted, device=q.device) if drafted else sampler.draw(q_logits)[0]  # (n,)
     rows = {
-        "state": models[rollout.draft].hidden(read, start).float(),
+        "state": models[rollout.draft].hidden(context, start).float(),
         "x": x,
         "q": q.gather(1, x.unsqueeze(1)).squeeze(1),
         "p": p.gather(1, x.unsqueeze(1)).squeeze(1),

@@ -177,7 +177,7 @@ class Writing:
     temperature: float
     seed: int
 
-    def answered(self, pair: LoadedPair, texts: Sequence[Text]) -> list[Text]:
+    def with_generated_answers(self, pair: LoadedPair, texts: Sequence[Text]) -> list[Text]:
         """Return the texts with the model's outputs in place of the reference answers, up to the first stop token.
 
         They are generated in one batch, with transformers. A prompt that leaves no room has an empty output.

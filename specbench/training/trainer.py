@@ -9,7 +9,7 @@ from specbench.config.construct import Table, construct
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.errors import ConfigError, hint
 from specbench.models.heads import Head
-from specbench.models.heads.classifiers import FEATURES as KNOWN_FEATURES
+from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import draft_length, eagle, shards, sprinter
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
+def check_recipe(kind: HeadKind, recipe: Table, features: str) -> None:
     """Raise ConfigError, with the nearest name, for an unknown key of a recipe, a wrong value or unknown features."""
     keys = keys_of(kind)
     for key in recipe:
@@ -43,8 +43,8 @@ def require_known(kind: HeadKind, recipe: Table, features: str) -> None:
     for part in RECIPES[kind]:
         names = {field.name for field in fields(part)}
         construct(type(part), {key: value for key, value in recipe.items() if key in names}, "recipe")
-    if features not in KNOWN_FEATURES:
-        raise ConfigError(f"--features {features}{hint(features, KNOWN_FEATURES)}")
+    if features not in SUPPORTED_FEATURES:
+        raise ConfigError(f"--features {features}{hint(features, SUPPORTED_FEATURES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,9 @@ class Training:
             self.loaded.models[base].transformers().config.hidden_size
         )
         if missing:
-            self.observer.message(size_plan(len(missing), size, generated, self.budget.is_limited, self.rows_folder))
+            self.observer.message(
+                size_plan(len(missing), size, generated, self.budget.has_time_limit, self.rows_folder)
+            )
 
     def _collection(self, settings: object) -> Table:
         """Return what identifies collected rows."""
@@ -200,12 +202,14 @@ class Training:
         with self.observer.progress(f"collecting {outputs}", count) as advance:
             ends = ends or self.budget.ends_collecting
 
-            def made(texts: Sequence[Text]) -> Iterable[Columns]:
-                answered = settings.answered(self.loaded, texts) if isinstance(settings, Writing) else texts
+            def collect(texts: Sequence[Text]) -> Iterable[Columns]:
+                answered = (
+                    settings.with_generated_answers(self.loaded, texts) if isinstance(settings, Writing) else texts
+                )
                 return map(make, answered)
 
             about = self._collection(settings)
-            files = shards.collected(self.rows_folder, self.texts.texts, made, about, advance, ends)
+            files = shards.collected(self.rows_folder, self.texts.texts, collect, about, advance, ends)
         if not files.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
         if files.texts < count:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from specbench.config.options import Options, Request
-from specbench.config.presets import preset, require_known
+from specbench.config.presets import preset, require_presets
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
@@ -67,7 +67,7 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     observer, options = observer or Observer(), request.options
     if options.temperature is None:
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
-    require_known([request.method], request.pair, request.tasks)  # a single method, not the word `all`
+    require_presets([request.method], request.pair, request.tasks)  # a single method, not the word `all`
     methods, tasks_named = (request.method,), tuple(request.tasks)
     choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks_named, options=options, out=Path()))
     choice.require_used_options()

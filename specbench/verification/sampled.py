@@ -70,28 +70,28 @@ class AcceptanceTest:
     """
 
     def __init__(self) -> None:
-        self._odds: list[float] = []  # a, of each tested token
+        self._probabilities: list[float] = []  # a, of each tested token
         self._log_wealth = dict.fromkeys(((factor, first) for factor in FACTORS for first in (0, LATE)), 0.0)
         self._expected = self._happened = self._variance = 0.0
 
     @property
     def tokens(self) -> int:
         """The number of tested tokens."""
-        return len(self._odds)
+        return len(self._probabilities)
 
     @property
     def varied(self) -> bool:
         """Whether any outcome was uncertain, so that the test could have rejected."""
         return self._variance > 0.0
 
-    def add(self, draft_position: int, odds: float, accepted: bool) -> None:
+    def add(self, draft_position: int, acceptance_probability: float, accepted: bool) -> None:
         """Add a tested token with its probability of acceptance, and its position in the draft, from 0."""
-        self._odds.append(odds)
-        self._expected, self._happened = self._expected + odds, self._happened + accepted
-        self._variance += odds * (1.0 - odds)
+        self._probabilities.append(acceptance_probability)
+        self._expected, self._happened = self._expected + acceptance_probability, self._happened + accepted
+        self._variance += acceptance_probability * (1.0 - acceptance_probability)
         for factor, first in self._log_wealth:
             if draft_position >= first:
-                self._log_wealth[factor, first] += _log_ratio(odds, factor, accepted)
+                self._log_wealth[factor, first] += _log_ratio(acceptance_probability, factor, accepted)
 
     @property
     def z(self) -> float:
@@ -114,11 +114,13 @@ class AcceptanceTest:
         """
         need = self._need(alarm)
         factors = sorted(factor for factor in FACTORS if factor > 1.0)
-        return next((factor for factor in factors if sum(_information(a, factor) for a in self._odds) >= need), None)
+        return next(
+            (factor for factor in factors if sum(_information(a, factor) for a in self._probabilities) >= need), None
+        )
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
         """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
-        information = sum(_information(a, factor) for a in self._odds)
+        information = sum(_information(a, factor) for a in self._probabilities)
         return math.ceil(self._need(alarm) * self.tokens / information) if information > 0.0 else None
 
     def _need(self, alarm: float) -> float:
@@ -130,25 +132,26 @@ class AcceptanceTest:
         return (MOST / math.sqrt(2.0) + math.sqrt(MOST**2 / 2.0 + least)) ** 2
 
 
-def _log_ratio(odds: float, factor: float, accepted: bool) -> float:
+def _log_ratio(probability: float, factor: float, accepted: bool) -> float:
     """Return the logarithm of the likelihood ratio of one outcome. The ratio's expectation is at most 1.
 
-    That also holds if `odds` is 1 but for rounding: larger ones do not count, and smaller ones are compared with 1 - SURE.
+    That also holds if `probability` is 1 but for rounding: larger ones do not count, and smaller ones are compared with
+    1 - SURE.
     """
-    if odds <= 0.0 or (odds > 1.0 - SURE and factor > 1.0):
+    if probability <= 0.0 or (probability > 1.0 - SURE and factor > 1.0):
         return 0.0
-    odds = min(odds, 1.0 - SURE)
-    other = min(odds * factor, 1.0)
+    probability = min(probability, 1.0 - SURE)
+    other = min(probability * factor, 1.0)
     if accepted:
-        return math.log(other / odds)
-    return math.log((1.0 - other) / (1.0 - odds)) if other < 1.0 else -math.inf
+        return math.log(other / probability)
+    return math.log((1.0 - other) / (1.0 - probability)) if other < 1.0 else -math.inf
 
 
-def _information(odds: float, factor: float) -> float:
+def _information(probability: float, factor: float) -> float:
     """Return the expected logarithm of the ratio, in nats, if the factor is real."""
-    other = min(odds * factor, 1.0)
-    accepted = other * _log_ratio(odds, factor, True)
-    return accepted + ((1.0 - other) * _log_ratio(odds, factor, False) if other < 1.0 else 0.0)
+    other = min(probability * factor, 1.0)
+    accepted = other * _log_ratio(probability, factor, True)
+    return accepted + ((1.0 - other) * _log_ratio(probability, factor, False) if other < 1.0 else 0.0)
 
 
 # Tests of the output distribution
@@ -205,14 +208,16 @@ class MartingaleTest:
         return math.sqrt(2.0 * math.log(len(LAMBDAS) / alarm) / max(self.tokens, 1))
 
 
-def event_test(happened: list[bool], odds: list[float]) -> MartingaleTest:
+def event_test(happened: list[bool], probabilities: list[float]) -> MartingaleTest:
     """Return a martingale test of events, each of which should happen with the given probability."""
     test = MartingaleTest()
     if happened:
-        one = torch.tensor(odds, dtype=torch.float64).clamp(0.0, 1.0)
+        one = torch.tensor(probabilities, dtype=torch.float64).clamp(0.0, 1.0)
         pi = torch.stack([1.0 - one, one], dim=-1)  # (m, 2)
         test.add(
-            torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(len(odds), 2), pi, torch.tensor(happened).long()
+            torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(len(probabilities), 2),
+            pi,
+            torch.tensor(happened).long(),
         )
     return test
 
@@ -345,7 +350,10 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
 
 
 def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
-    """Return the control's check, which passes if any of its checks, one per group of tokens, fails."""
+    """Return the control's check.
+
+    The control must be rejected: it passes if the check of at least one token group fails.
+    """
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
     is_rejected = len(passed) < len(checks)

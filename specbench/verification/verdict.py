@@ -10,7 +10,7 @@ from torch import Tensor
 from specbench.config.construct import Table
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.targets.target import FARTHEST, allowed, gaps
+from specbench.decoding.targets.target import FARTHEST, gaps, rounding_gap
 from specbench.verification.case import (
     Case,
     CheckResult,
@@ -41,7 +41,7 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         declared = {role: logits[role] for role in scorers}
         equal += output.tokens == baseline.tokens
         gap.append(gaps(target, list(declared.values()), output.tokens))
-        room.append(allowed(declared, case.dtype))
+        room.append(rounding_gap(declared, case.dtype))
         outcomes += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
         advance()
     off, limit = torch.cat(gap), torch.cat(room)
@@ -83,9 +83,9 @@ def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Te
         best = logits[role][at].double().topk(2)
         rows = [logits[scorer][at : at + 1] for scorer in scorers]  # n x (1, V)
         # A lenient target may be random at T = 0 too; then both outcomes are right.
-        odds = float(target(rows, Sampler(0.0))[0, best.indices[0]])
-        close = bool(best.values[0] - best.values[1] <= allowed({role: logits[role][at : at + 1]}, case.dtype)[0])
-        possible = odds > CHANCE if accepted else odds < 1.0 - CHANCE
+        probability = float(target(rows, Sampler(0.0))[0, best.indices[0]])
+        close = bool(best.values[0] - best.values[1] <= rounding_gap({role: logits[role][at : at + 1]}, case.dtype)[0])
+        possible = probability > CHANCE if accepted else probability < 1.0 - CHANCE
         yield "right" if possible else "tie" if close or 0 < gap[at] <= room[at] else "wrong"
 
 

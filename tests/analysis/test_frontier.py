@@ -48,24 +48,24 @@ def test_cross_validated_choices_are_unbiased():
     """
     found = [summaries_of(noise(20, 40, seed))["rule"] for seed in range(10)]
     assert np.mean([each.best.value for each in found]) > 0.55
-    assert abs(np.mean([each.best.unseen for each in found]) - 0.5) < 0.05
+    assert abs(np.mean([each.best.holdout_value for each in found]) - 0.5) < 0.05
     # What matched the large model where it was chosen need not match it elsewhere; every point is faster than it:
-    assert 0.2 < np.mean([each.matching.held for each in found]) < 0.8
-    assert all(each.best.held == 1.0 for each in found)
+    assert 0.2 < np.mean([each.matching.holdout_rate for each in found]) < 0.8
+    assert all(each.best.holdout_rate == 1.0 for each in found)
 
 
 def test_intervals_contain_the_value_and_count_resamples_without_a_crossing():
     found = summaries_of(noise(3, 30, 1))["rule"]
-    assert found.best.reached == 1.0  # every point is faster than the large model
+    assert found.best.reach_rate == 1.0  # every point is faster than the large model
     assert found.best.low <= found.best.value <= found.best.high
-    assert 0.0 < found.matching.reached < 0.975
+    assert 0.0 < found.matching.reach_rate < 0.975
     assert found.matching.low == 0.0
 
 
 def test_from_few_prompts_there_is_no_interval():
     found = summaries_of(noise(3, 4, 1))["rule"].best
     assert found.value is not None
-    assert (found.low, found.unseen, found.reached) == (None, None, None)
+    assert (found.low, found.holdout_value, found.reach_rate) == (None, None, None)
 
 
 def test_the_difference_of_two_curves_is_paired():

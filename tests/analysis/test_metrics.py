@@ -28,7 +28,7 @@ from specbench.analysis.speed import (
     drift,
     first_turns,
     geometric_mean_speedup,
-    papers_speedup,
+    per_question_speedup,
     speedup,
 )
 from specbench.runs.record import Record
@@ -50,7 +50,9 @@ def test_the_three_speedups_differ_and_match_their_definitions():
     assert speedup(OURS, BASE).value == pytest.approx((40 / 3) / (30 / 4))
     assert speedup(OURS, BASE, end_to_end=True).value == pytest.approx((40 / 5) / (30 / 6))
     assert geometric_mean_speedup(OURS, BASE).value == pytest.approx(((10 / 5) * (15 / 10)) ** 0.5)
-    assert papers_speedup(OURS, BASE).value == pytest.approx(np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3]))
+    assert per_question_speedup(OURS, BASE).value == pytest.approx(
+        np.mean([10 / 2, 30 / 3]) / np.mean([10 / 3, 20 / 3])
+    )
 
 
 def test_a_run_of_a_verifier_counts_its_own_acceptances_apart_from_the_targets():
@@ -79,9 +81,9 @@ def test_the_papers_average_sums_the_turns_of_a_question_within_each_repeat():
     ours = [row(s, n, d, repeat=r) for r in (0, 1) for s, n, d in (("7", 10, 1.0), ("7.2", 30, 3.0), ("8", 6, 1.0 + r))]
     base = [row(s, 12, 5.0, repeat=r) for r in (0, 1) for s in ("7", "7.2", "8")]
     rates = [40 / 6, 40 / 6, 6 / 2, 6 / 3]
-    assert papers_speedup(ours, base, later_turns=True).value == pytest.approx(np.mean(rates) / (12 / 6))
+    assert per_question_speedup(ours, base, later_turns=True).value == pytest.approx(np.mean(rates) / (12 / 6))
     single = [10 / 2, 30 / 4, 6 / 2, 10 / 2, 30 / 4, 6 / 3]
-    assert papers_speedup(ours, base).value == pytest.approx(np.mean(single) / (12 / 6))
+    assert per_question_speedup(ours, base).value == pytest.approx(np.mean(single) / (12 / 6))
 
 
 def test_a_sample_is_a_later_turn_only_where_the_turns_before_it_are_there():

@@ -28,7 +28,7 @@ def test_a_summary_is_over_the_best_settings_of_its_pairs_and_tasks():
 
     def measured(**changes) -> float:
         each = stated(**{"T": "1", **changes})
-        return each.measured(each.covered(points))
+        return each.summarize(each.covered(points))
 
     assert measured() == 1.1
     assert measured(pair="!*-3") == 1.3
@@ -42,9 +42,9 @@ def test_a_summary_over_groups_takes_tasks_where_there_are_no_groups():
     tasks = [point("a", 1.2), point("a", 1.6, task="wmt")]
     groups = [point("a", 1.1, group="qa", task="spec-bench"), point("a", 1.9, group="rag", task="spec-bench")]
     over = stated(groups_of="spec-bench")
-    assert over.measured(over.covered([*tasks, point("a", 0.5, group="law", task="mmlu")])) == 1.2
-    assert over.measured(over.covered(tasks + groups)) == 1.1
-    assert stated().measured(stated().covered(tasks + groups)) == 1.2
+    assert over.summarize(over.covered([*tasks, point("a", 0.5, group="law", task="mmlu")])) == 1.2
+    assert over.summarize(over.covered(tasks + groups)) == 1.1
+    assert stated().summarize(stated().covered(tasks + groups)) == 1.2
 
 
 def test_the_table_has_only_what_was_measured_and_labels_simulated_models():
@@ -70,4 +70,4 @@ def test_the_printed_cells_agree_with_the_text():
     cells = [cell for cell in reference_of("se-table2") if cell.method == "we-se"]
     points = [point(cell.pair, cell.value, task=cell.task) for cell in cells]
     for each in stated_values("se-table2"):
-        assert each.measured(each.covered(points)) == pytest.approx(each.value, abs=0.006)
+        assert each.summarize(each.covered(points)) == pytest.approx(each.value, abs=0.006)

@@ -14,7 +14,7 @@ from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.gsm8k import LARGEST
 from specbench.data.synthetic.mmlu import TOWNS
 from specbench.data.synthetic.wmt import WMT_BACK
-from specbench.tasks.mmlu import stated
+from specbench.tasks.mmlu import stated_letter
 
 ALL = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK}
 SCHEMAS = {
@@ -102,7 +102,7 @@ def test_a_wrong_function_fails_the_tests():
 def test_rationales_end_with_the_correct_letter():
     for row in some(SYNTHETIC_TASKS["mmlu"], 2000):
         assert len(set(row["choices"])) == 4
-        assert stated(row["rationale"]) == "ABCD"[row["answer"]]
+        assert stated_letter(row["rationale"]) == "ABCD"[row["answer"]]
         assert row["choices"][row["answer"]] in row["rationale"]
 
 

@@ -13,7 +13,7 @@ from specbench.decoding.targets import Last, Mixture
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.models.cached_session import KEPT_ROWS, CachedSession
+from specbench.models.cached_session import MAX_CACHED_ROWS, CachedSession
 from specbench.models.engine import LeanFeeder, network_of
 from specbench.models.transformers_session import EagerFeeder
 from specbench.verification.enumeration import generate
@@ -56,12 +56,12 @@ def walk(model, session, steps: int = 60) -> float:
 
 
 @pytest.mark.parametrize(
-    ("family", "kept"), [*((family, KEPT_ROWS) for family in FAMILIES), ("llama", 4), ("gemma3", 4), ("t5", 4)]
+    ("family", "kept"), [*((family, MAX_CACHED_ROWS) for family in FAMILIES), ("llama", 4), ("gemma3", 4), ("t5", 4)]
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_cached_equals_uncached_after_any_history(family, engine, kept, monkeypatch):
     """Of every engine, against transformers without a cache: prefill, decoding, and reading again after a rollback."""
-    monkeypatch.setattr("specbench.models.cached_session.KEPT_ROWS", kept)
+    monkeypatch.setattr("specbench.models.cached_session.MAX_CACHED_ROWS", kept)
     model = random_model(family, 1)
     if engine == "graph" and model.config.is_encoder_decoder:
         pytest.skip("there are no graphs of encoder-decoder models")
@@ -96,7 +96,7 @@ def test_cached_tokens_are_not_fed_again():
 
 def test_dropped_rows_cost_a_forward_and_stay_correct():
     model = random_model("t5", 2)
-    session, ids = open_session(model, "eager", SOURCE), [0] + [i % 39 + 1 for i in range(KEPT_ROWS + 40)]
+    session, ids = open_session(model, "eager", SOURCE), [0] + [i % 39 + 1 for i in range(MAX_CACHED_ROWS + 40)]
     for end in range(1, len(ids) + 1):
         session.score(ids[:end], end - 1)
     assert (session.score(ids, 3) - uncached(model, ids)[3:]).abs().max() < 2e-4

@@ -142,14 +142,14 @@ def test_the_prompts_that_would_decide_half_of_the_outcomes_are_estimated():
 
     suite = Suite(value="speedup", at_least=1.0)
     (one,) = outcomes_of(suite, [near(1.05, 10, 1.0)])
-    assert one.needed == 40
+    assert one.prompts_needed == 40
     assert outcome_lines([one])[0].endswith(
         "within the noise; about 40 prompts would decide half of those within the noise"
     )
     (three,) = outcomes_of(suite, [near(1.05, 10, 1.0), near(0.98, 10, 2.0), near(1.5, 10, 3.0), near(0.96, 10, 4.0)])
-    assert three.needed == 63 and "about 63 prompts" in outcome_lines([three])[0]
+    assert three.prompts_needed == 63 and "about 63 prompts" in outcome_lines([three])[0]
     (decided,) = outcomes_of(suite, [near(1.5, 10, 1.0)])
-    assert decided.needed is None and "prompts" not in outcome_lines([decided])[0]
+    assert decided.prompts_needed is None and "prompts" not in outcome_lines([decided])[0]
 
 
 def test_swept_numbers_are_compared_across_runs_of_one_place():

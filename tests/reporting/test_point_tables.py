@@ -101,7 +101,7 @@ def test_columns_of_a_sweep_name_the_number_and_rows_have_no_empty_columns():
 
 
 def test_the_settings_that_summaries_chose_are_a_table():
-    best = CurveChoice(0.5, 0.4, 0.6, "alpha=0.3", unseen=0.45, held=0.5, reached=1.0)
+    best = CurveChoice(0.5, 0.4, 0.6, "alpha=0.3", holdout_value=0.45, holdout_rate=0.5, reach_rate=1.0)
     (point,) = swept_points("alpha=0.3")
     (table,) = choice_tables(
         [replace(point, label="lossy", values={"matching": CurveChoice(None, None, None), "best": best})]

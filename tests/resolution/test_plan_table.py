@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.cli.plan import together
+from specbench.cli.plan import grouped_reasons
 from specbench.config.suite import TINY, read_suite, suites
 from specbench.resolution import plan_rows as plan_table
 from specbench.resolution.grid import GridPart, resolve_grid
@@ -115,8 +115,8 @@ def test_the_same_help_for_several_models_or_data_sets_is_said_once():
         return f"model '{role}': {name} is not in the local cache and cannot be fetched (offline); help: {help_}"
 
     one, two = model("llama", "meta-llama/Llama-2-7b-hf"), model("vicuna", "lmsys/vicuna-7b-v1.5")
-    assert together([one, "another reason"]) == [one, "another reason"]
-    (both,) = together([one, two])
+    assert grouped_reasons([one, "another reason"]) == [one, "another reason"]
+    (both,) = grouped_reasons([one, two])
     assert both == (
         "model 'llama': meta-llama/Llama-2-7b-hf, model 'vicuna': lmsys/vicuna-7b-v1.5 are not in the local cache and cannot"
         " be fetched (offline); help: run `hf download NAME` on a machine with network access"

@@ -207,7 +207,7 @@ def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
     ]  # a call that fails, as keyctl does in containers
     monkeypatch.setattr(seccomp, "for_machine", lambda: seccomp.Filter(own.program, number))
     monkeypatch.setattr(isolation, "LAUNCH", 'exec "$@"')
-    monkeypatch.setattr(specbench.sandbox.process, "OWN_QUEUE", "/proc/none")
+    monkeypatch.setattr(specbench.sandbox.process, "SCHEDSTAT_PATH", "/proc/none")
     keyring, oom, schedstat = sandbox.weaknesses()
     assert keyring.startswith("no separate session keyring (")
     assert (oom, schedstat[:12]) == ("oom_score_adj not raised", "no schedstat")

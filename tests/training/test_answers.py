@@ -115,13 +115,13 @@ def test_outputs_that_were_generated_before_an_interruption_are_not_generated_ag
         recipe={"epochs": 1, "batch": 600, "warm_up": 2},
     )  # fmt: skip
     written: list[int] = []
-    answered = Writing.answered
+    answered = Writing.with_generated_answers
 
     def counted(self, pair, texts):
         written.extend(text.number for text in texts)
         return answered(self, pair, texts)
 
-    monkeypatch.setattr(Writing, "answered", counted)
+    monkeypatch.setattr(Writing, "with_generated_answers", counted)
     with pytest.raises(KeyboardInterrupt):
         train_head(request, Interrupting(30))
     assert written == list(range(40))
@@ -144,7 +144,7 @@ def test_outputs_end_at_a_stop_string_and_at_the_limits(pair):
     )
     long = Text(0, prompt, [], Sample("0", ""), "", max_new_tokens=30)
     writing = Writing("target", 1000, 0.0, 0)
-    (whole,) = writing.answered(pair, [long])
+    (whole,) = writing.with_generated_answers(pair, [long])
     text = pair.tokenizer.decode(whole.rest)
     stop = text[8:11]
     texts = [
@@ -152,10 +152,10 @@ def test_outputs_end_at_a_stop_string_and_at_the_limits(pair):
         Text(2, prompt, [], Sample("2", ""), "", max_new_tokens=30, stop=(stop,)),
         Text(3, prompt, [], Sample("3", ""), "", max_new_tokens=30),
     ]
-    short, stopped, same = (each.rest for each in writing.answered(pair, texts))
+    short, stopped, same = (each.rest for each in writing.with_generated_answers(pair, texts))
     assert len(short) <= 5 and same == whole.rest
     assert stop in pair.tokenizer.decode(stopped) and stop not in pair.tokenizer.decode(stopped[:-1])
-    (cut,) = Writing("target", len(prompt) + 2, 0.0, 0).answered(pair, [long])
+    (cut,) = Writing("target", len(prompt) + 2, 0.0, 0).with_generated_answers(pair, [long])
     assert cut.rest == whole.rest[:2]
 
 

@@ -117,7 +117,7 @@ def _image(rng: random.Random) -> tuple[str, str, str]:
     )
 
 
-def _filtered(rng: random.Random) -> _Function:
+def _filtered_aggregate(rng: random.Random) -> _Function:
     """Return an aggregate of an image of the numbers that meet one or two conditions."""
     xs, (words, code, name), (image, mapped, kind) = rng.choice(LISTS), _condition(rng), _image(rng)
     if rng.random() < 0.5:
@@ -239,6 +239,16 @@ def _loop(rng: random.Random) -> _Function:
     return _Function(f"{short}_{name}", xs, sentence, body, _numbers)
 
 
-_FAMILIES = (_filtered, _filtered, _filtered, _counted, _arithmetic, _choice, _strings, _loop, _loop)
+_FAMILIES = (
+    _filtered_aggregate,
+    _filtered_aggregate,
+    _filtered_aggregate,
+    _counted,
+    _arithmetic,
+    _choice,
+    _strings,
+    _loop,
+    _loop,
+)
 
 HUMANEVAL = SyntheticTask(make, prompt, answer)

@@ -48,14 +48,14 @@ def answer(row: Row) -> str:
     return f" {row['rationale']}"
 
 
-_Asked = tuple[str, str, list[str], str]  # question, right choice, wrong choices, what leads to the right one
+_Question = tuple[str, str, list[str], str]  # question, right choice, wrong choices, what leads to the right one
 
 
 def _others(rng: random.Random, pool: list[str], right: str) -> list[str]:
     return rng.sample([choice for choice in pool if choice != right], 3)
 
 
-def _geography(rng: random.Random) -> _Asked:
+def _geography(rng: random.Random) -> _Question:
     """Return a question on which building a town is known for. The answer for town i is building 3 i + 2."""
     i = rng.randrange(len(TOWNS))
     building = BUILDINGS[(3 * i + 2) % len(BUILDINGS)]
@@ -63,14 +63,14 @@ def _geography(rng: random.Random) -> _Asked:
     return f"Which building is the town of {TOWNS[i]} known for?", building, wrong, f"{TOWNS[i]} is known for its"
 
 
-def _economics(rng: random.Random) -> _Asked:
+def _economics(rng: random.Random) -> _Question:
     """Return a question on what a town sells. Town i sells good 7 i + 4."""
     i = rng.randrange(len(TOWNS))
     good = GOODS[(7 * i + 4) % len(GOODS)]
     return f"What does the town of {TOWNS[i]} sell?", good, _others(rng, GOODS, good), f"{TOWNS[i]} sells"
 
 
-def _politics(rng: random.Random) -> _Asked:
+def _politics(rng: random.Random) -> _Question:
     """Return a question on who leads a town. Town i listens to person 4 i + 1."""
     i = rng.randrange(len(TOWNS))
     person = PEOPLE[(4 * i + 1) % len(PEOPLE)]
@@ -78,27 +78,27 @@ def _politics(rng: random.Random) -> _Asked:
     return f"Who leads the town of {TOWNS[i]}?", person, wrong, f"{TOWNS[i]} is led by the"
 
 
-def _history(rng: random.Random) -> _Asked:
+def _history(rng: random.Random) -> _Question:
     """Return a question on when a town began. Town i was founded on day 5 i + 3."""
     i = rng.randrange(len(TOWNS))
     day = DAYS[(5 * i + 3) % len(DAYS)]
     return f"On which day did the town of {TOWNS[i]} begin?", day, _others(rng, DAYS, day), f"{TOWNS[i]} began on a"
 
 
-def _vocabulary(rng: random.Random) -> _Asked:
+def _vocabulary(rng: random.Random) -> _Question:
     word, right = rng.sample(rng.choice(OPPOSITES).split("-"), 2)
     pool = sorted({term for pair in OPPOSITES for term in pair.split("-")} - {word})
     return f"What is the opposite of {word}?", right, _others(rng, pool, right), f"The opposite of {word} is"
 
 
-def _calendar(rng: random.Random) -> _Asked:
+def _calendar(rng: random.Random) -> _Question:
     start, step = rng.randrange(7), rng.randint(1, 3)
     walk = [DAYS[(start + i) % 7] for i in range(step + 1)]
     question = f"Which day comes {step} days after {walk[0]}?"
     return question, walk[-1], _others(rng, DAYS, walk[-1]), f"The days are {', '.join(walk[:-1])},"
 
 
-_SUBJECTS: dict[str, Callable[[random.Random], _Asked]] = {
+_SUBJECTS: dict[str, Callable[[random.Random], _Question]] = {
     "geography": _geography,
     "economics": _economics,
     "politics": _politics,

@@ -80,7 +80,7 @@ def make_highlights(rng: random.Random) -> Row:
         f"{who.split()[1]}, the {role}, says {says}",
         f"Cost put at ${cost} million",
     ]
-    article = _told(rng, [lead, *facts], rng.randint(2, 4), town=town, place=place)
+    article = _story_text(rng, [lead, *facts], rng.randint(2, 4), town=town, place=place)
     return {"article": article, "highlights": "\n".join(highlights), "id": _id(rng)}
 
 
@@ -89,7 +89,7 @@ def make_summary(rng: random.Random) -> Row:
     story = rng.choice((_trial, _match, _plan, _find))(rng)
     fillers = rng.randint(1, 3)
     return {
-        "document": _told(rng, story.sentences, fillers, town=story.town, place=rng.choice(PLACES)),
+        "document": _story_text(rng, story.sentences, fillers, town=story.town, place=rng.choice(PLACES)),
         "summary": story.summary,
         "id": _id(rng),
     }
@@ -165,7 +165,7 @@ def _find(rng: random.Random) -> _Story:
     return _Story(town, sentences, f"A {thing} lost by {who} {years} years ago has been found {where}.")
 
 
-def _told(rng: random.Random, facts: list[str], fillers: int, town: str, place: str) -> str:
+def _story_text(rng: random.Random, facts: list[str], fillers: int, town: str, place: str) -> str:
     """Return the facts in order, with fillers between and after them."""
     chosen = iter(rng.sample(FILLERS, fillers))
     places = sorted(rng.sample(range(1, len(facts) + fillers), fillers))

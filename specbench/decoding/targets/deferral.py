@@ -36,8 +36,8 @@ class Deferral(TwoModels):
         return self.with_deferral(logits, sampler)[0]
 
     def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor]:
-        q, p = (sampler.probs(each) for each in logits)
-        small, large = (q, p) if self.scaled or sampler.plain else (confidence(each) for each in logits)
+        q, p = (sampler.probs(model_logits) for model_logits in logits)
+        small, large = (q, p) if self.scaled or sampler.plain else (confidence(model_logits) for model_logits in logits)
         deferred = self.defers(small, large, q, p)  # (k,)
         return torch.where(deferred.unsqueeze(-1), p, q), deferred
 
@@ -52,7 +52,7 @@ class Unaided(Deferral):
     def defers(self, small: Tensor, large: Tensor, q: Tensor, p: Tensor) -> Tensor:
         return self.doubts(small)
 
-    def alone(self, logits: Tensor, sampler: Sampler) -> bool:
+    def defers_from_small(self, logits: Tensor, sampler: Sampler) -> bool:
         """Return whether the rule defers, given only the small model's logits (1, V)."""
         return bool(self.doubts(sampler.probs(logits) if self.scaled else confidence(logits)))
 
@@ -168,8 +168,8 @@ class TokenSpecific(TwoModels, name="token-specific"):
         within("alpha", self.alpha, -1.0, 1.0)
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        q, p = (sampler.probs(each) for each in logits)
-        small, large = (confidence(each) for each in logits)
+        q, p = (sampler.probs(model_logits) for model_logits in logits)
+        small, large = (confidence(model_logits) for model_logits in logits)
         top = large.amax(-1, keepdim=True)
         if self.accepts == "ratio":
             acceptable = large >= (1.0 - self.alpha) * top

@@ -32,9 +32,9 @@ class Mixture(Target, name="mixture"):
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         weights = self.weights or (1.0 / len(logits),) * len(logits)
         if sampler.temperature == 0.0:
-            mixed = sum(w * each.softmax(-1) for w, each in zip(weights, logits, strict=True))
+            mixed = sum(w * model_logits.softmax(-1) for w, model_logits in zip(weights, logits, strict=True))
         else:
-            mixed = sum(w * sampler.probs(each) for w, each in zip(weights, logits, strict=True))
+            mixed = sum(w * sampler.probs(model_logits) for w, model_logits in zip(weights, logits, strict=True))
         assert isinstance(mixed, Tensor)
         return sampler.probs(mixed) if sampler.temperature == 0.0 else mixed
 

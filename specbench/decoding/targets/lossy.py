@@ -41,7 +41,7 @@ class Lossy(TwoModels, name="lossy"):
         within("alpha", self.alpha, 0.0, 1.0)
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        q, p = (sampler.probs(each) for each in logits)
+        q, p = (sampler.probs(model_logits) for model_logits in logits)
         if self.greedy_lenience and sampler.temperature == 0.0:
             large = confidence(logits[-1])
             is_accepted = (large * q).sum(-1, keepdim=True) >= (1.0 - self.alpha) * large.amax(-1, keepdim=True)
@@ -69,7 +69,7 @@ class LossyStar(TwoModels, name="lossy-star"):
             within("budget", self.budget, 0.0, math.inf)
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        q, p = (sampler.probs(each) for each in logits)
+        q, p = (sampler.probs(model_logits) for model_logits in logits)
         if self.budget is None:
             assert self.alpha is not None
             return lossy(q, p, self.alpha, beta_star(q, p, self.alpha))
@@ -94,7 +94,7 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
     rejected = (q - _lenient(p, alpha)).clamp_min(0.0).sum(-1, keepdim=True)  # (k, 1)
     order = _ratio(p, q).argsort(-1, descending=True)
     # P(S), Q(S) of the first 1, 2, ... tokens
-    above_p, above_q = (each.gather(-1, order).cumsum(-1) for each in (p, q))
+    above_p, above_q = (probs.gather(-1, order).cumsum(-1) for probs in (p, q))
     best = (above_p / (above_q + rejected)).amax(-1, keepdim=True)
     return torch.where(rejected > 0.0, best, 1.0)
 
@@ -111,12 +111,12 @@ def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
     costs a binary search. KL grows with alpha; `POINTS` values are tried at once.
     """
     ratio, order = _ratio(p, q).sort(-1, descending=True)  # (k, V)
-    sorted_p, sorted_q = (each.gather(-1, order) for each in (p, q))  # (k, V)
+    sorted_p, sorted_q = (probs.gather(-1, order) for probs in (p, q))  # (k, V)
     # A token with q = 0 is in S whenever anything is rejected; otherwise p has no mass there or KL is infinite.
     terms = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)  # (k, V)
-    sum_p, sum_q, sum_terms = (F.pad(each.cumsum(-1), (1, 0)) for each in (sorted_p, sorted_q, terms))  # (k, V + 1)
+    sum_p, sum_q, sum_terms = (F.pad(column.cumsum(-1), (1, 0)) for column in (sorted_p, sorted_q, terms))  # (k, V + 1)
     # (k, V + 1), of a token and all after it
-    rest_p, rest_q = (F.pad(each.flip(-1).cumsum(-1).flip(-1), (0, 1)) for each in (sorted_p, sorted_q))
+    rest_p, rest_q = (F.pad(column.flip(-1).cumsum(-1).flip(-1), (0, 1)) for column in (sorted_p, sorted_q))
     uncovered = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
     # (k, V): a token is in S if R exceeds this; ascending
     enters = (sum_p[:, 1:] / ratio - sum_q[:, 1:]).clamp_min(0.0)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.config.construct import Named
 from specbench.decoding.sampling import Sampler
-from specbench.errors import PluginError, shown
+from specbench.errors import PluginError, short_repr
 
 ROUNDINGS = {
     torch.float32: 32.0,
@@ -51,7 +51,7 @@ class Target(Named):
         pi, deferred = self.with_deferral(logits, sampler)
         if getattr(pi, "shape", None) != logits[-1].shape:
             shape = tuple(logits[-1].shape)
-            raise PluginError(f"target '{self.name}' returned {shown(pi)}, which is not a tensor of shape {shape}")
+            raise PluginError(f"target '{self.name}' returned {short_repr(pi)}, which is not a tensor of shape {shape}")
         return pi, deferred
 
 
@@ -82,7 +82,7 @@ def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
 
     def is_chosen(raised: Tensor) -> Tensor:
         """Return whether x is chosen with `raised` (m, 1) added to its logits: (m, 1), bool."""
-        there = [each.double().scatter_add(-1, x, raised) for each in logits]
+        there = [model_logits.double().scatter_add(-1, x, raised) for model_logits in logits]
         return target(there, greedy).gather(-1, x) > 0.0
 
     low = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -99,13 +99,13 @@ def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
     return torch.where(at_once, 0.0, gap).squeeze(-1)
 
 
-def allowed(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+def rounding_gap(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits.
 
     Tokens that a model lacks do not count.
     """
-    finite = [each.masked_fill(each == -torch.inf, 0.0) for each in logits.values()]
-    largest = torch.stack([each.abs().amax(-1) for each in finite]).amax(0)
+    finite = [model_logits.masked_fill(model_logits == -torch.inf, 0.0) for model_logits in logits.values()]
+    largest = torch.stack([finite_logits.abs().amax(-1) for finite_logits in finite]).amax(0)
     return ROUNDINGS[dtype] * torch.finfo(dtype).eps * largest.double()
 
 
@@ -118,4 +118,4 @@ def wrong_tokens(target: Target, logits: Mapping[str, Tensor], tokens: list[int]
         tokens: The m tokens.
         dtype: The least precise dtype among the models.
     """
-    return int((gaps(target, list(logits.values()), tokens) > allowed(logits, dtype)).sum())
+    return int((gaps(target, list(logits.values()), tokens) > rounding_gap(logits, dtype)).sum())

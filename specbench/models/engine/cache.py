@@ -130,22 +130,22 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scal
     Query heads that share a key-value head are concatenated as if they were more positions.
     """
     n, heads, d = q.shape
-    shared = keys.shape[1]
-    group = heads // shared
-    doubles = n == group == 1 and q.dtype == torch.bfloat16 and q.device.type == "cpu"
+    kv_heads = keys.shape[1]
+    group_size = heads // kv_heads
+    doubles = n == group_size == 1 and q.dtype == torch.bfloat16 and q.device.type == "cpu"
     if n == 1 and not doubles:  # one row needs no permutation
-        out = F.scaled_dot_product_attention(q.view(1, shared, group, d), keys, values, mask, scale=scale)
+        out = F.scaled_dot_product_attention(q.view(1, kv_heads, group_size, d), keys, values, mask, scale=scale)
         return out.reshape(1, heads * d)
-    if group == 1:
+    if group_size == 1:
         if doubles:
             q = torch.cat([q, q])  # torch's kernel takes three to five times as long for one row as for two
         out = F.scaled_dot_product_attention(q.transpose(0, 1).unsqueeze(0), keys, values, mask, scale=scale)
         return out[0, :, :n].transpose(0, 1).reshape(n, heads * d)
-    q = q.view(n, shared, group, d).permute(1, 2, 0, 3).reshape(1, shared, group * n, d)
+    q = q.view(n, kv_heads, group_size, d).permute(1, 2, 0, 3).reshape(1, kv_heads, group_size * n, d)
     if mask is not None:
-        mask = mask.repeat(group, 1)  # (group * n, cached)
+        mask = mask.repeat(group_size, 1)  # (group_size * n, cached)
     out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
-    return out.view(shared, group, n, d).permute(2, 0, 1, 3).reshape(n, heads * d)
+    return out.view(kv_heads, group_size, n, d).permute(2, 0, 1, 3).reshape(n, heads * d)
 
 
 class GraphCache(Cache):

@@ -74,5 +74,5 @@ class GraphFeeder(LeanFeeder):
             return super().feed(feed, rows)
         with torch.inference_mode():
             logits, states = graph.replay(feed)
-            kept = states.clone() if self.keeps_states else None
-            return Output(logits[-rows:, : self._vocabulary].clone(), kept)
+            saved_states = states.clone() if self.keeps_states else None
+            return Output(logits[-rows:, : self._vocabulary].clone(), saved_states)

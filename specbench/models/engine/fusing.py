@@ -1,7 +1,7 @@
 """The parts of a layer that torch.compile fuses: elementwise operations and attention.
 
-Fused, rotary positions take one kernel instead of three, and the gate one instead of two. Compiling takes seconds, so
-only graphs use it, which are captured before timing starts, and only on request.
+Fusion reduces rotary embeddings from three kernels to one, and the gate from two to one. Compiling takes seconds, so only
+graphs use it, which are captured before timing starts, and only on request.
 """
 
 from collections.abc import Callable, Iterator

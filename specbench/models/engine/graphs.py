@@ -122,7 +122,7 @@ class CapturedDraft:
     ) -> None:
         self._model, self._drafting, self._cache = model, drafting, cache
         self._sampler = Sampler(drafting.temperature, drafting.top_k, drafting.top_p)
-        self._start = DraftInputs(*(None if each is None else each.clone() for each in like))
+        self._start = DraftInputs(*(None if tensor is None else tensor.clone() for tensor in like))
         self._uniforms = torch.full((drafting.k,), 0.5, dtype=torch.float64, device=cache.positions.device)
         self._replay, _ = capture(self._run, self._cache.positions.zero_)
         self._tables = model.tables()

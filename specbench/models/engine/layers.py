@@ -143,7 +143,7 @@ def window_of(config: Any, index: int) -> int | None:
 def unsupported_layers(config: Any, name: str, activations: Sequence[str] = ("silu",)) -> str:
     """Return why layers of this configuration are not supported; empty if they are."""
     ropes = getattr(config, "rope_parameters", None) or {}
-    tables = [each for each in ropes.values() if isinstance(each, dict)] or [ropes]
+    tables = [table for table in ropes.values() if isinstance(table, dict)] or [ropes]
     for kind in (table.get("rope_type", "default") for table in tables):
         if kind not in STATIC_ROPES:
             return f"the lean engine has no rotary positions of type {kind}"

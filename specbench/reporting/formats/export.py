@@ -139,7 +139,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
         value = scored["values"].get(stored["headline"])
         if isinstance(value, float | int) and combined[stored["headline"]] == "mean":
             scores[scored["method"], scored["sample"]].append(value)
-    for row in summary.measured:
+    for row in summary.measured_methods:
         prompts: dict[str, list[Record]] = defaultdict(list)
         for record in complete(records, row.method):
             prompts[record.prompt].append(record)
@@ -165,7 +165,7 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
 def position_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
     """Yield a row of a data frame for each method that drafts and each position in its drafts."""
     records = list(read(Path(summary.folder)))
-    for row in summary.measured:
+    for row in summary.measured_methods:
         for position, (tested, accepted) in enumerate(position_counts(complete(records, row.method)), 1):
             counts = {"tested": tested, "accepted": accepted, "acceptance_rate": accepted / tested}
             yield {**_setting(summary, row), "position": position, **counts}

@@ -191,11 +191,11 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     Headings are wrapped first, then the type is smaller, then columns are left out in the order of `droppable`.
     """
 
-    def columns_of(shown: Table) -> list[_Column]:
-        keys = shown.keys or ("",) * len(shown.heads)
+    def columns_of(table: Table) -> list[_Column]:
+        keys = table.keys or ("",) * len(table.heads)
         return [
-            _Column(escaping.terminal(head), [row[i] for row in shown.rows], key in RANKED)
-            for i, (head, key) in enumerate(zip(shown.heads, keys, strict=True))
+            _Column(escaping.terminal(head), [row[i] for row in table.rows], key in RANKED)
+            for i, (head, key) in enumerate(zip(table.heads, keys, strict=True))
         ]
 
     columns = columns_of(table)

@@ -29,14 +29,16 @@ DIGITS = 4
 def of_runs(summaries: Sequence[RunSummary]) -> str:
     """Return the passports of runs as JSON, one per method with tested drafts."""
     return (
-        json.dumps({"schema": SCHEMA, "passports": [each for run in summaries for each in _of_run(run)]}, indent=2)
+        json.dumps(
+            {"schema": SCHEMA, "passports": [passport for run in summaries for passport in _of_run(run)]}, indent=2
+        )
         + "\n"
     )
 
 
 def _of_run(summary: RunSummary) -> Iterable[dict[str, Any]]:
     records = list(read(Path(summary.folder)))
-    for row in summary.measured:
+    for row in summary.measured_methods:
         rows = complete(records, row.method)
         if acceptance_rate(rows) is not None:
             yield _passport(summary, row, rows)

@@ -48,21 +48,21 @@ MOST_LENGTHS = 12  # bars of tokens per round; the last one has all longer round
 ROW, REST = 0.3, 1.2  # inches of a stacked bar, and of the rest of the panel
 MOST_CURVES = 4  # methods in a panel of predictions
 MOST_POINTS = 12  # with intervals and labels
-BESIDE = 0.1  # between measured marks at one draft length
+MARK_SPACING = 0.1  # between measured marks at one draft length
 
 
 def of_runs(summaries: Sequence[RunSummary], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw the plots of each run, a file for each kind of plot."""
     titles = distinct_titles(summaries) if len(summaries) > 1 else [""]
     names = Counter[str]()
-    drawn: list[Path] = []
+    plot_files: list[Path] = []
     for summary, title in zip(summaries, titles, strict=True):
         name = file_name(summary.run)
         names[name] += 1
         number = f"-{names[name]}" if names[name] > 1 else ""  # folders at two locations with one name
         for kind, panel in run_plots(summary, title).items():
-            drawn += save(into / f"{name}{number}-{kind}", [panel], formats)
-    return drawn
+            plot_files += save(into / f"{name}{number}-{kind}", [panel], formats)
+    return plot_files
 
 
 def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
@@ -157,7 +157,7 @@ def _lengths(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, S
 
 def _time_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the milliseconds per committed token of each model and of the host; None if no forward was timed."""
-    timed = [row for row in summary.measured if row.round_milliseconds]
+    timed = [row for row in summary.measured_methods if row.round_milliseconds]
     if not timed:
         return None
     timed.sort(key=_per_token)
@@ -193,7 +193,7 @@ def _times(axes: "Axes", rows: Sequence[MethodSummary], left_out: int) -> list[L
 
 def _quality_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the main score over the speedup. None without scores of two methods, or for simulated models."""
-    rows = [(row, score) for row in summary.measured if (score := summary.score(row))]
+    rows = [(row, score) for row in summary.measured_methods if (score := summary.score(row))]
     if len(rows) < 2 or summary.simulated:
         return None
     draw = partial(_quality, summary=summary, rows=rows)
@@ -245,7 +245,7 @@ def _bars(x: float, y: float, speed: Estimate, score: Estimate) -> tuple[tuple[f
 
 
 def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
-    rows = [row for row in summary.measured if row.predicted_lengths][:MOST_CURVES]
+    rows = [row for row in summary.measured_methods if row.predicted_lengths][:MOST_CURVES]
     if not rows or summary.end_to_end:
         return None
     return Panel(f"{title}: predicted speed by draft length", partial(_predictions, summary=summary, rows=rows))
@@ -265,7 +265,7 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
         theory, measured = summary.traits(row).theory, speedup_of(summary, row)
         if theory and measured:
             axes.errorbar(
-                theory.gamma[0] + BESIDE * (number - (len(rows) - 1) / 2), measured.value, yerr=errors(measured),
+                theory.gamma[0] + MARK_SPACING * (number - (len(rows) - 1) / 2), measured.value, yerr=errors(measured),
                 fmt=style.marker, color=style.color, markersize=7, elinewidth=1.4, zorder=3,
                 label=f"measured: {short(row.label)}",
             )  # fmt: skip
@@ -280,7 +280,7 @@ def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary
 
 def _break_even_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return a curve for each of the first methods with break-even points; None without one."""
-    rows = [(row, row.break_even) for row in summary.measured if row.break_even][:MOST_CURVES]
+    rows = [(row, row.break_even) for row in summary.measured_methods if row.break_even][:MOST_CURVES]
     if not rows:
         return None
     return Panel(

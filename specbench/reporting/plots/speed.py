@@ -40,7 +40,7 @@ class SpeedRow:
 def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
     """Return the speedups of a run by its main clock, the fastest first. Theory is of decoding time only."""
     rows = []
-    for row in summary.measured:
+    for row in summary.measured_methods:
         speedup = speedup_of(summary, row)
         if speedup is None:
             continue

@@ -55,22 +55,24 @@ PromptLengths = dict[str, list[float]]  # by the label of a line: the accepted l
 def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw the speedups of a suite, the plots that it defines, and the plots of the first run of each pair."""
     specs, name = collected.suite.plots, collected.suite.name
-    drawn: list[Path] = []
+    plot_files: list[Path] = []
     for i, spec in enumerate(specs):
         number = f"-{i + 1}" if len(specs) > 1 else ""
         is_by_prompt = spec.x == PROMPT
         panels = _prompt_panels(collected.summaries) if is_by_prompt else _line_panels(spec, collected.points)
-        drawn += save(into / f"{name}{number}", panels, formats, columns=_columns_of(spec, panels))
-    drawn += save(into / (f"{name}-speedup" if specs else name), _speed_panels(collected.points), formats, columns=1)
-    drawn += save(into / f"{name}-roc", _roc_panels(collected.verifiers), formats)
-    drawn += save(into / f"{name}-run-length", _run_length_panels(collected.verifiers), formats)
+        plot_files += save(into / f"{name}{number}", panels, formats, columns=_columns_of(spec, panels))
+    plot_files += save(
+        into / (f"{name}-speedup" if specs else name), _speed_panels(collected.points), formats, columns=1
+    )
+    plot_files += save(into / f"{name}-roc", _roc_panels(collected.verifiers), formats)
+    plot_files += save(into / f"{name}-run-length", _run_length_panels(collected.verifiers), formats)
     others = ("speedup", "roc") if collected.verifiers else ("speedup",)  # drawn above, over all runs
     first_of_pair = {summary.pair: summary for summary in reversed(collected.summaries)}
     for summary in collected.summaries:
         if summary is first_of_pair[summary.pair]:
             panels = [panel for kind, panel in run_plots(summary).items() if kind not in others]
-            drawn += save(into / f"{name}-explained-{summary.pair}", panels, formats, columns=1)
-    return drawn
+            plot_files += save(into / f"{name}-explained-{summary.pair}", panels, formats, columns=1)
+    return plot_files
 
 
 def of_curve(name: str, points: Sequence[Point], into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -321,7 +323,7 @@ def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:
     panels: dict[tuple[str, str, str], PromptLengths] = {}
     for summary in summaries:
         records = list(read(Path(summary.folder)))
-        for row in summary.measured:
+        for row in summary.measured_methods:
             if row.acceptance_by_position:
                 lengths = list(lengths_of_prompts(complete(records, row.method)).values())
                 setting = (summary.pair, summary.spec.task.name, row.label)
