@@ -39,9 +39,7 @@ def test_every_candidate_has_a_prediction_or_a_reason(advised):
     assert {each.candidate.name for each in advice.results} >= {"sd-1", "sd-6", "sd-middle-4", "confidence-8", "pld"}
     for each in advice.results:
         assert (each.predicted is None) == bool(each.why), each.candidate.name
-    assert {each.why for each in advice.results if each.candidate.name == "eagle"} == {
-        "drafts of 'eagle' depend on earlier drafts"
-    }
+    assert len(advice.results) == 12 and all(each.predicted for each in advice.results)
 
 
 def test_the_better_half_is_measured_on_other_prompts(advised):
