@@ -21,7 +21,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
 from specbench.reporting.plots.suites import of_curve as plots_of_curve
-from specbench.reporting.point_tables import curve_tables, points_of, remarks
+from specbench.reporting.suite_tables import curve_tables, points_of, remarks
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

@@ -27,7 +27,7 @@ from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
     from specbench.resolution.machine_plan import MachineRow, MachineTotal
-    from specbench.resolution.memory import Memory
+    from specbench.resolution.memory_estimate import Memory
     from specbench.resolution.plan_rows import PlanRow
 
 MACHINES = ", ".join(names("machine"))

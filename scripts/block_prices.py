@@ -25,7 +25,7 @@ from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import copy_bandwidth
 from specbench.methods.trees import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import LeanFeeder, network_of, small_config
+from specbench.models.lean import LeanFeeder, network_of, small_config
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.simulated import random_model
 from specbench.models.sizes import size_of

@@ -24,7 +24,7 @@ import numpy as np
 from specbench._logging import quiet
 from specbench.cli.compare import findings, outcome
 from specbench.config.options import Options, Request
-from specbench.experiment.fresh_process import (
+from specbench.experiment.batch import (
     ARGUMENT,
     Launch,
     RequestBatch,
@@ -33,7 +33,7 @@ from specbench.experiment.fresh_process import (
     measure_here,
     measure_in_new_process,
 )
-from specbench.experiment.gate import SnapshotOptions, check, record
+from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
@@ -94,7 +94,7 @@ def inject(what: str) -> None:
     """Inject one of the changes of EXPECTED into this process."""
     from specbench.methods import speculative
     from specbench.models import cached_session as session
-    from specbench.models.engine import LeanFeeder
+    from specbench.models.lean import LeanFeeder
 
     places: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "engine": (LeanFeeder, "feed", slowed),

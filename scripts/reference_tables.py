@@ -11,7 +11,7 @@ from pathlib import Path
 import specbench.analysis.summary  # noqa: F401  (registers the metrics)
 from specbench.analysis.run_metrics import METRICS
 from specbench.files import write
-from specbench.models.engine import Network
+from specbench.models.lean import Network
 from specbench.reporting.column import MERGED, SUITES, Column
 from specbench.reporting.columns import COLUMNS
 from specbench.reporting.tables import TABLES

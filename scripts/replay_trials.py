@@ -19,7 +19,7 @@ from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.recording import Recording, record_outputs
 from specbench.files import write
-from specbench.methods.replays import Replay, replay_of
+from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.resolution.candidates import candidate_of, register
 from specbench.resolution.resolve import resolve
 from specbench.runs.record import Record

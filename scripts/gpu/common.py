@@ -24,7 +24,7 @@ from specbench.decoding.session import Session
 from specbench.files import write
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network, network_of, small_config
+from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, network_of, small_config
 from specbench.models.transformers_session import EagerFeeder
 from specbench.runs.record import Record, round_record, usage_record
 from specbench.verification.enumeration import TableModels

@@ -28,7 +28,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.trees import ModelTree
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, LeanFeeder
+from specbench.models.lean import GraphFeeder, LeanFeeder
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.verification.enumeration import TableModels
 

@@ -24,7 +24,7 @@ from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, network_of
+from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, network_of
 from specbench.models.quantization import quantize
 from specbench.models.transformers_session import EagerFeeder
 from specbench.verification.enumeration import TableModels

@@ -7,8 +7,8 @@ from scripts.gpu.common import SOURCE, VOCABULARY, Small
 from scripts.gpu.exactness import Verdict
 from specbench.decoding.session import Session
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, LeanFeeder
-from specbench.models.feeding import Feed, Output
+from specbench.models.feeder import Feed, Output
+from specbench.models.lean import GraphFeeder, LeanFeeder
 from specbench.models.transformers_session import EagerFeeder
 
 LIMIT = 2e-4  # float32 rounding of logits of size 10

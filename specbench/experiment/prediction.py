@@ -13,7 +13,7 @@ from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.decoding.method import Method
 from specbench.experiment.recording import HEAD_DEPTH, Recording, count_missing, record_outputs
-from specbench.methods.replays import Replay, replay_of
+from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import TARGET
 from specbench.resolution.plan import PairPlan, PlannedRun

@@ -23,7 +23,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting
 from specbench.experiment.runner import Conversations
 from specbench.files import write_bytes
-from specbench.methods.replays import probabilities
+from specbench.methods.recorded_drafts import probabilities
 from specbench.models.heads import EagleHead, EagleSession
 from specbench.models.loaded_pair import Models
 from specbench.resolution.plan import PairPlan, PlannedRun

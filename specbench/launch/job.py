@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import PARENT
+from specbench.experiment.batch import PARENT
 from specbench.files import read_with_checksum, write_with_checksum
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends

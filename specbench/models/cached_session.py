@@ -15,7 +15,7 @@ from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_de
 from specbench.decoding.session import Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError
-from specbench.models.feeding import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
+from specbench.models.feeder import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
 
 NO_TREES = "its engine cannot score draft trees; help: --engine lean, or a method that drafts chains"
 MAX_CACHED_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward

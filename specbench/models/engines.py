@@ -12,7 +12,7 @@ from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError, PluginError, short_repr
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
-from specbench.models.engine import Network, can_fuse, network_of, unsupported
+from specbench.models.lean import Network, can_fuse, network_of, unsupported
 from specbench.models.loaded_model import REQUIRED, GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantization_method, quantize
@@ -54,7 +54,7 @@ class Eager(Engine, name="eager"):
 
 
 class Lean(Engine, name="lean"):
-    """Our own forwards of the architectures in `specbench/models/engine/`."""
+    """Our own forwards of the architectures in `specbench/models/lean/`."""
 
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if model.parallel != "none":

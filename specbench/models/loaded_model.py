@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError
-from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, Network
-from specbench.models.feeding import Feeder
+from specbench.models.feeder import Feeder
+from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network
 from specbench.models.placed import on
 from specbench.models.transformers_session import EagerFeeder, reads_trees, window_of
 

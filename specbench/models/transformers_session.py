@@ -12,7 +12,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedMod
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from specbench.decoding.session import Usage
-from specbench.models.feeding import Feed, Feeder, Output
+from specbench.models.feeder import Feed, Feeder, Output
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # types of layers
 INDEXED = ("gpt_neo", "bloom", "mpt")  # model types whose attention derives distances from where tokens are cached

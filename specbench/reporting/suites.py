@@ -18,7 +18,7 @@ from specbench.reporting.chain import Profile, forwards_table, pairs_table, pric
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.notes import common_notes
-from specbench.reporting.point_tables import (
+from specbench.reporting.suite_tables import (
     SELECTED,
     choice_tables,
     paper_tables,

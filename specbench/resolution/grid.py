@@ -13,9 +13,10 @@ from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
+from specbench.resolution.outline import Outline, outline
 from specbench.resolution.plan import PairPlan
 from specbench.resolution.prepared_heads import untrained, with_prepared
-from specbench.resolution.resolve import Choice, Outline, outline, plans_of
+from specbench.resolution.resolve import Choice, plans_of
 from specbench.sandbox import Sandbox
 
 

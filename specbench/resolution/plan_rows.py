@@ -13,9 +13,10 @@ from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of
 from specbench.resolution.grid import GridPart
-from specbench.resolution.memory import Memory, memory_by_device
+from specbench.resolution.memory_estimate import Memory, memory_by_device
+from specbench.resolution.outline import outline
 from specbench.resolution.plan import CACHED, least_bytes
-from specbench.resolution.resolve import Choice, outline
+from specbench.resolution.resolve import Choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Options, Request, SandboxKind
+from specbench.config.options import Request, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
@@ -13,9 +13,9 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
+from specbench.resolution.methods import Methods, named_methods
 from specbench.resolution.plan import PairPlan, PlannedRun
-from specbench.resolution.selection import SelectedTask, TaskChoice, prompt_count, read_pair, read_task, unused_options
+from specbench.resolution.selection import SelectedTask, TaskChoice, read_pair, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox
 
@@ -119,41 +119,6 @@ def plan_on(tasks: Sequence[SelectedTask], choice: Choice, pair: Pair | None = N
 def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
     """Return the number of parameters of each model."""
     return {role: model.size.parameters for role, model in models.items()}
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What a request would measure on one task, from architectures alone: for estimates without weights and data.
-
-    `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
-    """
-
-    name: str  # of the pair
-    pair: Pair
-    models: Mapping[str, ResolvedModel]
-    groups: Sequence[tuple[ResolvedMethod, ...]]
-    task_name: str
-    task: Task
-    prompts: int | None
-    options: Options
-    missing: str = ""
-
-
-def outline(choice: Choice, on: Execution) -> Outline:
-    """Return the outline of a request with one task, on a machine. Raises ConfigError for a mistake in the request."""
-    (word,), options = choice.request.tasks, choice.request.options
-    name, task = read_task(word, choice.pair, options)
-    models, prompts, missing = dict[str, ResolvedModel](), None, ""
-    try:
-        models = choice.resolved_models(choice.pair.on(word), on)
-    except MissingAsset as error:
-        missing = str(error)
-    try:
-        prompts = prompt_count(word, task, choice.pair, options)
-    except MissingAsset as error:  # a local file that is not here
-        missing = missing or str(error)
-    groups = choice.methods.groups(sizes_of(models))
-    return Outline(choice.preset.name, choice.pair, models, groups, name, task, prompts, options, missing)
 
 
 def _sandbox(kind: SandboxKind | None, tasks: Sequence[Task]) -> tuple[Sandbox | None, MissingAsset | None]:

@@ -9,7 +9,7 @@ from specbench.analysis.run_metrics import METRICS, Context
 from specbench.analysis.speculation import gigaflops, papers_gigaflops
 from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
-from specbench.reporting.point_tables import value_text
+from specbench.reporting.suite_tables import value_text
 from specbench.runs.run_spec import MethodSpec, ModelSource, Shape
 from tests.fixtures.records import record, usage_of
 

@@ -12,7 +12,7 @@ from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
-from specbench.methods.replays import Replay, probabilities, replay_of
+from specbench.methods.recorded_drafts import Replay, probabilities, replay_of
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Unsure
 from specbench.methods.trees import EagleTree, ModelTree

@@ -10,7 +10,7 @@ from specbench.analysis.intervals import interval, interval_of_sums
 from specbench.analysis.points import CurveChoice
 from specbench.analysis.summary import summary_of
 from specbench.files import write_with_checksum
-from specbench.reporting.point_tables import points_of
+from specbench.reporting.suite_tables import points_of
 from tests.fixtures.console import specbench
 
 CURVE = (

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from specbench.decoding.sampling import Sampler
 from specbench.errors import MissingAsset
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import LeanFeeder, network_of
-from specbench.models.feeding import TimedFeeder
+from specbench.models.feeder import TimedFeeder
 from specbench.models.heads import EagleHead, EagleSession, Provenance
 from specbench.models.heads.eagle import EagleFeeder
+from specbench.models.lean import LeanFeeder, network_of
 from tests.fixtures.worlds import FAMILIES, open_session, random_model, stale
 
 NO_EOS = frozenset[int]()

@@ -22,7 +22,9 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import load_tokenizer
-from specbench.models.engine import (
+from specbench.models.engines import engine_of
+from specbench.models.feeder import Output
+from specbench.models.lean import (
     GraphFeeder,
     Graphs,
     LeanFeeder,
@@ -33,10 +35,8 @@ from specbench.models.engine import (
     small_config,
     unsupported,
 )
-from specbench.models.engine.fusing import PLAIN, Elementwise
-from specbench.models.engine.network import RMSNorm
-from specbench.models.engines import engine_of
-from specbench.models.feeding import Output
+from specbench.models.lean.fusing import PLAIN, Elementwise
+from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_model import TransformersModel
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.simulated import SyntheticDistribution

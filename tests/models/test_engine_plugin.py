@@ -20,7 +20,7 @@ import torch
 from specbench.config.pair import folder
 from specbench.models.checkpoints import load_tokenizer
 from specbench.models.engines import Engine
-from specbench.models.feeding import Feeder, Output
+from specbench.models.feeder import Feeder, Output
 from specbench.models.loaded_model import LoadedModel
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specbench.decoding.sampling import depths
-from specbench.models.engine import LeanFeeder, network_of
-from specbench.models.feeding import Feed
+from specbench.models.feeder import Feed
+from specbench.models.lean import LeanFeeder, network_of
 from tests.fixtures.worlds import FAMILIES, random_model
 
 PREFIX = [3, 8, 1, 22, 13, 8, 30, 5, 19, 2]

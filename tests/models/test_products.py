@@ -13,9 +13,9 @@ from transformers import AutoConfig
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model
-from specbench.models.engine import LeanFeeder, network_of
-from specbench.models.feeding import Feed
+from specbench.models.feeder import Feed
 from specbench.models.heads import EagleHead
+from specbench.models.lean import LeanFeeder, network_of
 from specbench.models.products import Packed, Plain, can_pack, expert_products, is_packed, product_of
 from specbench.models.transformers_session import EagerFeeder
 from tests.fixtures.worlds import FAMILIES, random_model

@@ -14,7 +14,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import MAX_CACHED_ROWS, CachedSession
-from specbench.models.engine import LeanFeeder, network_of
+from specbench.models.lean import LeanFeeder, network_of
 from specbench.models.transformers_session import EagerFeeder
 from specbench.verification.enumeration import generate
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model, stale

@@ -6,7 +6,7 @@ from transformers import AutoConfig
 
 from specbench.config.model_files import bundled_architecture
 from specbench.errors import MissingAsset
-from specbench.models.engine import network_of
+from specbench.models.lean import network_of
 from specbench.models.products import Packed, can_pack
 from specbench.models.quantization import KernelLinear, quantize
 from specbench.models.simulated import architecture, random_model

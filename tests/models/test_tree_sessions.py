@@ -10,8 +10,8 @@ from specbench.decoding.trees import growth as session_growth
 from specbench.decoding.trees import shape_of_widths
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
-from specbench.models.engine import GraphFeeder, Graphs, LeanFeeder, network_of
-from specbench.models.engine.cache import Cache
+from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, network_of
+from specbench.models.lean.cache import Cache
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.models.transformers_session import EagerFeeder

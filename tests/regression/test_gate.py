@@ -17,8 +17,8 @@ from specbench import __main__ as entry
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.overrides import parse_override
 from specbench.errors import ConfigError
-from specbench.experiment import fresh_process as remeasure
-from specbench.experiment import gate as gating
+from specbench.experiment import batch as remeasure
+from specbench.experiment import gating
 from specbench.experiment.pipeline import Results
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
@@ -210,11 +210,11 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
 def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
     (tmp_path / "sleeper.py").write_text(
-        "import time; from specbench.experiment.fresh_process import end_with_parent\n"
+        "import time; from specbench.experiment.batch import end_with_parent\n"
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.fresh_process import RequestBatch, measure_in_new_process\n"
+        "from pathlib import Path; from specbench.experiment.batch import RequestBatch, measure_in_new_process\n"
         f"measure_in_new_process(RequestBatch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}

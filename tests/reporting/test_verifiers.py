@@ -8,7 +8,7 @@ import pytest
 import specbench
 from specbench.analysis.points import Point, reference_of
 from specbench.config.suite import read_suite
-from specbench.reporting.point_tables import pivot
+from specbench.reporting.suite_tables import pivot
 from specbench.reporting.verifiers import (
     REPORT,
     UNKNOWN,

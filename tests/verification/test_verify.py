@@ -23,8 +23,8 @@ from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
 from specbench.models import loaded_model
 from specbench.models import loader as models
-from specbench.models.engine import LeanFeeder
 from specbench.models.heads.resolve import resolve_heads
+from specbench.models.lean import LeanFeeder
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods

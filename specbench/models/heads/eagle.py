@@ -24,12 +24,12 @@ from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth
 from specbench.errors import MissingAsset
 from specbench.models.checkpoints import CONSTRUCTION
-from specbench.models.engine.cache import Cache
-from specbench.models.engine.graphs import Graphs
-from specbench.models.engine.layers import Layers
-from specbench.models.engine.network import Network
-from specbench.models.feeding import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
+from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
 from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
+from specbench.models.lean.cache import Cache
+from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.layers import Layers
+from specbench.models.lean.network import Network
 from specbench.models.products import Product, product_of
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"

@@ -32,7 +32,7 @@ from specbench.reporting.plots.figures import (
 from specbench.reporting.plots.runs import MOST_LINES, run_plots
 from specbench.reporting.plots.speed import SpeedRow, most_important, speed_panel
 from specbench.reporting.plots.styles import COLORS, DASHES, MARKERS, MUTED, NEUTRAL, Style, style_of
-from specbench.reporting.point_tables import dimension_text
+from specbench.reporting.suite_tables import dimension_text
 from specbench.reporting.suites import Collected
 from specbench.reporting.verifiers import VerifierReport
 from specbench.runs.run_folder import read

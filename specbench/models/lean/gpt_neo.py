@@ -1,4 +1,4 @@
-"""GPT-2: pre-layer norms, learned positions, one attention matrix for queries, keys and values."""
+"""GPT-Neo: like GPT-2, with unscaled attention, limited to a window in every other layer."""
 
 from typing import Any, ClassVar
 
@@ -7,29 +7,33 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.network import Network
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.network import Network
 from specbench.models.products import product_of
 
 
-class GPT2(Network):
-    """GPT-2 (Radford et al. 2019). Transformers stores its matrices as (in, out)."""
+class GPTNeo(Network):
+    """GPT-Neo (Black et al. 2021). Local layers see the last `window_size` positions."""
 
-    kinds = ("GPT2LMHeadModel",)
-    examples: ClassVar[dict[str, Table]] = {"gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4}}
-    positions_key = "n_positions"
+    kinds = ("GPTNeoForCausalLM",)
+    examples: ClassVar[dict[str, Table]] = {
+        "gpt-neo": {
+            "model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 5,
+            "attention_types": [[["global", "local"], 1]],
+        }
+    }  # fmt: skip
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         inner = model.transformer
-        self.heads, self.eps = self.config.n_head, self.config.layer_norm_epsilon
-        self.dim = self.config.n_embd // self.heads
-        self.bias = Bias(self.dim**-0.5)
+        self.heads, self.eps = self.config.num_heads, self.config.layer_norm_epsilon
+        self.dim = self.config.hidden_size // self.heads
         self.layers = [
             (
+                Bias(1.0, self.config.window_size if block.attn.attention_type == "local" else None),
                 (block.ln_1.weight, block.ln_1.bias),
-                product_of([block.attn.c_attn]),
-                product_of([block.attn.c_proj]),
+                product_of([block.attn.attention.q_proj, block.attn.attention.k_proj, block.attn.attention.v_proj]),
+                product_of([block.attn.attention.out_proj]),
                 (block.ln_2.weight, block.ln_2.bias),
                 product_of([block.mlp.c_fc]),
                 product_of([block.mlp.c_proj]),
@@ -41,11 +45,8 @@ class GPT2(Network):
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
-        if config.activation_function != "gelu_new":
-            return f"the lean engine's GPT-2 has no {config.activation_function}"
-        if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
-            return "the lean engine's GPT-2 scales attention by the head's size only"
-        return ""
+        is_supported = config.activation_function == "gelu_new"
+        return "" if is_supported else f"the lean engine's GPT-Neo has no {config.activation_function}"
 
     def new_cache(self, source: Tensor | None) -> Cache:
         return Cache(len(self.layers), self.heads, self.dim, self.embedding.dtype, self.embedding.device)
@@ -54,9 +55,9 @@ class GPT2(Network):
         n = len(tokens)
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
-        for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+        for i, (bias, norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
-            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], self.bias)
+            seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias)
             x = out.added(x, seen)
             wide = F.gelu(up(F.layer_norm(x, size, *norm_mlp, self.eps)), approximate="tanh")
             x = down.added(x, wide)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.sampling import Sampler, to_device
-from specbench.models.engine.cache import STEP, Cache, FlexGraphCache, GraphCache, TreeGraphCache
-from specbench.models.engine.network import Network
-from specbench.models.feeding import DraftInputs, DraftOutputs, DraftSettings, Feed
+from specbench.models.feeder import DraftInputs, DraftOutputs, DraftSettings, Feed
+from specbench.models.lean.cache import STEP, Cache, FlexGraphCache, GraphCache, TreeGraphCache
+from specbench.models.lean.network import Network
 
 WARM_UPS = 2  # runs before a capture, which CUDA requires
 Out = TypeVar("Out")

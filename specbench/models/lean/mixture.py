@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.config.construct import Table
-from specbench.models.engine.layers import Layers, Map
-from specbench.models.engine.llama import SMALL, Llama
+from specbench.models.lean.layers import Layers, Map
+from specbench.models.lean.llama import SMALL, Llama
 from specbench.models.products import expert_products
 
 

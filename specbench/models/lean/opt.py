@@ -7,8 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.network import Network
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.network import Network
 from specbench.models.products import product_of
 
 OFFSET = 2  # unused rows at the start of the position table

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.models.engine.cache import Cache
-from specbench.models.engine.graphs import Graphs
-from specbench.models.engine.network import Network
-from specbench.models.feeding import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output
+from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output
+from specbench.models.lean.cache import Cache
+from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.network import Network
 from specbench.models.transformers_session import encoded
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from specbench.decoding.sampling import to_device
-from specbench.models.engine.fusing import compiled_attention
-from specbench.models.feeding import Feed
+from specbench.models.feeder import Feed
+from specbench.models.lean.fusing import compiled_attention
 
 STEP = 256  # positions; capacities are this times a power of two
 BLOCK = 128  # positions that FlexAttention reads or skips as a unit

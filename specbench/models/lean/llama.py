@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.fusing import PLAIN, compiled, compiling
-from specbench.models.engine.layers import Layer, Layers, unsupported_layers
-from specbench.models.engine.network import Network
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.fusing import PLAIN, compiled, compiling
+from specbench.models.lean.layers import Layer, Layers, unsupported_layers
+from specbench.models.lean.network import Network
 
 SMALL: Table = {
     "hidden_size": 32,

@@ -7,10 +7,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.fusing import PLAIN
-from specbench.models.engine.layers import STATIC_ROPES, Rope
-from specbench.models.engine.network import Network
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.fusing import PLAIN
+from specbench.models.lean.layers import STATIC_ROPES, Rope
+from specbench.models.lean.network import Network
 from specbench.models.products import product_of
 
 

@@ -1,9 +1,9 @@
 """Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
 from specbench.config.construct import import_modules
-from specbench.models.engine.feeder import GraphFeeder, LeanFeeder
-from specbench.models.engine.graphs import Graphs
-from specbench.models.engine.network import Network, can_fuse, network_of, small_config, unsupported
+from specbench.models.lean.feeder import GraphFeeder, LeanFeeder
+from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.network import Network, can_fuse, network_of, small_config, unsupported
 
 __all__ = [
     "GraphFeeder",

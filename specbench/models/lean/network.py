@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Cache
+from specbench.models.lean.cache import Cache
 from specbench.models.products import Product, is_linear, product_of
 
 

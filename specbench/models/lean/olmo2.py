@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from specbench.config.construct import Table
-from specbench.models.engine.layers import Layer, Layers, Map
-from specbench.models.engine.llama import SMALL, Llama
-from specbench.models.engine.network import RMSNorm
+from specbench.models.lean.layers import Layer, Layers, Map
+from specbench.models.lean.llama import SMALL, Llama
+from specbench.models.lean.network import RMSNorm
 
 
 class Olmo2Layers(Layers):

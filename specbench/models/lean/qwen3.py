@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from specbench.config.construct import Table
-from specbench.models.engine.layers import HeadNorm, Layer, Layers
-from specbench.models.engine.llama import SMALL, Llama
-from specbench.models.engine.mixture import MixtureLayers
+from specbench.models.lean.layers import HeadNorm, Layer, Layers
+from specbench.models.lean.llama import SMALL, Llama
+from specbench.models.lean.mixture import MixtureLayers
 
 
 class Qwen3Layers(Layers):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from specbench.analysis.points import CurveChoice, Point, points, reference_of, swept
 from specbench.analysis.run_metrics import Spread
 from specbench.config.suite import TableSpec, read_suite
-from specbench.reporting.point_tables import choice_tables, pivot, suite_tables, value_text
+from specbench.reporting.suite_tables import choice_tables, pivot, suite_tables, value_text
 from specbench.reporting.suites import without_counterpart
 from tests.fixtures.summaries import llama_vicuna_run
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.layers import HeadNorm, Layer, Layers, Map, gelu_gate, window_of
-from specbench.models.engine.llama import SMALL, Llama
-from specbench.models.engine.network import RMSNorm
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.layers import HeadNorm, Layer, Layers, Map, gelu_gate, window_of
+from specbench.models.lean.llama import SMALL, Llama
+from specbench.models.lean.network import RMSNorm
 
 
 class Gemma3Layers(Layers):

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.network import Network, RMSNorm
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.network import Network, RMSNorm
 from specbench.models.products import product_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from specbench.config.construct import Table
-from specbench.models.engine.layers import Layers
-from specbench.models.engine.llama import SMALL, Llama
+from specbench.models.lean.layers import Layers
+from specbench.models.lean.llama import SMALL, Llama
 
 
 class Phi3Layers(Layers):

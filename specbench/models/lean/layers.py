@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.models.engine.cache import Bias, Cache
-from specbench.models.engine.fusing import PLAIN
-from specbench.models.engine.network import RMSNorm, normalized
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.fusing import PLAIN
+from specbench.models.lean.network import RMSNorm, normalized
 from specbench.models.products import Product, product_of
 
 Map = Callable[[Tensor], Tensor]

@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench.config.options import Request
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.experiment.fresh_process import (
+from specbench.experiment.batch import (
     Launch,
     RequestBatch,
     measure_here,
