@@ -73,7 +73,7 @@ def advise(
         ),
     ] = None,
     allow_code_execution: params.CodeExecution = False,
-    sandbox: params.Sandbox = SandboxKind.auto,
+    sandbox: params.SandboxOption = SandboxKind.auto,
     write: Annotated[Path | None, typer.Option(help="Write the advised method to this TOML file.")] = None,
     out: params.Out = Path("results"),
     fresh: params.Fresh = False,

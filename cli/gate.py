@@ -55,7 +55,7 @@ def check(
     junit: JUnit = None,
     across_config: AcrossConfig = False,
     allow_code_execution: params.CodeExecution = False,
-    sandbox: params.Sandbox = SandboxKind.auto,
+    sandbox: params.SandboxOption = SandboxKind.auto,
     plugin: params.Plugins = None,
     out: OutOption = None,
 ) -> None:
@@ -95,7 +95,7 @@ def record(
         typer.Option(help="How often each method decodes each prompt. [5; 1 with --counters-only]"),
     ] = None,
     allow_code_execution: params.CodeExecution = False,
-    sandbox: params.Sandbox = SandboxKind.auto,
+    sandbox: params.SandboxOption = SandboxKind.auto,
     out: OutOption = None,
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
@@ -120,7 +120,7 @@ def update(
     snapshots: Files,
     sessions: Sessions = None,
     allow_code_execution: params.CodeExecution = False,
-    sandbox: params.Sandbox = SandboxKind.auto,
+    sandbox: params.SandboxOption = SandboxKind.auto,
     plugin: params.Plugins = None,
     out: OutOption = None,
 ) -> None:

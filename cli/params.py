@@ -185,7 +185,7 @@ CodeExecution = Annotated[
         "--allow-code-execution", help="Execute generated code in a sandbox to score it.", rich_help_panel=MEASUREMENT
     ),
 ]
-Sandbox = Annotated[
+SandboxOption = Annotated[
     SandboxKind, typer.Option(help="Sandbox backend; none disables isolation.", rich_help_panel=MEASUREMENT)
 ]
 
@@ -235,6 +235,9 @@ Plugins = Annotated[
         rich_help_panel=OVERRIDES,
     ),
 ]
+
+
+PARSED = frozenset({"data", "gamma", "over", "set_", "place", "head", "plugin"})  # the others are fields of `Options`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,8 +371,7 @@ class SharedOptions:
         """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
         chosen = replace(self, **values)
         plugins = import_plugins(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
-        shared = {field.name for field in fields(self)} & {field.name for field in fields(Options)}
-        plain = {name: getattr(chosen, name) for name in shared - {"gamma", "data", "over"}}
+        plain = {field.name: getattr(chosen, field.name) for field in fields(self) if field.name not in PARSED}
         unset = {"on_overflow": "", "chat": "", "repeats": Options.repeats}
         return Options(
             **plain | {name: value for name, value in unset.items() if plain[name] is None},

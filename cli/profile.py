@@ -132,7 +132,7 @@ def profile(
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
             for table in (forwards_table, pairs_table, prices_table):
                 print_table(table(measured), console)
-        choice = candidates([each for each in profiles if len(each.levels) == 3], gamma)
+        choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma)
         if choice:
             print_table(candidates_table(choice), console)
             console.print(NOTE, style="dim")

@@ -180,7 +180,7 @@ def run(
     suite: params.Suite = None,
     shared: params.SharedOptions,
     allow_code_execution: params.CodeExecution = False,
-    sandbox: params.Sandbox = SandboxKind.auto,
+    sandbox: params.SandboxOption = SandboxKind.auto,
     out: params.Out = Path("results"),
     full: params.Full = False,
     explain: params.Explain = False,

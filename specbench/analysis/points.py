@@ -180,7 +180,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     x, variant = swept(setting)
     mixture = _mixture(summary.spec.methods[row.method].options)
     is_baseline = row.method == summary.baseline
-    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.timed else {}
+    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.is_timed else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
         bare = Point(
@@ -263,7 +263,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
     if row.method == "sd":
         values |= dict.fromkeys(("flops_ratio_sd", "papers_flops_ratio_sd"), 1.0)
-        values |= {"over_sd": 1.0} if summary.timed else {}
+        values |= {"over_sd": 1.0} if summary.is_timed else {}
     return values
 
 

@@ -160,8 +160,8 @@ def predicted_speedup(
     value = float(theirs.sum() / ours.sum())
     left_out = (theirs.sum() - theirs) / (ours.sum() - ours) if len(ours) > 1 else np.empty(0)
     interval = jackknifed_ratio(value, left_out, ours)
-    known = sum(share for size, share in sizes.items() if size in measured) / (sum(sizes.values()) or 1.0)
-    error = known * PRICE_ERROR + (1.0 - known) * SCALED_PRICE_ERROR
+    measured_share = sum(share for size, share in sizes.items() if size in measured) / (sum(sizes.values()) or 1.0)
+    error = measured_share * PRICE_ERROR + (1.0 - measured_share) * SCALED_PRICE_ERROR
     if interval.low is None or interval.high is None:
         return interval
     below, above = (abs(np.log(bound / value)) for bound in (interval.low, interval.high))
@@ -187,16 +187,16 @@ def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
     to the timed ones, interpolated between neighboring sizes.
     """
     largest = max(timed)
-    alone = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
+    timed_seconds = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
     at = sorted(size for size, (count, _) in run.items() if count >= OFTEN and size <= largest)
     if not at:
-        return alone, frozenset()
-    own = np.array([run[size][1] / run[size][0] for size in at])
+        return timed_seconds, frozenset()
+    run_means = np.array([run[size][1] / run[size][0] for size in at])
     sizes = np.arange(largest + 1)
-    scaled = alone * np.interp(sizes, at, own / alone[at])
-    left = np.searchsorted(at, sizes, side="right") - 1  # the nearest size of the run that is not larger
-    least = np.where(left >= 0, own[np.maximum(left, 0)], 0.0)
-    most = np.where(left + 1 < len(at), own[np.minimum(left + 1, len(at) - 1)], np.inf)
+    scaled = timed_seconds * np.interp(sizes, at, run_means / timed_seconds[at])
+    lower = np.searchsorted(at, sizes, side="right") - 1  # the nearest size of the run that is not larger
+    least = np.where(lower >= 0, run_means[np.maximum(lower, 0)], 0.0)
+    most = np.where(lower + 1 < len(at), run_means[np.minimum(lower + 1, len(at) - 1)], np.inf)
     scaled = np.clip(scaled, np.minimum(least, most), most)
-    scaled[at] = own
+    scaled[at] = run_means
     return scaled, frozenset(at)

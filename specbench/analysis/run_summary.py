@@ -90,7 +90,7 @@ class MethodSummary:
         return value[0] if isinstance(value, tuple) else value
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether any generation completed."""
         return self.generations > 0
 
@@ -193,7 +193,7 @@ class RunSummary(RunState):
         return next(reversed(self.models), "")
 
     @property
-    def timed(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether times mean something: no other run shared the device."""
         return not self.environment.get("untimed", False)
 
@@ -230,7 +230,7 @@ class RunSummary(RunState):
     @property
     def measured_methods(self) -> list[MethodSummary]:
         """The methods of which a generation completed."""
-        return [method for method in self.methods if method.measured]
+        return [method for method in self.methods if method.is_measured]
 
     @property
     def score_groups(self) -> list[str]:

@@ -141,7 +141,7 @@ def summarize(folder: Path) -> RunSummary:
     bandwidth = environment["copy_bytes_per_second"]
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
-    completed = {method.method: complete(records, method.method) for method in methods if method.measured and timed}
+    completed = {method.method: complete(records, method.method) for method in methods if method.is_measured and timed}
     clock = headline_clock(spec, methods)
     rank_of = ranks(completed, end_to_end=clock == "end to end")
     return RunSummary(

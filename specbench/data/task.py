@@ -99,7 +99,7 @@ class Data:
         samples = [sample for sample in self.samples if sample.id in ids]
         return replace(self, samples=samples, shard=shard, whole=tuple(self.samples))
 
-    def drawn(self, count: int) -> "Data":
+    def random_sample(self, count: int) -> "Data":
         """Return `count` random conversations, always the same ones, in the source's order, with all of their turns."""
         heads = [sample.id for sample in self.samples if not sample.after]
         chosen = set(random.Random(DRAW_SEED).sample(heads, min(count, len(heads))))

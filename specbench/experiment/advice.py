@@ -89,20 +89,26 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     lossy = lossy_candidates(pair, options) if request.max_drop is not None else []
     parts = _Parts(replace(request, options=options), observer)
     methods, unsupported = parts.open([*lossless, *lossy])
-    lossless, lossy = ([each for each in candidates if each in methods] for candidates in (lossless, lossy))
+    lossless, lossy = (
+        [candidate for candidate in candidates if candidate in methods] for candidates in (lossless, lossy)
+    )
     pilots = pilots_of(lossless)
-    pilot = parts.measure(1, [each.name for each in pilots], profile=True)
+    pilot = parts.measure(1, [candidate.name for candidate in pilots], profile=True)
     assert parts.plan is not None and parts.run is not None
-    of_lossless = {each: methods[each] for each in lossless}
+    of_lossless = {candidate: methods[candidate] for candidate in lossless}
     predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
     results = {
-        each.candidate.name: each
-        for each in (*predicted, *(CandidateResult(candidate=each, why="not lossless") for each in lossy))
+        result.candidate.name: result
+        for result in (*predicted, *(CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy))
     }
     halving = _SuccessiveHalving(
-        results, _best(results, lossless, FINALISTS), [each.name for each in lossy], request.max_drop or 0.0, pilot
+        results,
+        _best(results, lossless, FINALISTS),
+        [candidate.name for candidate in lossy],
+        request.max_drop or 0.0,
+        pilot,
     )
-    results |= {each.candidate.name: each for each in unsupported}
+    results |= {result.candidate.name: result for result in unsupported}
     halving.run(parts, begin + request.seconds)
     best = halving.best
     return replace(
@@ -211,7 +217,7 @@ class _Parts:
         not scored although scores are needed.
         """
         request = self.request
-        self.whole, run = self._plan([each.name for each in candidates], request.options)
+        self.whole, run = self._plan([candidate.name for candidate in candidates], request.options)
         prompts = sum(not sample.after for sample in run.data.samples)
         if prompts < FEWEST_PROMPTS:
             raise ConfigError(
@@ -236,7 +242,7 @@ class _Parts:
         steps = MeasureOptions(access=request.access, sandbox=self.sandbox, profile=profile)
         results = measure(plan, plan.runs, steps, self.observer)
         (summary,) = results.summaries
-        if any(not row.measured for row in summary.methods):
+        if any(not row.is_measured for row in summary.methods):
             raise ConfigError(f"no prompt was decoded by every method; help: specbench report {summary.folder}")
         if request.max_drop is not None and all(row.score_change is None for row in summary.methods):
             raise results.unscored or ConfigError(f"--max-drop needs scores, and {request.task} has none")
@@ -274,8 +280,8 @@ def supported_by(
 
 def _best(results: Mapping[str, CandidateResult], candidates: Sequence[Candidate], count: int) -> list[str]:
     """Return the candidates to measure: those with the highest predicted speed, then those that cannot be predicted."""
-    unpredicted = [each.name for each in candidates if results[each.name].predicted is None]
-    predicted = [each.name for each in candidates if results[each.name].predicted is not None]
+    unpredicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is None]
+    predicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is not None]
     unpredicted = unpredicted[: count // 2] if predicted else unpredicted[:count]
     return [*_fastest(results, predicted, count - len(unpredicted)), *unpredicted]
 
@@ -288,13 +294,13 @@ def _advice(
     records = list(read(folder))
     rows, base = complete(records, first), complete(records, pilot.baseline)
     theory = pilot.spec.methods[first].traits.theory
-    others = [each for name, each in results.items() if name != best]
+    others = [result for name, result in results.items() if name != best]
     block_price = None
     if theory and is_covered(theory, rows, base):
         verifier = prices_of(theory, rows, base, timed_forwards(folder)).verifier
         block_price = float(verifier[theory.gamma[0] + 1] / verifier[1])
     return Advice(
-        results=[results[best], *sorted(others, key=lambda each: (-each.parts, -each.speedup))],
+        results=[results[best], *sorted(others, key=lambda result: (-result.parts, -result.speedup))],
         gain=None,
         pilot=pilot,
         pilot_row=next(row for row in pilot.methods if row.method == first),
@@ -329,8 +335,10 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         for label, method in spec.methods.items()
         if method.lossless
     }
-    pilots = [each for each in measured if each.kind]
-    models = [each for each in pilots if each.kind in ("model", "head") and "rejection" not in each.table]
+    pilots = [candidate for candidate in measured if candidate.kind]
+    models = [
+        candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
+    ]
     if spec.baseline != BASELINE or not models:
         raise ConfigError(f"{folder}: advise needs a run of {BASELINE} and of a draft model; help: specbench run -m sd")
     drafters = list(dict.fromkeys(model.drafter for model in models))
@@ -346,14 +354,14 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
                 " OMP_NUM_THREADS of the run"
             )
         open_recorder(run, locks[folder], Access())
-        if not summary_of(folder).timed:
+        if not summary_of(folder).is_timed:
             raise ConfigError(f"{folder} was not timed; help: specbench run without --jobs")
         with observer.status(f"loading {', '.join(plan.roles)}"):
             plan.load()
             time_blocks(plan, run)
         predicted = predict_all(plan, run, measured | new, pilots, observer)
         summary = summarize_run(folder)
-    results = {each.candidate.name: each for each in predicted}
-    _add_measurements(results, summary, [each.name for each in measured])
+    results = {result.candidate.name: result for result in predicted}
+    _add_measurements(results, summary, [candidate.name for candidate in measured])
     results = {name: replace(result, parts=0) for name, result in results.items()}  # a run has no parts
     return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)

@@ -43,7 +43,9 @@ def predict_all(
     base = complete(records, run.spec.baseline)
     rows = {pilot: complete(records, pilot.name) for pilot in pilots}
     prices, recordings = _prices(run, base, rows), list[Recording]()
-    replays = {each: replay_of(methods[each], (TARGET,), run.spec.decoding.temperature) for each in methods}
+    replays = {
+        candidate: replay_of(method, (TARGET,), run.spec.decoding.temperature) for candidate, method in methods.items()
+    }
     available = {*run.spec.pair.models, *run.spec.pair.heads}
     drafters = sorted(
         {name for replay in replays.values() if isinstance(replay, Replay) for name in replay.drafters} & available
@@ -54,7 +56,9 @@ def predict_all(
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
-    for candidate in sorted(methods, key=lambda each: each not in rows):  # pilots first: they correct the others
+    for candidate in sorted(
+        methods, key=lambda candidate: candidate not in rows
+    ):  # pilots first: they correct the others
         replayed = replays[candidate]
         priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
         if isinstance(replayed, str):
@@ -67,13 +71,15 @@ def predict_all(
             out.append(CandidateResult(candidate=candidate, why="its drafts are longer than the recorded ones"))
         else:
             prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
-            known = corrections[candidate.kind, candidate.drafter]
+            by_length = corrections[candidate.kind, candidate.drafter]
             if candidate in rows:
-                predicted = sum(prediction.seconds.values()) / token_count([each.record for each in recordings])
-                known[candidate.gamma] = _per_token(rows[candidate]) / predicted
-            if known:
-                lengths = sorted(known)
-                factor = np.interp(candidate.gamma, lengths, [known[length] for length in lengths])
+                predicted = sum(prediction.seconds.values()) / token_count(
+                    [recording.record for recording in recordings]
+                )
+                by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
+            if by_length:
+                lengths = sorted(by_length)
+                factor = np.interp(candidate.gamma, lengths, [by_length[length] for length in lengths])
                 prediction = replace(prediction, factor=float(factor))
             out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
     return out
@@ -117,13 +123,13 @@ class _Prediction:
     def speedup(self, base: Mapping[Output, float], prices: Prices, recordings: Sequence[Recording]) -> Estimate:
         """Return the predicted speedup over the baseline's seconds by output."""
         ours, theirs = defaultdict[str, float](float), defaultdict[str, float](float)
-        for record in (each.record for each in recordings):
+        for record in (recording.record for recording in recordings):
             key = record.sample, record.repeat
             ours[record.prompt] += self.factor * self.seconds[key]
             theirs[record.prompt] += base[key]
         prompts = [prompt for prompt in ours if ours[prompt] > 0.0]
         return predicted_speedup(
-            [theirs[each] for each in prompts], [ours[each] for each in prompts], self.blocks, prices.measured
+            [theirs[prompt] for prompt in prompts], [ours[prompt] for prompt in prompts], self.blocks, prices.measured
         )
 
 
@@ -158,6 +164,10 @@ def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[O
     for record in rows:
         repeats[record.sample].append(seconds(record))
     of_output = {(record.sample, record.repeat): seconds(record) for record in rows}
-    greedy = all(each.record.repeat == 0 for each in recordings)
-    keys = [(each.record.sample, each.record.repeat) for each in recordings if each.record.sample in repeats]
+    greedy = all(recording.record.repeat == 0 for recording in recordings)
+    keys = [
+        (recording.record.sample, recording.record.repeat)
+        for recording in recordings
+        if recording.record.sample in repeats
+    ]
     return {key: float(np.mean(repeats[key[0]])) if greedy else of_output[key] for key in keys}

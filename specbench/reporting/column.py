@@ -129,7 +129,7 @@ class Column:
         if self.value:
             return self.value(run, row)
         if self.one_for and row.method == (run.baseline if self.one_for == "baseline" else self.one_for):
-            return 1.0 if run.timed else None
+            return 1.0 if run.is_timed else None
         return row.value(self.key)
 
     def text(self, run: RunSummary, row: MethodSummary) -> str:

@@ -65,7 +65,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         if suite.frontier:
             measured += frontier_points(folder, measured)
     measured = with_thresholds(suite, measured)
-    is_timed = any(summary.timed for summary in summaries)
+    is_timed = any(summary.is_timed for summary in summaries)
     judged = outcomes_of(suite, measured, Comparisons(summaries))
     tables, lines = suite_tables(suite, measured), [*outcome_lines(judged), *unknown_values(suite, measured, is_timed)]
     tables += paper_tables(without_counterpart(suite, measured))

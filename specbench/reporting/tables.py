@@ -208,7 +208,7 @@ def across(summaries: Sequence[RunSummary], chosen: Sequence[Column] | None = No
     rows = []
     for i, (summary, row) in enumerate(lines):
         labels = [summary.task, row.label, *(texts[i] for texts in differing.values())]
-        measured = [column.text(summary, row) for column in columns] if row.measured else _failed(row, len(columns))
+        measured = [column.text(summary, row) for column in columns] if row.is_measured else _failed(row, len(columns))
         rows.append([*([pairs[i]] if pairs else []), *labels, *measured])
     names = list(dict.fromkeys(summary.pair for summary in summaries))
     title = names[0] if len(names) == 1 else f"{len(summaries)} runs"
@@ -252,7 +252,7 @@ def overview(summaries: Sequence[RunSummary]) -> Table:
 
 def _unmeasured(summary: RunSummary) -> list[MethodSummary]:
     """Return the methods of which every generation failed."""
-    return [row for row in summary.methods if row.failed and not row.measured]
+    return [row for row in summary.methods if row.failed and not row.is_measured]
 
 
 def _failed(row: MethodSummary, columns: int) -> list[str]:
@@ -377,7 +377,7 @@ def _require_poolable(group: Sequence[RunSummary]) -> None:
     first = group[0]
     seen: dict[tuple[str, str], str] = {}
     for summary in group:
-        if not summary.timed:
+        if not summary.is_timed:
             raise NotComparable(f"{summary.run} is untimed; help: measure it again without other jobs on the device")
         if different := hardware.incomparable(
             hardware.conditions(first.environment), hardware.conditions(summary.environment)

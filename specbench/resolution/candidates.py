@@ -82,10 +82,17 @@ def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind but chains,
     whose rounds consist of those of the others.
     """
-    models = [each for each in candidates if each.kind == "model" and "rejection" not in each.table]
-    usual = [each for each in models if each.gamma == PILOT_LENGTH]
-    short = [min((each for each in models if each.drafter == pilot.drafter), key=lambda c: c.gamma) for pilot in usual]
-    others = {each.kind: each for each in reversed(candidates) if each.kind not in (None, "model", "chain")}
+    models = [candidate for candidate in candidates if candidate.kind == "model" and "rejection" not in candidate.table]
+    usual = [candidate for candidate in models if candidate.gamma == PILOT_LENGTH]
+    short = [
+        min((candidate for candidate in models if candidate.drafter == pilot.drafter), key=lambda c: c.gamma)
+        for pilot in usual
+    ]
+    others = {
+        candidate.kind: candidate
+        for candidate in reversed(candidates)
+        if candidate.kind not in (None, "model", "chain")
+    }
     return [*usual, *short, *others.values()]
 
 

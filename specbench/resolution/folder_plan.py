@@ -69,7 +69,7 @@ def _data(folder: Path, spec: RunSpec, task: Task) -> Data:
     if stated.shard:
         raise ConfigError(f"{folder} has a part of the prompts; help: a run of all of them")
     every, count = task.data(stated.source), stated.samples - stated.later_turns
-    data = every.drawn(count) if stated.drawn else every.first(count)
+    data = every.random_sample(count) if stated.drawn else every.first(count)
     if task_spec(spec.task.name, task, data) != spec.task:
         raise ConfigError(f"{folder}: the samples of {spec.task.name} are not those of the run")
     return data

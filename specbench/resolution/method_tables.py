@@ -7,19 +7,16 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 
-from specbench import methods
 from specbench.config.construct import Named, Table, convert
 from specbench.config.overrides import Override
 from specbench.config.pair import Pair
 from specbench.config.presets import Preset, preset
-from specbench.decoding import targets
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, hint
-from specbench.methods import proposers, trees
-from specbench.methods import stopping as stops
 from specbench.methods.stopping import Stop
+from specbench.methods.trees import HeadTree
 
 BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
@@ -27,7 +24,6 @@ GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {  # by key
     "": Method, "proposer": Proposer, "rejection": Rejection, "stop": Stop, "target": Target,
 }  # fmt: skip
-REGISTERED = (methods, proposers, trees, stops, targets)  # modules whose import registers what a table may name
 
 
 def constructor(name: str) -> Table:
@@ -213,8 +209,8 @@ def _types_of(table: Table, key: str = "") -> dict[str, object]:
 def head_kind(table: Table) -> str:
     """Return the kind of the head that a part of a method reads; empty for one that reads none."""
     member = Proposer.members.get(str(table.get("name")))
-    if member is not None and issubclass(member, trees.HeadTree):
-        return trees.HeadTree.kind
+    if member is not None and issubclass(member, HeadTree):
+        return HeadTree.kind
     return str(table.get("name"))
 
 

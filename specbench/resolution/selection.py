@@ -129,7 +129,7 @@ def limited(data: Data, pair: Pair, options: Options) -> Data:
 def _chosen(data: Data, pair: Pair, options: Options) -> Data:
     """Return the samples that a request selects, before they are divided into shards."""
     if options.sample:
-        return data.drawn(options.sample)
+        return data.random_sample(options.sample)
     limit = pair.defaults.limit if options.limit is None else options.limit
     if not limit:
         limit = SYNTHETIC_LIMIT if data.source == "synthetic" else len(data.samples)

@@ -468,8 +468,8 @@ def test_worked_examples_are_part_of_what_identifies_a_run(tmp_path):
 
 def test_drawn_samples_are_the_same_every_time_and_spread():
     data = Mmlu(shots=0).data("synthetic")
-    drawn = data.drawn(20)
-    assert drawn == data.drawn(20)
+    drawn = data.random_sample(20)
+    assert drawn == data.random_sample(20)
     assert len(drawn.samples) == 20
     assert [int(s.id) for s in drawn.samples] == sorted(int(s.id) for s in drawn.samples)
     assert int(drawn.samples[-1].id) > 500

@@ -125,7 +125,9 @@ def method_row(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
 
 def _one(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     """Return the speedup of the baseline, 1 without an interval; None for other methods and untimed runs."""
-    return Estimate(1.0, None, None) if row.method == summary.baseline and row.measured and summary.timed else None
+    return (
+        Estimate(1.0, None, None) if row.method == summary.baseline and row.is_measured and summary.is_timed else None
+    )
 
 
 def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
@@ -151,11 +153,11 @@ def prompt_rows(summary: RunSummary) -> Iterator[dict[str, object]]:
                 "prompt_tokens": rows[0].prompt_tokens,
                 "generations": len(rows),
                 "tokens": token_count(rows),
-                "seconds": sum(map(seconds, rows)) if summary.timed else None,
+                "seconds": sum(map(seconds, rows)) if summary.is_timed else None,
                 "end_to_end_seconds": sum(seconds(record, end_to_end=True) for record in rows)
-                if summary.timed
+                if summary.is_timed
                 else None,
-                "tokens_per_second": tokens_per_second(rows) if summary.timed else None,
+                "tokens_per_second": tokens_per_second(rows) if summary.is_timed else None,
                 "acceptance_rate": acceptance_rate(rows),
                 "accepted_length": accepted_length(rows),
                 "score": sum(prompt_scores) / len(prompt_scores) if prompt_scores else None,

@@ -1,0 +1,46 @@
+"""Every option changes what is measured."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from specbench.config.options import Options, Request
+from specbench.config.overrides import parse_override
+from specbench.resolution.resolve import resolve
+
+BASE = Options(data=(("", "synthetic"),), limit=4, device="cpu", dtype="float32")
+VALUES = {
+    "limit": 3,
+    "gamma": (("", (3,)),),
+    "max_new_tokens": 9,
+    "on_overflow": "truncate-left",
+    "chat": "auto",
+    "ignore_eos": True,
+    "temperature": 0.5,
+    "top_k": 7,
+    "top_p": 0.5,
+    "seed": 1,
+    "repeats": 1,
+    "dtype": "bfloat16",
+    "engine": "eager",
+    "overrides": (parse_override("task.shots=2"),),
+    "over": (parse_override("method.proposer.gamma=[2, 3]", "--over"),),
+    "plugins": (("plugin.py", "0" * 64),),
+    "shard": "1/2",
+}
+ELSEWHERE = {"data", "sample", "device", "heads"}  # a file, random rows, a GPU, a folder: each has a test of its own
+
+
+def keys(options):
+    request = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options, out=Path())
+    return sorted(run.spec.key for run in resolve(request).runs)
+
+
+def test_every_option_has_a_value_here():
+    assert {field.name for field in fields(Options)} == VALUES.keys() | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_option_changes_the_run(name):
+    assert keys(replace(BASE, **{name: VALUES[name]})) != keys(BASE)
