@@ -36,7 +36,7 @@ def advise(
     target: params.Target = "",
     draft: params.Draft = "",
     task: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--task",
             "-t",
@@ -84,7 +84,8 @@ def advise(
     """Advise whether to speculate with a pair, on this machine and task, and how.
 
     Runs the target alone and each draft model at two draft lengths on a quarter of the prompts. From recorded probabilities
-    and forward times, predicts the speed of other draft lengths, rejection rules, stop rules, static trees and prompt lookup.
+    and forward times, predicts the speed of other draft lengths, rejection rules, stop rules, static trees, EAGLE heads, chains
+    and prompt lookup.
     Measures the four with the highest prediction on other prompts, then the better two, then the winner. Speedups are of
     decoding time. The same command resumes.
     """
@@ -106,9 +107,11 @@ def advise(
             name = advice.pilot.pair
         else:
             name = pair_of_models(pair, draft, target) or "tiny"
-            tasks = [task] if task else list(read_pair(name, options)[1].defaults.tasks[:1])
+            tasks = task or list(read_pair(name, options)[1].defaults.tasks[:1])
             if not tasks:
                 raise ConfigError(f"pair {name} has no default task for the prompts; help: -t TASK")
+            if len(tasks) > 1:
+                raise ConfigError(f"advise takes one task, not {', '.join(tasks)}: advice on one says nothing about another")
             request = AdviceRequest(
                 pair=name,
                 task=tasks[0],

@@ -63,8 +63,8 @@ class Prices:
     def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
         """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
 
-        These prices are those of the innermost drafter. Rounds of both levels take the time outside forwards that this
-        drafter's rounds take.
+        These prices are those of the innermost drafter. A round of the middle model takes the time outside forwards that this
+        drafter's rounds take, and one of the target that of prompt lookup's.
         """
         assert rounds.inner is not None
         verifying = self.costs("lookup")

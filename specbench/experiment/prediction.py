@@ -56,14 +56,15 @@ def predict_all(
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
-    for candidate in sorted(
-        methods, key=lambda candidate: candidate not in rows
-    ):  # pilots first: they correct the others
+    pilots_first = [*rows, *(candidate for candidate in methods if candidate not in rows)]  # they correct the others
+    for candidate in pilots_first:
         replayed = replays[candidate]
         priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
         if isinstance(replayed, str):
             out.append(CandidateResult(candidate=candidate, why=replayed))
-        elif priced is None or candidate.kind is None or not set(replayed.drafters) <= set(prices):
+        elif candidate.kind is None:
+            out.append(CandidateResult(candidate=candidate, why="forwards of a head over a tree have no price"))
+        elif priced is None or not set(replayed.drafters) <= set(prices):
             out.append(CandidateResult(candidate=candidate, why="its draft model was not run"))
         elif replayed.method.proposer.nodes + 1 > priced.largest:
             out.append(CandidateResult(candidate=candidate, why="its blocks are larger than the timed ones"))

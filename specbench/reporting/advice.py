@@ -170,7 +170,8 @@ def table_of(advice: Advice) -> TomlTable:
     """Return the selected method as the table of a TOML file, with the temperature at which it was selected."""
     best, temperature = advice.best.candidate, advice.pilot.decoding.temperature
     measured = advice.final.spec.methods.get(best.name)
-    options = measured.options if measured and not best.kind else best.table  # of a preset, with the pair's values
+    is_preset = best.kind in (None, "chain")
+    options = measured.options if measured and is_preset else best.table  # of a preset, with the pair's values
     return {
         "description": f"{best.name}, chosen by specbench advise",
         "baseline": advice.pilot.baseline,
@@ -195,6 +196,14 @@ def other_engines(result: CandidateResult) -> Iterator[str]:
                 f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
             )
             yield f"llama.cpp, not measured there: --spec-draft-model DRAFT.gguf --spec-draft-n-max {gamma}"
+    if result.candidate.kind == "head":
+        gamma = proposer["gamma"]
+        config = {"method": "eagle", "model": "HEAD", "num_speculative_tokens": gamma}
+        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+        yield (
+            "SGLang, not measured there: --speculative-algorithm EAGLE --speculative-draft-model-path HEAD"
+            f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
+        )
     if result.candidate.kind == "lookup":
         config = {
             "method": "ngram",

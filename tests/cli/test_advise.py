@@ -9,7 +9,7 @@ import pytest
 
 from specbench.analysis.advice import Advice, Candidate, CandidateResult
 from specbench.analysis.intervals import Estimate
-from specbench.reporting.advice import answer, toml_of
+from specbench.reporting.advice import answer, other_engines, toml_of
 from specbench.resolution.candidates import candidate_of
 from tests.fixtures import console
 
@@ -43,6 +43,18 @@ def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines
         and "--spec-draft-n-max 4" in shown
         and shown.count("not measured there") == 3
     )
+
+
+def test_a_head_comes_with_the_options_of_other_engines():
+    head = candidate_of("eagle-3", {"name": "eagle", "head": "eagle", "base": "target", "gamma": 3})
+    lines = list(other_engines(CandidateResult(candidate=head)))
+    assert len(lines) == 2 and all("not measured there" in line for line in lines)
+    assert '"method": "eagle"' in lines[0] and "--speculative-num-steps 3" in lines[1]
+
+
+def test_two_tasks_are_rejected(tmp_path):
+    shown = console.specbench("advise", "-p", "tiny", "-t", "gsm8k", "-t", "wmt", cwd=tmp_path, code=2).stderr
+    assert "advise takes one task" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
