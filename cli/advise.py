@@ -84,10 +84,9 @@ def advise(
     """Advise whether to speculate with a pair, on this machine and task, and how.
 
     Runs the target alone and each draft model at two draft lengths on a quarter of the prompts. From recorded probabilities
-    and forward times, predicts the speed of other draft lengths, rejection rules, stop rules, static trees, EAGLE heads, chains
-    and prompt lookup.
-    Measures the four with the highest prediction on other prompts, then the better two, then the winner. Speedups are of
-    decoding time. The same command resumes.
+    and forward times, predicts the speed of other draft lengths, rejection rules, stop rules, static trees, EAGLE heads,
+    chains and prompt lookup. Measures the four with the highest prediction on other prompts, then the better two, then the
+    winner. Speedups are of decoding time. The same command resumes.
     """
     from specbench.experiment.advice import AdviceRequest, advise, advise_on  # imports torch
     from specbench.resolution.selection import read_pair
@@ -111,7 +110,9 @@ def advise(
             if not tasks:
                 raise ConfigError(f"pair {name} has no default task for the prompts; help: -t TASK")
             if len(tasks) > 1:
-                raise ConfigError(f"advise takes one task, not {', '.join(tasks)}: advice on one says nothing about another")
+                raise ConfigError(
+                    f"advise takes one task, not {', '.join(tasks)}: advice on one says nothing about another"
+                )
             request = AdviceRequest(
                 pair=name,
                 task=tasks[0],

@@ -37,9 +37,8 @@ from specbench.resolution.candidates import (
     pilots_of,
     register_candidates,
 )
-from specbench.resolution.folder_plan import plan_of_folder
 from specbench.resolution.methods import method_on
-from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked

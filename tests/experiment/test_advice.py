@@ -15,7 +15,7 @@ from specbench.experiment.recording import count_missing, record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import candidate_of, register
-from specbench.resolution.folder_plan import plan_of_folder
+from specbench.resolution.plan import plan_of_folder
 from specbench.resolution.resolve import Request, resolve
 from specbench.runs.run_folder import PATHS, read, runs_in, spec_of
 
