@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
+MINUTES = 10.0  # of `advise`
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html", "passport"]
 AnyPath = str | PathLike[str]
@@ -285,17 +286,26 @@ def verify(
     )
 
 
+class AdviceOptions(RunOptions, total=False):
+    """The options of `advise`: those of `run`, how long to measure, and by how much the score may drop.
+
+    No part of the measurements is begun that may end after `minutes`, 10 by default. With `max_drop`, methods that are not
+    lossless are compared too, and one is advised if the score, in [0, 1], drops by at most this much.
+    """
+
+    minutes: float
+    max_drop: float | None
+
+
 def advise(
     pair: str = "",
     task: str = "",
     *,
     run: AnyPath | None = None,
-    minutes: float = 10.0,
-    max_drop: float | None = None,
     out: AnyPath = "results",
     fresh: bool = False,
     observer: Observer | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[AdviceOptions],
 ) -> AdviceResult:
     """Advise whether to speculate with a pair on a task and this machine, and how.
 
@@ -303,12 +313,10 @@ def advise(
         pair: A pair of models: the name of a preset, or a path to a TOML file. By default `tiny`.
         task: The task that the prompts are from. By default the pair's first task.
         run: A run folder with the target alone and a draft model. Other methods are predicted from it without decoding.
-        minutes: No part of the measurements is begun that may end after this many minutes.
-        max_drop: Compare methods that are not lossless too, and advise one if the score, in [0, 1], drops by at most this.
         out: The folder that run folders are written to.
         fresh: Discard what the run folders hold and measure again.
         observer: Receives progress.
-        **options: See `RunOptions`. `limit` is 48 by default, and `repeats` 2. Draft lengths and parts of the prompts are
+        **options: See `AdviceOptions`. `limit` is 48 by default, and `repeats` 2. Draft lengths and parts of the prompts are
             chosen here, so `gamma`, `over`, `sample`, `shard` and `ignore_eos` are not allowed.
 
     Raises:
@@ -316,12 +324,12 @@ def advise(
         MissingAsset: A model, data set or device is missing, or another process uses a run folder.
     """
     if run is not None:
-        if pair or task or options or fresh or max_drop is not None:
+        if pair or task or options or fresh:
             raise ConfigError("advise: takes a run folder or a pair with options, not both")
         if not _is_path(run):
             raise ConfigError(f"run = {run!r} must be a path")
         return AdviceResult(advice.advise_on(Path(run), observer))
-    pair = pair or "tiny"
+    pair, minutes, max_drop = pair or "tiny", options.pop("minutes", MINUTES), options.pop("max_drop", None)
     if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
         raise ConfigError(f"advise: takes no {chosen}")
     request = _request(

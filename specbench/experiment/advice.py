@@ -9,7 +9,7 @@ With a largest allowed drop of the score, methods that are not lossless are meas
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -72,6 +72,10 @@ class AdviceRequest:
     max_drop: float | None = None
     parts: tuple[str, str, str, str] = PARTS
 
+    def __post_init__(self) -> None:
+        if self.max_drop is not None and not 0.0 <= self.max_drop <= 1.0:
+            raise ConfigError(f"max_drop = {self.max_drop:g} must be a share of the score, from 0 to 1")
+
 
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     """Return advice on a pair and a task.
@@ -81,32 +85,21 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     observer, begin = observer or Observer(), time.monotonic()
     temperature = request.options.temperature or 0.0  # presets have defaults of their own
     options = replace(request.options, limit=request.options.limit or PROMPTS, temperature=temperature)
-    if request.max_drop is not None and not 0.0 <= request.max_drop <= 1.0:
-        raise ConfigError(f"max_drop = {request.max_drop:g} must be a share of the score, from 0 to 1")
     _, pair = read_pair(request.pair, options)
     lossless = register_candidates(pair, temperature)
     lossy = lossy_candidates(pair, options) if request.max_drop is not None else []
     parts = _Parts(replace(request, options=options), observer)
     methods, unsupported = parts.open([*lossless, *lossy])
-    lossless, lossy = (
-        [candidate for candidate in candidates if candidate in methods] for candidates in (lossless, lossy)
-    )
+    lossless, lossy = _among(lossless, methods), _among(lossy, methods)
     pilots = pilots_of(lossless)
     pilot = parts.measure(1, [candidate.name for candidate in pilots], profile=True)
     assert parts.plan is not None and parts.run is not None
     of_lossless = {candidate: methods[candidate] for candidate in lossless}
     predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
-    results = {
-        result.candidate.name: result
-        for result in (*predicted, *(CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy))
-    }
-    halving = _SuccessiveHalving(
-        results,
-        _best(results, lossless, FINALISTS),
-        [candidate.name for candidate in lossy],
-        request.max_drop or 0.0,
-        pilot,
-    )
+    predicted += [CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy]
+    results = {result.candidate.name: result for result in predicted}
+    names, others = _best(results, lossless, FINALISTS), [candidate.name for candidate in lossy]
+    halving = _SuccessiveHalving(results, names, others, request.max_drop or 0.0, pilot)
     results |= {result.candidate.name: result for result in unsupported}
     halving.run(parts, begin + request.seconds)
     best = halving.best
@@ -277,6 +270,10 @@ def supported_by(
     return methods, unsupported
 
 
+def _among(candidates: Sequence[Candidate], methods: Mapping[Candidate, Method]) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate in methods]
+
+
 def _best(results: Mapping[str, CandidateResult], candidates: Sequence[Candidate], count: int) -> list[str]:
     """Return the candidates to measure: those with the highest predicted speed, then those that cannot be predicted."""
     unpredicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is None]
@@ -317,35 +314,21 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     was measured under other conditions, such as another machine or number of threads.
     """
     observer = observer or Observer()
-    folders = runs_in(folder) if folder.is_dir() else []
-    if len(folders) != 1:
-        what = (
-            f"{folder} has {len(folders)} runs; help: name one of them"
-            if folders
-            else f"no run in {folder}; help: -p PAIR"
-        )
-        raise ConfigError(f"advise: {what}")
-    (folder,) = folders
+    folder = _run_in(folder)
     plan = plan_of_folder(folder)
     (run,) = plan.runs
-    spec = run.spec
     measured = {
         Candidate(label, method.options, drafter_of(method.options)): run.methods[label]
-        for label, method in spec.methods.items()
+        for label, method in run.spec.methods.items()
         if method.lossless
     }
     pilots = [candidate for candidate in measured if candidate.kind]
     models = [
         candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
     ]
-    if spec.baseline != BASELINE or not models:
+    if run.spec.baseline != BASELINE or not models:
         raise ConfigError(f"{folder}: advise needs a run of {BASELINE} and of a draft model; help: specbench run -m sd")
-    drafters = list(dict.fromkeys(model.drafter for model in models))
-    new = dict[Candidate, Method]()
-    for candidate in register_candidates(plan.pair.pair, spec.decoding.temperature):
-        resolved = method_on(candidate.name, plan.pair.pair, Options()) if candidate.kind else None
-        if resolved and candidate.drafter in {"", *drafters} and resolved.method not in measured.values():
-            new[candidate] = resolved.method
+    new = _unmeasured(plan, run, measured.values(), {"", *(model.drafter for model in models)})
     with locked([folder], Access()) as locks:
         if changed := other_conditions(folder):
             raise ConfigError(
@@ -364,3 +347,25 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     _add_measurements(results, summary, [candidate.name for candidate in measured])
     results = {name: replace(result, parts=0) for name, result in results.items()}  # a run has no parts
     return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)
+
+
+def _run_in(folder: Path) -> Path:
+    """Return the only run in a folder. Raises ConfigError if there is none, or more than one."""
+    folders = runs_in(folder) if folder.is_dir() else []
+    if len(folders) > 1:
+        raise ConfigError(f"advise: {folder} has {len(folders)} runs; help: name one of them")
+    if not folders:
+        raise ConfigError(f"advise: no run in {folder}; help: -p PAIR")
+    return folders[0]
+
+
+def _unmeasured(
+    plan: PairPlan, run: PlannedRun, measured: Collection[Method], drafters: Collection[str]
+) -> dict[Candidate, Method]:
+    """Return the candidates with prices that draft with one of these models and that a run has not measured."""
+    unmeasured = dict[Candidate, Method]()
+    for candidate in register_candidates(plan.pair.pair, run.spec.decoding.temperature):
+        resolved = method_on(candidate.name, plan.pair.pair, Options()) if candidate.kind else None
+        if resolved and candidate.drafter in drafters and resolved.method not in measured:
+            unmeasured[candidate] = resolved.method
+    return unmeasured

@@ -1,7 +1,7 @@
 """Predicted speedups of candidates, from one run: its prices, and its baseline's outputs, on which they are replayed."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,48 +42,58 @@ def predict_all(
     records = list(read(run.folder))
     base = complete(records, run.spec.baseline)
     rows = {pilot: complete(records, pilot.name) for pilot in pilots}
-    prices, recordings = _prices(run, base, rows), list[Recording]()
+    prices = _prices(run, base, rows)
     replays = {
         candidate: replay_of(method, (TARGET,), run.spec.decoding.temperature) for candidate, method in methods.items()
     }
-    available = {*run.spec.pair.models, *run.spec.pair.heads}
-    drafters = sorted(
-        {name for replay in replays.values() if isinstance(replay, Replay) for name in replay.drafters} & available
-    )
-    if prices:
-        with observer.progress("recording outputs", count_missing(run, drafters)) as advance:
-            recordings = record_outputs(plan, run, drafters, advance)
+    recordings = _recorded(plan, run, replays.values(), observer) if prices else []
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
-    pilots_first = [*rows, *(candidate for candidate in methods if candidate not in rows)]  # they correct the others
-    for candidate in pilots_first:
+    for candidate in [
+        *rows,
+        *(candidate for candidate in methods if candidate not in rows),
+    ]:  # pilots correct the others
         replayed = replays[candidate]
-        priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
-        if isinstance(replayed, str):
-            out.append(CandidateResult(candidate=candidate, why=replayed))
-        elif candidate.kind is None:
-            out.append(CandidateResult(candidate=candidate, why="forwards of a head over a tree have no price"))
-        elif priced is None or not set(replayed.drafters) <= set(prices):
-            out.append(CandidateResult(candidate=candidate, why="its draft model was not run"))
-        elif replayed.method.proposer.nodes + 1 > priced.largest:
-            out.append(CandidateResult(candidate=candidate, why="its blocks are larger than the timed ones"))
-        elif candidate.kind == "head" and replayed.method.proposer.longest > HEAD_DEPTH:
-            out.append(CandidateResult(candidate=candidate, why="its drafts are longer than the recorded ones"))
-        else:
-            prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
-            by_length = corrections[candidate.kind, candidate.drafter]
-            if candidate in rows:
-                predicted = sum(prediction.seconds.values()) / token_count(
-                    [recording.record for recording in recordings]
-                )
-                by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
-            if by_length:
-                lengths = sorted(by_length)
-                factor = np.interp(candidate.gamma, lengths, [by_length[length] for length in lengths])
-                prediction = replace(prediction, factor=float(factor))
-            out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
+        priced = _prices_for(candidate, replayed, prices)
+        if isinstance(priced, str) or isinstance(replayed, str) or candidate.kind is None:
+            out.append(CandidateResult(candidate=candidate, why=str(priced)))
+            continue
+        prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
+        by_length = corrections[candidate.kind, candidate.drafter]
+        if candidate in rows:
+            predicted = sum(prediction.seconds.values()) / token_count([recording.record for recording in recordings])
+            by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
+        if by_length:
+            lengths = sorted(by_length)
+            factor = np.interp(candidate.gamma, lengths, [by_length[length] for length in lengths])
+            prediction = replace(prediction, factor=float(factor))
+        out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
     return out
+
+
+def _recorded(plan: PairPlan, run: PlannedRun, replays: Iterable[Replay | str], observer: Observer) -> list[Recording]:
+    """Return the outputs of a run, with the probabilities of every model and head of the run that the replays need."""
+    needed = {name for replay in replays if isinstance(replay, Replay) for name in replay.drafters}
+    drafters = sorted(needed & {*run.spec.pair.models, *run.spec.pair.heads})
+    with observer.progress("recording outputs", count_missing(run, drafters)) as advance:
+        return record_outputs(plan, run, drafters, advance)
+
+
+def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[str, Prices]) -> Prices | str:
+    """Return the prices of a candidate's rounds, or why it has no prediction."""
+    if isinstance(replayed, str):
+        return replayed
+    if candidate.kind is None:
+        return "forwards of a head over a tree have no price"
+    priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
+    if priced is None or not set(replayed.drafters) <= set(prices):
+        return "its draft model was not run"
+    if replayed.method.proposer.nodes + 1 > priced.largest:
+        return "its blocks are larger than the timed ones"
+    if candidate.kind == "head" and replayed.method.proposer.longest > HEAD_DEPTH:
+        return "its drafts are longer than the recorded ones"
+    return priced
 
 
 def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -> dict[str, Prices]:
