@@ -171,7 +171,9 @@ def table_of(advice: Advice) -> TomlTable:
     best, temperature = advice.best.candidate, advice.pilot.decoding.temperature
     measured = advice.final.spec.methods.get(best.name)
     is_preset = best.kind in (None, "chain")
-    options = measured.options if measured and is_preset else best.table  # of a preset, with the pair's values
+    options = (
+        measured.options if measured and is_preset else best.table
+    )  # of a preset, with the pair's values if it ran
     return {
         "description": f"{best.name}, chosen by specbench advise",
         "baseline": advice.pilot.baseline,

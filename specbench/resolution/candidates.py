@@ -11,6 +11,7 @@ from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
+from specbench.resolution.method_tables import constructor
 from specbench.resolution.methods import method_on
 
 BASELINE, TARGET, DRAFT = "ar", "target", "draft"
@@ -47,7 +48,7 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     """Return the candidates of a pair that change the output's distribution: presets that it has the models and heads of."""
     built = {name: method_on(name, pair, options) for name in LOSSY}
     return [
-        Candidate(name, preset("method", name).table, lossless=False)
+        Candidate(name, constructor(name), lossless=False)
         for name, method in built.items()
         if method is not None and method.baseline == BASELINE and method.lossless is not True
     ]
@@ -116,7 +117,7 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for gamma in LENGTHS_OF_HEADS if heads else ():
         yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
-        yield Candidate(name, preset("method", name).table, drafter_of(preset("method", name).table))
+        yield Candidate(name, constructor(name), drafter_of(constructor(name)))
     yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
 
 
