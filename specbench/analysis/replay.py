@@ -12,7 +12,7 @@ token may be an EOS, or stop a draft early, and then fewer are drafted. So commi
 and drafted tokens are an estimate for stop rules and chains.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -97,8 +97,7 @@ class ReplayedDraft(NamedTuple):
     `length` is the number of tokens on its path, and `survival` (at most length,) the probability that the first, the first
     two, ... are accepted, up to the end of the output. `size` is the number of its tokens: more than `length` in a tree.
     `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token.
-    `probability` is that of this draft among those that may follow. `inner` (2, k) are the expected rounds of a chain's inner
-    level in it, as `ExpectedRounds.drafted`.
+    `probability` is that of this draft among those that may follow. Of a chain, `inner` are the rounds of its inner level.
     """
 
     length: int
@@ -106,7 +105,48 @@ class ReplayedDraft(NamedTuple):
     size: int
     ended: bool = False
     probability: float = 1.0
-    inner: np.ndarray | None = None
+    inner: "InnerRounds | None" = None
+
+    def outcomes(self, left: int, eos: bool, bonus: bool) -> Iterator["Outcome"]:
+        """Yield what may happen to the draft before the last `left` tokens of an output.
+
+        `eos` says whether the output ends with an EOS, and `bonus` whether a token follows a draft that is accepted whole.
+        """
+        n, alive = min(self.length, left), 1.0
+        for i in range(n):
+            survives = self.survival[i] if i < len(self.survival) else 0.0
+            if alive > survives:
+                yield Outcome(i + 1, alive - survives, self.size, False)
+            alive = survives
+            if not alive:
+                return
+        ends = eos and n == left
+        size = n if ends and self.size == self.length else self.size  # an EOS ends a draft
+        committed = n if ends else n + (bonus or not n)
+        yield Outcome(committed, alive, size, bonus and self.length > 0 and not self.ended)
+
+
+class Outcome(NamedTuple):
+    """The outcome of a round: committed and drafted tokens, with a probability.
+
+    `is_unread` says whether the drafter's next forward reads two tokens, since its draft was accepted whole.
+    """
+
+    committed: int
+    probability: float
+    drafted: int
+    is_unread: bool
+
+
+class InnerRounds(NamedTuple):
+    """Expected rounds of the inner level of a chain, by drafted tokens.
+
+    `drafted` (2, largest + 1) is as in `ExpectedRounds`. `first` (largest + 1,) are the first rounds, of a draft or of an
+    output. They are in the first row of `drafted`, unless the level above had accepted the draft before whole.
+    """
+
+    drafted: np.ndarray
+    first: np.ndarray
 
 
 class Drafts(Protocol):
@@ -152,7 +192,7 @@ class DraftsByBlock:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedDrafts:
     """Drafts that a stop rule without state may end once they have `least` tokens.
 
     `before` and `after` say whether it ends a draft before each of the m tokens of the output, and after it.
@@ -177,7 +217,7 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Limited:
+class LimitedDrafts:
     """Drafts of a model with a context window, given the number of tokens that it can draft at each of the m positions."""
 
     drafts: Drafts
@@ -188,7 +228,7 @@ class Limited:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopiedDrafts:
     """Drafts that are copied from earlier text, one for every position of an output."""
 
     tokens: Sequence[int]
@@ -238,7 +278,7 @@ class ChosenTree:
 
 
 @dataclass(frozen=True)
-class Chained:
+class ChainDrafts:
     """Drafts of a chain: a model verifies the drafts of an inner proposer until at least `threshold` tokens are pending.
 
     `inner` are the inner proposer's drafts as that model accepts them, of at most `largest` tokens, and `outer` the drafts
@@ -255,50 +295,48 @@ class Chained:
     limits: OutputLimits
 
     def at(self, position: int, room: int) -> list[ReplayedDraft]:
-        m, out = self.limits.tokens - position, list[ReplayedDraft]()
+        left, out = self.limits.tokens - position, list[ReplayedDraft]()
         # What may be pending: tokens, and whether the drafter has a token to read besides the last one
         pending: dict[tuple[int, bool], _Pending] = {(0, False): _Pending(self.largest, 1.0)}
         while pending:
             at = length, is_unread = min(pending)
             state = pending.pop(at)
-            if length >= min(self.threshold, room) or (length >= m and self.limits.eos):
+            if length >= min(self.threshold, room) or (length >= left and self.limits.eos):
                 (whole,) = self.outer.at(position, length)
-                rounds = state.rounds / state.weight
-                out.append(whole._replace(length=length, size=length, probability=state.weight, inner=rounds))
+                inner = InnerRounds(state.drafted / state.weight, state.first / state.weight)
+                out.append(whole._replace(length=length, size=length, probability=state.weight, inner=inner))
                 continue
-            if length >= m:  # beyond the output, drafts are assumed to be accepted whole
-                after = min(length + self.largest + 1, room), True
-                pending.setdefault(after, _Pending(self.largest)).add(state, 1.0, self.largest, is_unread)
-                continue
-            for draft in self.inner.at(position + length, room - length - 1):
-                n, alive = min(draft.length, m - length), draft.probability
-                for i in range(n):
-                    survives = draft.probability * draft.survival[i] if i < len(draft.survival) else 0.0
-                    if alive > survives:
-                        after = length + i + 1, False
-                        pending.setdefault(after, _Pending(self.largest)).add(
-                            state, alive - survives, draft.size, is_unread
-                        )
-                    alive = survives
-                if alive:
-                    ends = self.limits.eos and n == m - length
-                    after = length + n + (not ends), draft.length > 0
-                    size = n if ends and draft.size == draft.length else draft.size
-                    pending.setdefault(after, _Pending(self.largest)).add(state, alive, size, is_unread)
+            if length >= left:  # beyond the output, drafts are assumed to be accepted whole
+                followers = [(Outcome(min(self.largest + 1, room - length), 1.0, self.largest, True), 1.0)]
+            else:
+                followers = [
+                    (outcome, draft.probability)
+                    for draft in self.inner.at(position + length, room - length - 1)
+                    for outcome in draft.outcomes(left - length, self.limits.eos, bonus=True)
+                ]
+            for outcome, probability in followers:
+                after = length + outcome.committed, outcome.is_unread
+                following = pending.setdefault(after, _Pending(self.largest))
+                following.add(state, probability * outcome.probability, outcome.drafted, is_unread)
         return out
 
 
 class _Pending:
-    """Pending tokens of a chain: the probability that so many are pending, and the expected inner rounds (2, k) with it."""
+    """Pending tokens of a chain: the probability that so many are pending, and the inner rounds weighted with it."""
 
     def __init__(self, largest: int, weight: float = 0.0) -> None:
-        self.weight, self.rounds = weight, np.zeros((2, largest + 1))
+        self.weight = weight
+        self.drafted, self.first = np.zeros((2, largest + 1)), np.zeros(largest + 1)
 
     def add(self, before: "_Pending", share: float, drafted: int, is_unread: bool) -> None:
-        """Add what follows from `before` with the probability `share` in a round of so many drafted tokens."""
-        self.weight += before.weight * share
-        self.rounds += before.rounds * share
-        self.rounds[int(is_unread), drafted] += before.weight * share
+        """Add what follows from `before` with the probability `share`, in a round of so many drafted tokens."""
+        weight = before.weight * share
+        self.weight += weight
+        self.drafted += before.drafted * share
+        self.drafted[int(is_unread), drafted] += weight
+        self.first += before.first * share
+        if not before.drafted.any():
+            self.first[drafted] += weight
 
 
 @dataclass(frozen=True)
@@ -309,7 +347,7 @@ class ExpectedRounds:
     reads two tokens, since the draft before was accepted whole. `first` (largest + 1,) are the first rounds, whose forwards
     are prefill. `reached` (largest,) counts rounds that test a token at each position of their draft, and `accepted`
     (largest,) those that accept it. `without_token` counts the drafter's forwards after which a stop rule drew no token.
-    `inner` are the rounds of a chain's inner level, as `drafted`.
+    `inner` are the rounds of a chain's inner level; its `first` are those of outputs.
     """
 
     drafted: np.ndarray
@@ -317,7 +355,7 @@ class ExpectedRounds:
     reached: np.ndarray
     accepted: np.ndarray
     without_token: float = 0.0
-    inner: np.ndarray | None = None
+    inner: InnerRounds | None = None
 
     @property
     def rounds(self) -> float:
@@ -345,36 +383,43 @@ def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = Tru
         bonus: Whether a token follows a draft that is accepted whole.
     """
     m, without_token = limits.tokens, 0.0
-    drafted, first = np.zeros((2, largest + 1)), np.zeros(largest + 1)
-    reached, accepted = np.zeros(largest), np.zeros(largest)
-    inner: np.ndarray | None = None
+    drafted, first = [[0.0] * (largest + 1) for _ in range(2)], [0.0] * (largest + 1)
+    reached, accepted = [0.0] * largest, [0.0] * largest
+    inner: InnerRounds | None = None
     # The probability that a round begins at each position, after what the drafter has read, and with a token unread
     arriving = [[0.0] * (m + largest + 2) for _ in range(2)]
     arriving[0][0] = 1.0
     for position in range(m):
-        weights = arriving[0][position], arriving[1][position]
-        if not sum(weights):
+        fresh, unread = arriving[0][position], arriving[1][position]
+        if fresh + unread == 0.0:
             continue
         for draft in drafts.at(position, limits.most - position - bonus):
-            weight = sum(weights) * draft.probability
-            n, alive = min(draft.length, m - position), 1.0
-            for i in range(n):
-                survives = draft.survival[i] if i < len(draft.survival) else 0.0
+            weight, alive = (fresh + unread) * draft.probability, 1.0
+            for i in range(min(draft.length, m - position)):
                 reached[i] += weight * alive
-                accepted[i] += weight * survives
-                arriving[0][position + i + 1] += weight * (alive - survives)
-                alive = survives
+                alive = draft.survival[i] if i < len(draft.survival) else 0.0
+                accepted[i] += weight * alive
                 if not alive:
                     break
-            unread = bonus and draft.length > 0 and not draft.ended
-            arriving[unread][position + n + (bonus or not n)] += weight * alive
+            for outcome in draft.outcomes(m - position, limits.eos, bonus):
+                share = draft.probability * outcome.probability
+                arriving[outcome.is_unread][position + outcome.committed] += (fresh + unread) * share
+                drafted[0][outcome.drafted] += fresh * share
+                drafted[1][outcome.drafted] += unread * share
+                if not position:
+                    first[outcome.drafted] += share
             without_token += weight * draft.ended
             if draft.inner is not None:
-                inner = weight * draft.inner + (0.0 if inner is None else inner)
-            to_the_end = n if limits.eos and draft.size == draft.length else draft.size  # an EOS ends a draft
-            for size, share in ((draft.size, 1.0 - alive), (to_the_end, alive)):
-                drafted[0, size] += weights[0] * draft.probability * share
-                drafted[1, size] += weights[1] * draft.probability * share
-                if not position:
-                    first[size] += draft.probability * share
-    return ExpectedRounds(drafted, first, reached, accepted, without_token, inner)
+                shares = draft.probability * np.array([fresh, unread])
+                inner = _added(inner, draft.inner, shares, is_first=not position)
+    counts = (np.array(numbers) for numbers in (drafted, first, reached, accepted))
+    return ExpectedRounds(*counts, without_token, inner)
+
+
+def _added(total: InnerRounds | None, inner: InnerRounds, shares: np.ndarray, is_first: bool) -> InnerRounds:
+    """Return the sum of inner rounds and those of a draft, with the probabilities (2,) that the draft before was not and was
+    accepted whole.
+    """
+    drafted = inner.drafted * shares.sum() + np.outer([-shares[1], shares[1]], inner.first)
+    first = inner.first * shares.sum() * is_first
+    return InnerRounds(drafted, first) if total is None else InnerRounds(total.drafted + drafted, total.first + first)

@@ -4,7 +4,7 @@ For `specbench profile`, forwards are also timed by the number of tokens that th
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import torch
 from specbench.config.options import Access
 from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample
+from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.files import read_with_checksum, write, write_with_checksum
@@ -187,7 +188,6 @@ def decode_missing(
     setting = Setting(pair, run.task, spec.decoding)
     for model in pair.models.values():
         model.forget_drafts()
-    firsts = [sample for sample in data.samples if not sample.after]
     pilots = [sample for sample in data.all_samples if not sample.after]
     captured = capture(pair, _longest(setting, data), {n for method in run.methods.values() for n in method.blocks})
     lacking = {label for _, _, label in todo}
@@ -195,16 +195,7 @@ def decode_missing(
     baseline = run.methods[spec.baseline].declared_distribution()
     compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
     same = first_samples(data.samples)
-    brief = Setting(pair, run.task, dataclasses.replace(spec.decoding, max_new_tokens=WARM_UP_TOKENS))
-    for label, method in methods.items():
-        for sample in firsts:  # until one prompt is decoded: a failed one is no warm-up
-            blank = _blank(spec, label, sample.id, (0, -1))
-            warm_up = attempt(method, blank, brief, sample, [])
-            captured = captured[0] + warm_up.captured, captured[1] + warm_up.capture_seconds
-            if check:
-                check(warm_up)
-            if warm_up.error is None:
-                break
+    captured = _warm_up(methods, setting, run, captured, check or (lambda record: None))
     for order, (repeat, sample, label) in enumerate(todo, len(recorder.done)):
         blank = _blank(spec, label, sample.id, (repeat, order))
         blank.same_as = same.get(sample.id, "")
@@ -218,6 +209,29 @@ def decode_missing(
         record = recorder.append(record)
         conversations.add(record)
         yield record
+
+
+def _warm_up(
+    methods: Mapping[str, Method],
+    setting: Setting,
+    run: PlannedRun,
+    captured: tuple[int, float],
+    check: Callable[[Record], None],
+) -> tuple[int, float]:
+    """Decode a few tokens by each method. Returns the CUDA graphs captured so far and in this, and their seconds."""
+    brief = dataclasses.replace(
+        setting, decoding=dataclasses.replace(setting.decoding, max_new_tokens=WARM_UP_TOKENS), declared=None
+    )
+    for label, method in methods.items():
+        for sample in run.data.samples:  # until one prompt is decoded: a failed one is no warm-up
+            if sample.after:
+                continue
+            record = attempt(method, _blank(run.spec, label, sample.id, (0, -1)), brief, sample, [])
+            captured = captured[0] + record.captured, captured[1] + record.capture_seconds
+            check(record)
+            if record.error is None:
+                break
+    return captured
 
 
 def _blank(spec: RunSpec, label: str, sample: str, position: tuple[int, int]) -> Record:

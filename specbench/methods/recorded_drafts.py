@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from specbench.analysis.replay import (
-    Chained,
+    ChainDrafts,
     ChosenTree,
-    Copied,
+    CopiedDrafts,
     DrafterProbabilities,
     Drafts,
     DraftsByBlock,
     DraftsByToken,
     ExpectedRounds,
-    Limited,
+    LimitedDrafts,
     RecordedOutput,
-    Stopped,
+    StoppedDrafts,
     replay,
 )
 from specbench.decoding.method import Method, Proposer
@@ -57,22 +57,24 @@ def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output
         copies = [
             proposer.copied(index, text[: start + i], output.vocabulary, output.eos) for i in range(len(output.tokens))
         ]
-        return Copied(output.tokens, copies)
+        return CopiedDrafts(output.tokens, copies)
     given = output.drafters[proposer.role]
     room = given.room.tolist()
     if isinstance(proposer, ModelTree | EagleTree):
-        return Limited(ChosenTree(given.rank.tolist(), proposer.shape), room)
+        return LimitedDrafts(ChosenTree(given.rank.tolist(), proposer.shape), room)
     tested = _tested(proposer, rejection, scorer, output)
     if isinstance(proposer, Chain):
         inner = _drafts(proposer.proposer, proposer.rejection, proposer.model, output)
-        return Limited(Chained(inner, proposer.proposer.nodes, tested, proposer.threshold, output.limits), room)
+        return LimitedDrafts(
+            ChainDrafts(inner, proposer.proposer.nodes, tested, proposer.threshold, output.limits), room
+        )
     stop = proposer.stop if isinstance(proposer, DraftModel) else None
     if stop is None:
-        return Limited(tested, room)
+        return LimitedDrafts(tested, room)
     never = np.zeros(len(output.tokens), dtype=bool)
     before = given.largest < stop.threshold if isinstance(stop, Unsure) else never
     after = given.confidence < stop.threshold if isinstance(stop, Confidence) else never
-    return Limited(Stopped(tested, before.tolist(), after.tolist(), stop.min_len), room)
+    return LimitedDrafts(StoppedDrafts(tested, before.tolist(), after.tolist(), stop.min_len), room)
 
 
 def _tested(

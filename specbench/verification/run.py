@@ -1,6 +1,6 @@
 """Verification of a method on a pair: loads models and prompts, and runs the checks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.placed import require_whole
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel
 from specbench.observer import Observer
 from specbench.resolution import selection
+from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
 from specbench.verification.case import Case, Decoding
@@ -88,24 +90,20 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
     else:
         # data are read first, since models take long to load
         chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
+        tasks = tuple(task.name for task in chosen)
         with observer.status(f"loading {', '.join(needed)}, twice"):
             decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
             loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))
             loaded = loaded.only(tuple(needed), decided_by=decided_by)
             eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
             reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
-        prompts, tasks = _prompts(chosen, loaded, options), tuple(task.name for task in chosen)
-        dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in needed.values()]
+        decoding = Decoding(options.max_new_tokens or 1, options.seed)
         case = Case(
-            resolved.method, loaded, reference, max(dtypes, key=lambda dtype: torch.finfo(dtype).eps), prompts,
-            Decoding(options.max_new_tokens or 1, options.seed), options.temperature or 0.0, request.cuts,
+            resolved.method, loaded, reference, _coarsest(needed.values()), _prompts(chosen, loaded, options), decoding,
+            options.temperature or 0.0, request.cuts,
         )  # fmt: skip
-        loaded.prepare(max(map(len, prompts)) + case.decoding.new, resolved.method.blocks)
-        with observer.progress(f"verify {resolved.label} on {pair_preset.name}", outputs(case)) as advance:
-            try:
-                verdict = verify(case, resolved.label, baseline, advance)
-            except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
-                raise ConfigError(f"{resolved.label} cannot decode: {error}") from None
+        loaded.prepare(max(map(len, case.prompts)) + decoding.new, resolved.method.blocks)
+        verdict = _verdict(case, resolved, baseline, pair_preset.name, observer)
     return Verification(
         method=resolved.label,
         spec=resolved.spec,
@@ -118,6 +116,21 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         seed=options.seed,
         verdict=verdict,
     )
+
+
+def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
+    """Return the dtype of the models with the largest rounding error."""
+    dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in models]
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _verdict(case: Case, resolved: ResolvedMethod, baseline: Method, pair: str, observer: Observer) -> Verdict:
+    """Run the checks of a case. Raises ConfigError for prompts that cannot be decoded."""
+    with observer.progress(f"verify {resolved.label} on {pair}", outputs(case)) as advance:
+        try:
+            return verify(case, resolved.label, baseline, advance)
+        except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
+            raise ConfigError(f"{resolved.label} cannot decode: {error}") from None
 
 
 def _is_greedy(method: str) -> bool:

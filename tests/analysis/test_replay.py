@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.replay import DraftsByToken, Limited, OutputLimits, RecordedOutput, replay
+from specbench.analysis.replay import DraftsByToken, LimitedDrafts, OutputLimits, RecordedOutput, replay
 from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
@@ -108,6 +108,28 @@ def test_expected_rounds_equal_those_of_decoding(name, setting):
         assert found[compared] == pytest.approx(exact[compared], rel=1e-12, abs=1e-12), seed
 
 
+def test_inner_rounds_of_a_chain_equal_those_of_decoding_where_the_target_accepts_all():
+    chain, length = METHODS["chain"], 4
+    world = tables(ROLES, 2, heads={"eagle": "eagle"})
+    world.sessions["middle"] = tables(ROLES, 2).sessions["target"]
+
+    def run(sampler):
+        rounds = generate(chain, world, sampler, length)[1]
+        inner = [each for outer in rounds for each in outer.inner]
+        firsts = [outer.inner[0].drafted for outer in rounds if outer.inner]
+        return len(inner), sum(each.drafted for each in inner), firsts[0]
+
+    exact = sum(weight * np.array(counts) for counts, weight in exact_distribution(run).items())
+    total = np.zeros(3)
+    for tokens in itertools.product(range(2), repeat=length):
+        output = recorded(world, tokens, {})
+        inner, sizes = replay_of(chain, SCORERS, 1.0).rounds(output).inner, np.arange(3)
+        total += output.pi.prod() * np.array(
+            [inner.drafted.sum(), inner.drafted.sum(axis=0) @ sizes, inner.first @ sizes]
+        )
+    assert total == pytest.approx(exact, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", ["three tokens", "block", "stopped after"])
 def test_rows_of_other_positions_give_other_means(name):
     world = tables(ROLES, 2, heads={"eagle": "eagle"})
@@ -151,6 +173,6 @@ def test_what_cannot_be_replayed_says_why():
 
 def test_a_context_window_of_the_drafter_ends_its_drafts():
     sure = DraftsByToken([[1.0] * 6], 4)
-    limited = replay(Limited(sure, [2, 9, 9, 9, 0, 0]), OutputLimits(tokens=6, most=64), 4)
+    limited = replay(LimitedDrafts(sure, [2, 9, 9, 9, 0, 0]), OutputLimits(tokens=6, most=64), 4)
     # A draft of 2 and a bonus; a draft of 3 that reaches the end, as 4 would
     assert (limited.drafted[0, 2], limited.rounds, limited.accepted_tokens) == (1.0, 2.0, 5.0)
