@@ -38,15 +38,15 @@ def profile(
     *,
     pair: params.Pair = "tiny-polybasic",
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--method",
             "-m",
-            help="The method whose chain of models is measured.",
+            help="The method whose chain of models is measured. [polybasic]",
             autocompletion=preset_names("method"),
             rich_help_panel=params.WHAT,
         ),
-    ] = "polybasic",
+    ] = None,
     task: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,7 +67,8 @@ def profile(
     forwards: Annotated[
         bool,
         typer.Option(
-            "--forwards", help="Only time forwards of every model of the pair, by the number of tokens that they read."
+            "--forwards",
+            help="Decode with each model of the pair alone, and time its forwards by the number of tokens that they read.",
         ),
     ] = False,
     write: Annotated[
@@ -75,7 +76,9 @@ def profile(
     ] = None,
     shared: params.SharedOptions,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Number of prompts; 0: all.")] = 8,
-    gamma: Annotated[int, typer.Option(help="Draft length at which pairs of models are measured.")] = GAMMA,
+    gamma: Annotated[
+        int | None, typer.Option(help=f"Draft length at which pairs of models are measured. [{GAMMA}]")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Number of tokens per generation.")] = 64,
@@ -97,23 +100,23 @@ def profile(
 
     options = shared.options(
         limit=limit,
-        gamma=() if forwards else [str(gamma)],
+        gamma=[] if forwards else [str(gamma or GAMMA)],
         temperature=temperature,
         repeats=repeats,
         max_new_tokens=max_new_tokens,
         ignore_eos=True,
     )
     _, spec = read_pair(pair, options)
-    if forwards and (middle or write):
-        raise ConfigError("--forwards compares no chains; help: leave out --middle and --write")
-    levels = [] if forwards else levels_of(method)
+    if forwards and (method or middle or write or gamma):
+        raise ConfigError("--forwards compares no chains; help: leave out --method, --middle, --gamma and --write")
+    levels = [] if forwards else levels_of(method or "polybasic")
     chains = [[levels[0], model, *levels[2:]] for model in middle] if middle else [levels]
     tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
-        listed = [models_alone(spec)] if forwards else [pairings(chain, spec, gamma) for chain in chains]
+        listed = [models_alone(spec)] if forwards else [pairings(chain, spec, gamma or GAMMA) for chain in chains]
         names = tuple(dict.fromkeys(name for methods in listed for name in methods))
         results = run(
             Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
@@ -132,7 +135,7 @@ def profile(
             say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
             for table in (forwards_table, pairs_table, prices_table):
                 print_table(table(measured), console)
-        choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma)
+        choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma or GAMMA)
         if choice:
             print_table(candidates_table(choice), console)
             console.print(NOTE, style="dim")

@@ -48,8 +48,13 @@ class Prices:
 
     @property
     def largest(self) -> int:
-        """The largest block that has a price."""
+        """The largest block of the verifier that has a price."""
         return len(self.verifier) - 1
+
+    @property
+    def largest_of_drafter(self) -> int:
+        """The largest forward of the drafter that has a price; -1 for a head."""
+        return len(self.drafter) - 1
 
     def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
         """Return the decoding seconds of replayed rounds: all but the first forward of each model.
@@ -63,16 +68,15 @@ class Prices:
     def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
         """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
 
-        These prices are those of the innermost drafter. A round of the middle model takes the time outside forwards that this
-        drafter's rounds take, and one of the target that of prompt lookup's.
+        These prices are those of the innermost drafter. The time outside forwards is that of its rounds for each round of the
+        middle model, and that of prompt lookup's rounds for each round of the target. A block of the middle model that also
+        reads the target's last token is priced without it.
         """
         assert rounds.inner is not None
         verifying = self.costs("lookup")
         (outer,) = replace(verifying, bonus=True).of_rounds(rounds.drafted[None], rounds.first[None])
         drafting = replace(verifying if is_lookup else self.round, blocks=[middle.drafter], bonus=True)
-        first = np.zeros(rounds.inner.shape[-1])
-        first[-1] = 1.0  # the first inner round
-        (inner,) = drafting.of_rounds(rounds.inner[None], first[None])
+        (inner,) = drafting.of_rounds(rounds.inner.drafted[None], rounds.inner.first[None])
         return float(outer + inner)
 
     def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:
@@ -128,10 +132,11 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
     Its first forward of a round reads all tokens that the round before committed, and each later one a single token.
     """
     sizes = sizes_of(rows, head)
+    if not sizes:  # prefill only
+        return costs
     forwards, spent = (sum(column) for column in zip(*sizes.values(), strict=True))
-    rounds = sum(bool(x["drafted"]) for row in rows for x in row.rounds) - len(
-        rows
-    )  # the first of an output is prefill
+    drafting = [sum(bool(entry["drafted"]) for entry in row.rounds) for row in rows]
+    rounds = sum(max(count - 1, 0) for count in drafting)  # the first of an output is prefill
     single = sizes.get(1, (forwards, spent))
     later = np.asarray(single[1] / single[0])
     first = np.maximum((spent - later * (forwards - rounds)) / max(rounds, 1), later)

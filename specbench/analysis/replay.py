@@ -412,8 +412,14 @@ def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = Tru
             if draft.inner is not None:
                 shares = draft.probability * np.array([fresh, unread])
                 inner = _added(inner, draft.inner, shares, is_first=not position)
-    counts = (np.array(numbers) for numbers in (drafted, first, reached, accepted))
-    return ExpectedRounds(*counts, without_token, inner)
+    return ExpectedRounds(
+        drafted=np.array(drafted),
+        first=np.array(first),
+        reached=np.array(reached),
+        accepted=np.array(accepted),
+        without_token=without_token,
+        inner=inner,
+    )
 
 
 def _added(total: InnerRounds | None, inner: InnerRounds, shares: np.ndarray, is_first: bool) -> InnerRounds:

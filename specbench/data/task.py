@@ -64,7 +64,7 @@ class Data:
     total: int  # samples of the whole source
     shard: str = ""  # I/N: the Ith of N parts of a run's samples, which are `whole`
     whole: tuple[Sample, ...] = ()
-    is_drawn: bool = False  # random samples instead of the first ones
+    is_random_sample: bool = False  # random samples instead of the first ones
 
     @property
     def all_samples(self) -> Sequence[Sample]:
@@ -107,7 +107,7 @@ class Data:
         for sample in self.samples:
             if sample.id in chosen or any(sample.after == other.id for other in samples):
                 samples.append(sample)
-        return replace(self, samples=samples, is_drawn=True)
+        return replace(self, samples=samples, is_random_sample=True)
 
 
 class Hub(NamedTuple):

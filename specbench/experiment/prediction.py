@@ -11,8 +11,10 @@ from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices_of
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
+from specbench.analysis.trees import drafting_sizes
 from specbench.decoding.method import Method
-from specbench.experiment.recording import HEAD_DEPTH, Recording, count_missing, record_outputs
+from specbench.experiment.recording import Recording, count_missing, record_outputs
+from specbench.methods.proposers import Chain
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import TARGET
@@ -43,9 +45,8 @@ def predict_all(
     base = complete(records, run.spec.baseline)
     rows = {pilot: complete(records, pilot.name) for pilot in pilots}
     prices = _prices(run, base, rows)
-    replays = {
-        candidate: replay_of(method, (TARGET,), run.spec.decoding.temperature) for candidate, method in methods.items()
-    }
+    temperature = run.spec.decoding.temperature
+    replays = {candidate: _replay_of(candidate, method, temperature) for candidate, method in methods.items()}
     recordings = _recorded(plan, run, replays.values(), observer) if prices else []
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
@@ -80,19 +81,32 @@ def _recorded(plan: PairPlan, run: PlannedRun, replays: Iterable[Replay | str], 
         return record_outputs(plan, run, drafters, advance)
 
 
+def _replay_of(candidate: Candidate, method: Method, temperature: float) -> Replay | str:
+    """Return how a candidate is replayed, or why it cannot be, or has no price."""
+    replayed = replay_of(method, (TARGET,), temperature)
+    if isinstance(replayed, Replay) and candidate.kind is None:
+        return "forwards of a head over a tree have no price"
+    return replayed
+
+
 def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[str, Prices]) -> Prices | str:
     """Return the prices of a candidate's rounds, or why it has no prediction."""
     if isinstance(replayed, str):
         return replayed
-    if candidate.kind is None:
-        return "forwards of a head over a tree have no price"
-    priced = prices.get(candidate.drafter) if candidate.drafter else next(iter(prices.values()), None)
-    if priced is None or not set(replayed.drafters) <= set(prices):
-        return "its draft model was not run"
-    if replayed.method.proposer.nodes + 1 > priced.largest:
+    missing = [name for name in replayed.drafters if name not in prices]
+    if missing:
+        return f"no method that was run drafts with {missing[0]} alone"
+    priced = prices.get(candidate.drafter, next(iter(prices.values()), None))
+    if priced is None:
+        return "no method that was run gives prices"
+    proposer = replayed.method.proposer
+    largest = [(proposer.nodes + 1, priced.largest)]
+    if candidate.kind == "tree":
+        largest.append((max(drafting_sizes(proposer.shape or ())[1:], default=1), priced.largest_of_drafter))
+    if isinstance(proposer, Chain):
+        largest.append((proposer.proposer.nodes + 1, prices[replayed.drafters[-1]].largest_of_drafter))
+    if any(size > known for size, known in largest):
         return "its blocks are larger than the timed ones"
-    if candidate.kind == "head" and replayed.method.proposer.longest > HEAD_DEPTH:
-        return "its drafts are longer than the recorded ones"
     return priced
 
 

@@ -4,7 +4,7 @@ The file has a row per output of the run's baseline. It is valid for that run on
 another distribution, and other texts.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting
 from specbench.experiment.runner import Conversations
 from specbench.files import write_bytes
-from specbench.methods.recorded_drafts import probabilities
+from specbench.methods.recorded_drafts import HEAD_DEPTH, probabilities
 from specbench.models.heads import EagleHead, EagleSession
 from specbench.models.loaded_pair import Models
 from specbench.resolution.plan import PairPlan, PlannedRun
@@ -31,7 +31,6 @@ from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read
 
 WRITTEN_EVERY = 16  # outputs
-HEAD_DEPTH = 8  # the longest draft of a head that is recorded
 Outputs = dict[tuple[str, int], RecordedOutput]  # by sample and repeat
 
 
@@ -56,11 +55,11 @@ def record_outputs(
     if declared is None:
         raise ConfigError(f"{run.spec.baseline} declares no distribution that its output follows")
     path = run.folder / PATHS
-    outputs = _stored(path, run.spec.key, drafters)
+    outputs = _read(path, run.spec.key, drafters)
     records = list(_records(run))
     missing = [record for record in records if not _is_recorded(record, outputs)]
     if missing:
-        for count, (record, output) in enumerate(_scored(plan, run, drafters, missing), 1):
+        for count, (record, output) in enumerate(_score(plan, run, drafters, missing), 1):
             outputs[record.sample, record.repeat] = output
             advance()
             if count % WRITTEN_EVERY == 0 or count == len(missing):
@@ -70,7 +69,7 @@ def record_outputs(
 
 def count_missing(run: PlannedRun, drafters: Sequence[str]) -> int:
     """Return how many outputs `record_outputs` would record."""
-    outputs = _stored(run.folder / PATHS, run.spec.key, drafters)
+    outputs = _read(run.folder / PATHS, run.spec.key, drafters)
     return sum(not _is_recorded(record, outputs) for record in _records(run))
 
 
@@ -87,10 +86,10 @@ def _records(run: PlannedRun) -> Iterator[Record]:
             yield record
 
 
-def _scored(
+def _score(
     plan: PairPlan, run: PlannedRun, drafters: Sequence[str], records: Sequence[Record]
 ) -> Iterator[tuple[Record, RecordedOutput]]:
-    """Yield each record with its output's probabilities, by one forward of every model over the output."""
+    """Yield each record with its output's probabilities, from forwards of every model and head over the output."""
     pair, method = run.pair_of(plan.load()), run.methods[run.spec.baseline]
     declared = method.declared_distribution()
     assert declared is not None
@@ -104,56 +103,62 @@ def _scored(
         history = conversations.before(sample, record.method, record.repeat)
         assert history is not None, "a generation without an error has the turns before it"
         prompt, _ = encode(pair.tokenizer, run.task, sample, history, pair.window)
-        models = pair.open(prompt)
-        ids, tokens, sampler = models.ids, record.tokens, setting.sampler(record.seed, sample)
-        heads = [role for role in drafters if role in run.spec.pair.heads]
-        logits = _logits(models, scorers, [role for role in drafters if role not in heads], heads, tokens)
-        rooms = {role: _rooms(models, scorers[0] if role in heads else role, tokens) for role in drafters}
-        if len(ids) < 2:  # a head reads two tokens
-            rooms |= {role: [0, *rooms[role][1:]] for role in heads}
-        pi, given = probabilities(logits, sampler, scorers, target, tokens, rooms)
-        most = limits.criteria(len(ids)).length - len(ids)
+        models, tokens = pair.open(prompt), record.tokens
+        with torch.inference_mode():
+            heads = [role for role in drafters if role in run.spec.pair.heads]
+            logits, scored = _logits(models, scorers, drafters, heads, tokens)
+            rooms = {role: _rooms(models, scorers[0], role, tokens) for role in drafters}
+            pi, given = probabilities(scored, target, logits, setting.sampler(record.seed, sample), tokens, rooms)
         yield (
             record,
             RecordedOutput(
-                ids=ids, tokens=tokens, most=most, eos=limits.eos, vocabulary=models.vocabulary, pi=pi, drafters=given
+                ids=models.ids,
+                tokens=tokens,
+                most=limits.criteria(len(models.ids)).length - len(models.ids),
+                eos=limits.eos,
+                vocabulary=models.vocabulary,
+                pi=pi,
+                drafters=given,
             ),
         )
 
 
-def _rooms(models: Models, role: str, tokens: list[int]) -> list[int]:
-    """Return how many tokens a model can draft before each of the tokens of an output."""
-    return [models[role].room(models.ids + tokens[:i]) for i in range(len(tokens))]
+def _rooms(models: Models, base: str, role: str, tokens: list[int]) -> list[int]:
+    """Return how many tokens a model can draft before each of the tokens of an output, or a head on `base`."""
+    is_head = role not in models.sessions
+    rooms = [models[base if is_head else role].room(models.ids + tokens[:i]) for i in range(len(tokens))]
+    return [0, *rooms[1:]] if is_head and len(models.ids) < 2 else rooms  # a head reads two tokens
 
 
 def _logits(
     models: Models, scorers: tuple[str, ...], drafters: Sequence[str], heads: Sequence[str], tokens: list[int]
-) -> dict[str, list[Tensor]]:
-    """Return the logits (m, V) of an output by model, and of heads on the target by model and place in the draft."""
+) -> tuple[dict[str, Iterable[Tensor]], list[Tensor]]:
+    """Return the logits (m, V) of an output by drafter and place in the draft, and those of each scorer."""
     base = models[scorers[0]]
     sessions = {role: EagleSession(models.head(role, EagleHead), base) for role in heads}  # before the base reads
-    with torch.inference_mode():
-        of_models = output_logits(models, (*scorers, *drafters), tokens)
-        logits = {role: [rows] for role, rows in of_models.items()}
-        for role, session in sessions.items():
-            depths = session.score_drafts(models.ids, tokens, HEAD_DEPTH)
-            missing = models.vocabulary - depths[0].shape[-1]
-            logits[role] = [F.pad(rows, (0, missing), value=-torch.inf) for rows in depths]
-    return logits
+    of_models = output_logits(models, [*scorers, *(role for role in drafters if role not in heads)], tokens)
+    logits: dict[str, Iterable[Tensor]] = {role: [of_models[role]] for role in drafters if role not in heads}
+    for role, session in sessions.items():
+        logits[role] = _widened(session.score_drafts(models.ids, tokens, HEAD_DEPTH), models.vocabulary)
+    return logits, [of_models[role] for role in scorers]
 
 
-def _stored(path: Path, key: str, drafters: Sequence[str]) -> Outputs:
+def _widened(logits: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
+    """Yield logits (m, V) with -inf for the tokens that the head's LM head lacks."""
+    for rows in logits:
+        yield F.pad(rows, (0, vocabulary - rows.shape[-1]), value=-torch.inf)
+
+
+def _read(path: Path, key: str, drafters: Sequence[str]) -> Outputs:
     """Return the outputs that a folder has of this run with all of these drafters; none if the file is damaged."""
     if not path.exists():
         return {}
     try:
         table = pd.read_parquet(path)
-    except (OSError, ValueError):
+        rows = table[table["run"] == key].to_dict("records")
+        return {(str(row["sample"]), int(row["repeat"])): _output_of(row, drafters) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
-    if not {f"{role}:q" for role in drafters} <= set(table.columns):
-        return {}
-    rows = table[table["run"] == key].to_dict("records")
-    return {(str(row["sample"]), int(row["repeat"])): _output_of(row, drafters) for row in rows}
 
 
 def _write(path: Path, key: str, outputs: Outputs) -> None:
@@ -189,5 +194,8 @@ def _output_of(row: Mapping[Hashable, Any], drafters: Sequence[str]) -> Recorded
 
 
 def _drafter_of(row: Mapping[Hashable, Any], role: str, count: int) -> DrafterProbabilities:
+    """Return what a drafter gives the tokens of an output. Raises ValueError for a head recorded to another depth."""
     arrays = {name: np.asarray(row[f"{role}:{name}"]) for name in DrafterProbabilities.__dataclass_fields__}
+    if len(arrays["q"]) not in (count, HEAD_DEPTH * count) or any(len(array) % count for array in arrays.values()):
+        raise ValueError(role)
     return DrafterProbabilities(**arrays | {name: arrays[name].reshape(-1, count) for name in ("q", "rank")})

@@ -324,18 +324,21 @@ def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
 
 def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
     """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
-    window = pair.window_of((role,)).length
     firsts = [sample for sample in run.data.samples if not sample.after][:TEXTS]
-    prompts = encode_firsts(pair.tokenizer, run.task, firsts, window)
+    prompts = encode_firsts(pair.tokenizer, run.task, firsts, pair.window)
+    window, vocabulary = pair.window_of((role,)).length, pair.models[role].vocabulary
     models = pair.open(prompts[0])
-    largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(models.ids))
-    pair.prepare(len(models.ids) + largest, range(1, largest + 1))
+    ids = [token for token in models.ids if token < vocabulary]
+    if window is not None:
+        ids = ids[: max(window - LARGEST_BLOCK, 1)]
+    largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(ids))
+    pair.prepare(len(ids) + largest, range(1, largest + 1))
     session = models[role]
-    session.score(models.ids, len(models.ids) - 1)
+    session.score(ids, len(ids) - 1)
     sizes = [size for _ in range(FORWARDS_OF_EACH_SIZE + 1) for size in range(1, largest + 1)]
-    blocks = _blocks_of([token for prompt in prompts for token in prompt], sizes)
-    for count, block in enumerate(blocks, 1):
-        session.score(models.ids + block, len(models.ids))
+    text = [token for prompt in prompts for token in prompt if token < vocabulary]
+    for count, block in enumerate(_blocks_of(text, sizes), 1):
+        session.score(ids + block, len(ids))
         if not count % largest:
             session.finish()
         if count == largest:

@@ -1,6 +1,6 @@
 """Drafts of methods along a recorded output: which methods can be replayed, and with what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,8 @@ from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Confidence, Unsure
 from specbench.methods.trees import EagleTree, ModelTree
+
+HEAD_DEPTH = 8  # the longest draft of a head whose probabilities are recorded
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output
     room = given.room.tolist()
     if isinstance(proposer, ModelTree | EagleTree):
         return LimitedDrafts(ChosenTree(given.rank.tolist(), proposer.shape), room)
-    tested = _tested(proposer, rejection, scorer, output)
+    tested = _verified(proposer, rejection, scorer, output)
     if isinstance(proposer, Chain):
         inner = _drafts(proposer.proposer, proposer.rejection, proposer.model, output)
         return LimitedDrafts(
@@ -77,7 +79,7 @@ def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output
     return LimitedDrafts(StoppedDrafts(tested, before.tolist(), after.tolist(), stop.min_len), room)
 
 
-def _tested(
+def _verified(
     proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput
 ) -> DraftsByToken | DraftsByBlock:
     """Return drafts of a proposer's longest length as `scorer` accepts them."""
@@ -97,16 +99,16 @@ def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> R
         return "only lossless speculative decoding is replayed"
     if method.scorers != scorers or len(scorers) > 1:
         return "its output follows another distribution"
-    proposer = method.proposer
-    if not isinstance(proposer, PromptLookup) and proposer.role in method.scorers:
+    drafters = drafters_of(method.proposer)
+    if set(drafters) & set(scorers):
         return "its drafter is a scorer"
-    return _why_not(proposer, method.rejection, scorers[0], temperature) or Replay(method, _recorded(proposer))
+    return _why_not(method.proposer, method.rejection, scorers[0], temperature) or Replay(method, drafters)
 
 
-def _recorded(proposer: Proposer) -> tuple[str, ...]:
+def drafters_of(proposer: Proposer) -> tuple[str, ...]:
     """Return the models and heads whose probabilities of an output determine a proposer's drafts, the innermost first."""
     if isinstance(proposer, Chain):
-        return (*_recorded(proposer.proposer), proposer.model)
+        return (*drafters_of(proposer.proposer), proposer.model)
     return () if isinstance(proposer, PromptLookup) else (proposer.role,)
 
 
@@ -119,11 +121,14 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
     ):
         return "its trees are sampled"
     if isinstance(proposer, Eagle | EagleTree):
-        return "" if proposer.base == target else "its head is not on the target"
+        if proposer.base != target:
+            return "its head is not on the target"
+        return "" if proposer.longest <= HEAD_DEPTH else "its drafts are longer than the recorded ones"
     if isinstance(proposer, Chain):
-        if proposer.proposer.tree or proposer.proposer.levels:
-            return "its chain has trees, or more than three models"
-        return _why_not(proposer.proposer, proposer.rejection, target, temperature)
+        inner = proposer.proposer
+        if not (isinstance(inner, PromptLookup) or (isinstance(inner, DraftModel) and inner.stop is None)):
+            return "its chain does not begin with drafts of a model of fixed length, or prompt lookup"
+        return _why_not(inner, proposer.rejection, target, temperature)
     if isinstance(proposer, DraftModel):
         recorded = proposer.stop is None or isinstance(proposer.stop, Unsure | Confidence)
         return "" if recorded else "its stop rule is not replayed"
@@ -132,41 +137,40 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
 
 
 def probabilities(
-    logits: Mapping[str, Sequence[Tensor]],
-    sampler: Sampler,
-    scorers: tuple[str, ...],
+    scored: list[Tensor],
     target: Target,
+    logits: Mapping[str, Iterable[Tensor]],
+    sampler: Sampler,
     tokens: list[int],
     rooms: Mapping[str, Sequence[int]],
 ) -> tuple[np.ndarray, dict[str, DrafterProbabilities]]:
     """Return pi (m,) of the m tokens of an output, and what each drafter gives them.
 
     Args:
-        logits: Logits (m, V) of every scorer and drafter at each token; of a drafter whose logits depend on where the draft
-            began, as the first token of a draft, the second, ...
+        scored: Logits (m, V) of every scorer at each token.
+        target: The distribution of the output, of the scorers' logits.
+        logits: Logits (m, V) of every drafter at each token; of a head, as the first token of a draft, the second, ...
         sampler: The sampler that the output was decoded with.
-        scorers: The roles that define the output's distribution; all others are drafters.
-        target: The distribution of the output.
         tokens: The output.
         rooms: The number of tokens that each drafter can draft at each token (m,).
     """
-    device = logits[scorers[0]][0].device
-    x = torch.tensor(tokens, device=device).unsqueeze(-1)  # (m, 1)
-    pi, _ = target.distributions([logits[role][0] for role in scorers], sampler)  # (m, V)
-    drafters = {
-        role: _of_drafter(rows, sampler, x, rooms[role]) for role, rows in logits.items() if role not in scorers
-    }
+    x = torch.tensor(tokens, device=scored[0].device).unsqueeze(-1)  # (m, 1)
+    pi, _ = target.distributions(scored, sampler)  # (m, V)
+    drafters = {role: _of_drafter(rows, sampler, x, rooms[role]) for role, rows in logits.items()}
     return _numbers(pi.gather(-1, x).squeeze(-1)), drafters
 
 
-def _of_drafter(logits: Sequence[Tensor], sampler: Sampler, x: Tensor, room: Sequence[int]) -> DrafterProbabilities:
-    unscaled = confidence(logits[0])  # (m, V)
+def _of_drafter(logits: Iterable[Tensor], sampler: Sampler, x: Tensor, room: Sequence[int]) -> DrafterProbabilities:
+    q, rank, confidences = list[np.ndarray](), list[np.ndarray](), list[Tensor]()
+    for rows in logits:  # one depth at a time: each holds m V numbers
+        q.append(_numbers(sampler.probs(rows).gather(-1, x).squeeze(-1)))
+        rank.append(_ranks(rows, x))
+        if not confidences:
+            unscaled = confidence(rows)  # (m, V)
+            confidences = [unscaled.gather(-1, x).squeeze(-1), unscaled.max(-1).values]
+    own, largest = map(_numbers, confidences)
     return DrafterProbabilities(
-        q=np.stack([_numbers(sampler.probs(rows).gather(-1, x).squeeze(-1)) for rows in logits]),
-        rank=np.stack([_ranks(rows, x) for rows in logits]),
-        confidence=_numbers(unscaled.gather(-1, x).squeeze(-1)),
-        largest=_numbers(unscaled.max(-1).values),
-        room=np.asarray(room),
+        q=np.stack(q), rank=np.stack(rank), confidence=own, largest=largest, room=np.asarray(room)
     )
 
 

@@ -18,17 +18,16 @@ from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.reporting.column import HUNDREDTHS, NONE, TIMES, Format
+from specbench.reporting.column import HUNDREDTHS, NONE, THREE_DIGITS_OF_MS, TIMES
 from specbench.reporting.columns import column_of
+from specbench.reporting.forwards import BLOCK
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, timed_forwards
 
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
 REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
-BLOCK = 6  # tokens that the target reads to verify a draft of five
 ENOUGH = 20  # forwards of a size from which its price is their mean
-MILLISECONDS = Format("{:.2f}", scale=1e3)
 NOTE = (
     "Theorem 3.2 compares three models with two at the measured accepted lengths, and with the target's accepted length that"
     " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
@@ -220,9 +219,9 @@ def forwards_table(profile: Profile) -> Table:
         rows.append(
             [
                 f"M{i}: {level}",
-                *map(MILLISECONDS.text, (one, block)),
+                *map(THREE_DIGITS_OF_MS.text, (one, block)),
                 *map(HUNDREDTHS.text, (price, share)),
-                MILLISECONDS.text(profile.bounds.get(level)),
+                THREE_DIGITS_OF_MS.text(profile.bounds.get(level)),
                 " / ".join(counts),
             ]
         )
@@ -245,7 +244,7 @@ def prices_table(profile: Profile) -> Table:
     for size in range(1, profile.longest + 1):
         cells = []
         for level in costly:
-            text, count = MILLISECONDS.text(profile.seconds(level, size)), profile.forwards(level, size)
+            text, count = THREE_DIGITS_OF_MS.text(profile.seconds(level, size)), profile.forwards(level, size)
             cells.append(f"{text} ({count})" if count else f"{text} (from other sizes)")
         rows.append([str(size), *cells])
     heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]

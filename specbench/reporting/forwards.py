@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 
 from specbench.analysis.forwards import ForwardLine, Sizes, line_of
-from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, Format
+from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THREE_DIGITS_OF_MS
 from specbench.reporting.tables import Table
 
-BLOCK = 5  # tokens that verify a draft of four
-THOUSANDTHS_OF_SECONDS = Format("{:.3f}", scale=1e3)
+BLOCK = 6  # tokens that verify a draft of five
 NOTE = (
     "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
     " more, by least relative squares. A residual is the measured mean over the line, minus one."
@@ -21,7 +20,7 @@ def lines_of(timed: Mapping[str, Sizes]) -> dict[str, ForwardLine]:
 
 def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -> Table:
     """Return one row per model. `bounds` are the seconds of reading its weights once, at the bandwidth of a copy."""
-    ms = THOUSANDTHS_OF_SECONDS.text
+    ms = THREE_DIGITS_OF_MS.text
     rows = [
         [
             role,
@@ -55,7 +54,7 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
     if size not in sizes:
         return NONE
     count, spent = sizes[size]
-    text, residual = THOUSANDTHS_OF_SECONDS.text(spent / count), line.residuals.get(size)
+    text, residual = THREE_DIGITS_OF_MS.text(spent / count), line.residuals.get(size)
     return text if residual is None else f"{text} ({CHANGE.text(residual)})"
 
 

@@ -22,7 +22,7 @@ PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
-CHAINS = ("polybasic", "polybasic-model")  # presets: the first that the pair has the models and heads of
+CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
 LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
 
 
@@ -45,7 +45,7 @@ def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
 
 
 def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
-    """Return the candidates of a pair that change the output's distribution: presets that it has the models and heads of."""
+    """Return the candidates of a pair that change the output's distribution: presets whose models and heads it has."""
     built = {name: method_on(name, pair, options) for name in LOSSY}
     return [
         Candidate(name, constructor(name), lossless=False)
@@ -80,8 +80,7 @@ def drafter_of(table: Table) -> str:
 def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs give the prices.
 
-    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind but chains,
-    whose rounds consist of those of the others.
+    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind, heads first.
     """
     models = [candidate for candidate in candidates if candidate.kind == "model" and "rejection" not in candidate.table]
     usual = [candidate for candidate in models if candidate.gamma == PILOT_LENGTH]
@@ -89,12 +88,9 @@ def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
         min((candidate for candidate in models if candidate.drafter == pilot.drafter), key=lambda c: c.gamma)
         for pilot in usual
     ]
-    others = {
-        candidate.kind: candidate
-        for candidate in reversed(candidates)
-        if candidate.kind not in (None, "model", "chain")
-    }
-    return [*usual, *short, *others.values()]
+    others = {candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, "model")}
+    heads = [others.pop("head")] if "head" in others else []
+    return [*usual, *short, *heads, *others.values()]
 
 
 def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from specbench.config.construct import Table
 from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, preset
 from specbench.errors import ConfigError, MissingAsset
 from specbench.reporting.chain import alone, under
+from specbench.resolution.candidates import BASELINE, TARGET
 
-BASELINE, TARGET = "ar", "target"
 GAMMA = 5  # draft length at which pairs of models are measured
 
 
@@ -31,7 +32,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
     Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
     """
 
-    names = [_alone(level) for level in levels[1:-1]]
+    names = [_register(alone(level), _plain(level)) for level in levels[1:-1]]
     for level in levels:
         if level not in ("eagle", "pld", *pair.models):
             raise ConfigError(
@@ -54,16 +55,19 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
 
 
 def models_alone(pair: Pair) -> list[str]:
-    """Return plain decoding by every model of a pair: the baseline of the target, and registered methods of the others."""
-    return [BASELINE if role == TARGET else _alone(role) for role in pair.models]
+    """Return plain decoding by every model of a pair, registered, with the target or the first model as the baseline."""
+    roles = sorted(pair.models, key=lambda role: role != TARGET)
+    first = BASELINE if roles[0] == TARGET else _register(alone(roles[0]), _plain(roles[0]), baseline="")
+    return [first, *(_register(alone(role), _plain(role), baseline=first) for role in roles[1:])]
 
 
-def _alone(role: str) -> str:
-    return _register(alone(role), {"name": "autoregressive", "scorers": role})
+def _plain(role: str) -> Table:
+    return {"name": "autoregressive", "scorers": role}
 
 
-def _register(name: str, table: dict[str, Any]) -> str:
-    whole = {"description": name, "baseline": BASELINE, "target": {"name": "last"}, **table}
+def _register(name: str, table: Table, baseline: str = BASELINE) -> str:
+    """Register a method under a name and return it. Without a baseline, it is one."""
+    whole = {"description": name, **({"baseline": baseline} if baseline else {}), "target": {"name": "last"}, **table}
     add("method", Preset(name, Path("profile"), whole), listed=False)
     return name
 

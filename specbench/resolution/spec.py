@@ -119,7 +119,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             later_turns=sum(bool(sample.after) for sample in data.samples),
             total=data.total,
             shard=data.shard or None,
-            drawn=data.is_drawn or None,
+            drawn=data.is_random_sample or None,
             without_system=sum(sample.without_system for sample in data.samples) or None,
         ),
     )

@@ -56,14 +56,15 @@ METHODS = {
 def recorded(world, tokens, sampling, shift=0) -> RecordedOutput:
     """Record an output on table models. With `shift`, the drafter's rows are those of other positions."""
     read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
-    logits = {role: [world[role].score(read, start)] for role in ROLES}
+    logits = {role: [world[role].score(read, start)] for role in ROLES[1:]}
     logits["draft"] = [logits["draft"][0].roll(shift, 0)]
     head = EagleSession(world.head("eagle", EagleHead), world["target"])
     logits["eagle"] = head.score_drafts(world.ids, list(tokens), 3)
+    scored = [world["target"].score(read, start)]
     rooms = {role: [99] * len(tokens) for role in logits} | {
         "eagle": [0] + [99] * (len(tokens) - 1)
     }  # it reads two tokens
-    pi, drafters = probabilities(logits, Sampler(**sampling), SCORERS, Last(), list(tokens), rooms)
+    pi, drafters = probabilities(scored, Last(), logits, Sampler(**sampling), list(tokens), rooms)
     return RecordedOutput(
         ids=world.ids, tokens=list(tokens), most=len(tokens), eos=frozenset(), vocabulary=world.vocabulary, pi=pi,
         drafters=drafters,

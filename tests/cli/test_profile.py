@@ -30,7 +30,20 @@ def test_forwards_of_every_model_of_a_pair_are_timed_without_a_chain(tmp_path):
     timed = timed_forwards(next((tmp_path / "results").iterdir()))
     assert set(timed) == set(read_pair("tiny", Options())[1].models)
     assert all(sizes[size][0] == 20 for sizes in timed.values() for size in range(1, 26))  # no block was partly cached
-    assert all(f"{role}: a block of 5 tokens costs" in shown for role in timed)
+    assert all(f"{role}: a block of 6 tokens costs" in shown for role in timed)
+
+
+def test_forwards_of_a_pair_without_a_target(tmp_path):
+    models = "\n".join(f'[models.{role}]\npath = "specbench:tiny/models/{role}"' for role in ("math", "code"))
+    (tmp_path / "pair.toml").write_text(f"{models}\n[defaults]\ndata = 'synthetic'\n")
+    shown = console.specbench("profile", "--forwards", "-p", "pair.toml", "-t", "gsm8k", "-n", 1, cwd=tmp_path).stdout
+    assert "math: a block of 6 tokens costs" in shown and "code: a block of 6 tokens costs" in shown
+
+
+@pytest.mark.parametrize("option", [("-m", "polybasic"), ("--gamma", 3), ("--middle", "draft")])
+def test_forwards_take_no_option_of_a_chain(option, tmp_path):
+    shown = console.specbench("profile", "--forwards", "-p", "tiny", *option, cwd=tmp_path, code=2).stderr
+    assert "--forwards compares no chains" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ A feature f_t is the base's last hidden state at token t, as its LM head reads i
 """
 
 import copy
+import itertools
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -264,42 +266,42 @@ class EagleSession:
 
         return Growth(out.logits, score, room, eos)
 
-    def score_drafts(self, ids: list[int], tokens: list[int], depth: int) -> list[Tensor]:
-        """Return the logits that drafts give the m tokens that follow ids, if a draft begins at every one of them.
+    def score_drafts(self, ids: list[int], tokens: list[int], depth: int) -> Iterator[Tensor]:
+        """Yield the logits that drafts give the m tokens that follow ids, if a draft begins at every one of them.
 
         `depth` tensors (m, V): row i of the first is for token i as the first token of a draft, of the second as the second,
-        after a draft that proposed the token before it, and so on; rows without such a draft are 0. One forward per depth:
-        all drafts are branches of one tree, whose trunk is the tokens with the base's features.
+        after a draft that proposed the token before it, and so on; rows without such a draft are 0. All drafts are branches
+        of one tree, whose trunk is the tokens with the base's features; each depth takes a forward.
         """
         n, m = len(ids), len(tokens)
         if n < 2:  # no draft begins after a single token
+            nothing = self._base.score(ids, 0)[:0]  # (0, V)
             later = (
-                self.score_drafts(ids + tokens[:1], tokens[1:], depth)
-                if m > 1
-                else [self._base.score(ids, 0)[:0]] * depth
+                self.score_drafts(ids + tokens[:1], tokens[1:], depth) if m > 1 else itertools.repeat(nothing, depth)
             )
-            return [F.pad(rows, (0, 0, 1, 0)) for rows in later]
+            yield from (F.pad(rows, (0, 0, 1, 0)) for rows in later)
+            return
         root = self._read(ids)
         assert root.states is not None
         real = self._base.hidden(ids + tokens[:-1], n - 1).to(self._dtype)  # (m, H)
-        fed, parents = to_device(tokens, self.feeder.device), tuple(range(-1, m - 2))
-        logits, features = [root.logits], [root.states]
+        fed, parents = to_device(tokens, self.feeder.device), tuple(range(-1, m - 2))  # (m,), of the trunk
+        first, above = root.logits, root.states  # (1, V), (1, H)
         if m > 1:
-            trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, real[:-1]), m - 1)
+            trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, real[:-1]), m - 1)  # (m - 1, V), (m - 1, H)
             assert trunk.states is not None
-            logits, features = [root.logits, trunk.logits], [root.states, trunk.states]
-        out, above, last = [torch.cat(logits)], torch.cat(features), range(-1, m - 1)  # above (starts, H)
+            first, above = torch.cat([first, trunk.logits]), torch.cat([above, trunk.states])  # (m, V), (m, H)
+        yield first
+        last: Sequence[int] = range(-1, m - 1)  # the node after which each draft goes on
         for at in range(1, depth):
-            starts = m - at  # drafts that reach this depth; draft i reads token i + at - 1 after the node last[i]
+            starts = m - at  # drafts that reach this depth: draft i reads token i + at - 1
             if starts < 1:
-                out.append(torch.zeros_like(out[0]))
+                yield torch.zeros_like(first)
                 continue
             parents += tuple(last[:starts])
             new = self.timed.feed(Feed(fed[at - 1 : m - 1], n - 1, parents, above[:starts]), starts)
             assert new.states is not None
-            out.append(torch.cat([torch.zeros_like(out[0][:at]), new.logits]))
+            yield torch.cat([torch.zeros_like(first[:at]), new.logits])  # (m, V)
             above, last = new.states, range(len(parents) - starts, len(parents))
-        return out
 
     def _read(self, ids: list[int]) -> Output:
         """Read ids, and return the logits (1, V) and the feature (1, H) of the last one.
