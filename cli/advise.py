@@ -1,6 +1,7 @@
 """`specbench advise`: whether to speculate with a pair on a task and this machine, and how."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +12,13 @@ from specbench.cli.console import output_console, print_path, print_table, say
 from specbench.cli.params import pair_of_models
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.options import Access, SandboxKind
-from specbench.config.presets import names
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from specbench.analysis.advice import Advice
 
 MINUTE, POINT = 60.0, 0.01
-PROMPTS, REPEATS = 48, 2
+PROMPTS = 48
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma")
@@ -55,7 +55,9 @@ def advise(
             help="Number of prompts: a quarter to measure costs, half for the final measurement.",
         ),
     ] = PROMPTS,
-    repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = REPEATS,
+    repeats: Annotated[
+        int | None, typer.Option(help="Number of times that each prompt is decoded. [2; above temperature 0, 4]")
+    ] = None,
     minutes: Annotated[
         float,
         typer.Option(
@@ -88,22 +90,21 @@ def advise(
     chains and prompt lookup. Measures the four with the highest prediction on other prompts, then the better two, then the
     winner. Speedups are of decoding time. The same command resumes.
     """
-    from specbench.experiment.advice import AdviceRequest, advise, advise_on  # imports torch
+    from specbench.experiment.advice import AdviceRequest, advise, advise_on, default_repeats  # imports torch
     from specbench.resolution.selection import read_pair
 
     observer = TerminalObserver()
     if write is not None and not write.parent.is_dir():
         raise ConfigError(f"--write {write}: no folder {write.parent}")
-    options = shared.options(limit=limit, repeats=repeats)
+    options = shared.options(limit=limit, repeats=repeats or default_repeats(shared.temperature))
     try:
         if run is not None:
-            given = options.changes() != {"limit": PROMPTS, "repeats": REPEATS} or fresh or max_drop is not None
+            given = limit != PROMPTS or repeats or shared.arguments() or fresh or max_drop is not None
             if pair or target or draft or task or given:
                 raise ConfigError(
                     "advise takes a run folder, or a pair and its options with -p; with RUN, only --write and --json"
                 )
-            advice = advise_on(run, observer)
-            name = advice.pilot.pair
+            advice, command = advise_on(run, observer), []
         else:
             name = pair_of_models(pair, draft, target) or "tiny"
             tasks = task or list(read_pair(name, options)[1].defaults.tasks[:1])
@@ -124,13 +125,15 @@ def advise(
                 max_drop=None if max_drop is None else max_drop * POINT,
             )
             advice = advise(request, observer)
+            models = ["--target", target, "--draft", draft] if target else ["-p", pair or "tiny"]
+            command = [*models, "-t", tasks[0], *shared.arguments()]
     except KeyboardInterrupt:
         interrupted(fresh)
-    _show(advice, name, write, as_json)
+    _show(advice, write, command, as_json)
 
 
-def _show(advice: "Advice", pair: str, path: Path | None, as_json: bool) -> None:
-    """Print advice, and write its method to a TOML file if it may be used."""
+def _show(advice: "Advice", path: Path | None, command: list[str], as_json: bool) -> None:
+    """Print advice, and write its method to a TOML file if it may be used. `command` are the words that `run` takes."""
     from specbench.reporting.advice import (
         advice_row,
         answer,
@@ -152,7 +155,9 @@ def _show(advice: "Advice", pair: str, path: Path | None, as_json: bool) -> None
         say(note, console)
     for line in (*deciding_numbers(advice), *answer(advice)):
         say(line, console, "none")
-    if writes:
-        models = f" -p {pair}" if pair in names("pair") or Path(pair).exists() else ""
-        say(f"wrote {path}; next: specbench run -m {path}{models} -t {advice.pilot.spec.task.name}", console)
+    if path is not None and not writes:
+        say(f"not written: {path}, since no method is advised", console)
+    elif path is not None:
+        words = shlex.join(["specbench", "run", "-m", str(path), *command])
+        say(f"wrote {path}" + (f"; next: {words}" if command else ""), console)
     print_path(advice.final.folder, console)

@@ -383,6 +383,19 @@ class SharedOptions:
             plugins=plugins,
         )
 
+    def arguments(self) -> list[str]:
+        """Return the words of the command line that give the options which differ from their defaults."""
+        words = []
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            declared = next(part for part in hints[field.name].__metadata__ if hasattr(part, "param_decls"))
+            flags = [flag for flag in declared.param_decls or () if flag.startswith("--")]
+            flag = flags[0] if flags else f"--{field.name.replace('_', '-')}"
+            for item in value if isinstance(value, list) else [value] if value != field.default else []:
+                words += [flag] if item is True else [flag, str(item)]
+        return words
+
 
 def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter `shared` of a command by the options of `SharedOptions`.

@@ -28,7 +28,8 @@ from specbench.reporting.chain import (
     weights_seconds,
 )
 from specbench.reporting.forwards import NOTE as NOTE_ON_LINES
-from specbench.reporting.forwards import lines_of, lines_table, price_sentences, residuals_table
+from specbench.reporting.forwards import lines_of, lines_table, price_sentences, residuals_table, slow_single_forwards
+from specbench.reporting.notes import notes_of, warnings_of
 from specbench.resolution.chain_profile import GAMMA, levels_of, models_alone, pairings
 from specbench.runs.run_folder import timed_forwards
 
@@ -114,6 +115,8 @@ def profile(
     tasks = task or list(spec.defaults.tasks[:1])
     if not tasks:
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
+    if forwards and len(tasks) > 1:
+        raise ConfigError(f"--forwards takes one task, not {', '.join(tasks)}; help: -t {tasks[0]}")
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     try:
         listed = [models_alone(spec)] if forwards else [pairings(chain, spec, gamma or GAMMA) for chain in chains]
@@ -158,5 +161,7 @@ def _print_forwards(summary: RunSummary, console: Console) -> None:
     for table in (lines_table(lines, weights_seconds(summary)), residuals_table(timed, lines)):
         print_table(table, console)
     console.print(NOTE_ON_LINES, style="dim")
+    for warning in [*slow_single_forwards(lines), *warnings_of(notes_of([summary]))]:
+        say(warning, console)
     conclude(price_sentences(lines), console)
     print_path(summary.folder, console)

@@ -316,8 +316,8 @@ def advise(
         out: The folder that run folders are written to.
         fresh: Discard what the run folders hold and measure again.
         observer: Receives progress.
-        **options: See `AdviceOptions`. `limit` is 48 by default, and `repeats` 2. Draft lengths and parts of the prompts are
-            chosen here, so `gamma`, `over`, `sample`, `shard` and `ignore_eos` are not allowed.
+        **options: See `AdviceOptions`. `limit` is 48 by default, and `repeats` 2, or 4 above temperature 0. Draft lengths and
+            parts of the prompts are chosen here, so `gamma`, `over`, `sample`, `shard` and `ignore_eos` are not allowed.
 
     Raises:
         ConfigError: An argument is wrong, or there are too few prompts.
@@ -332,9 +332,8 @@ def advise(
     pair, minutes, max_drop = pair or "tiny", options.pop("minutes", MINUTES), options.pop("max_drop", None)
     if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
         raise ConfigError(f"advise: takes no {chosen}")
-    request = _request(
-        ((), pair, task or ()), {"limit": advice.PROMPTS, "repeats": 2, **options}, out=out, access=Access(fresh=fresh)
-    )
+    defaults = {"limit": advice.PROMPTS, "repeats": advice.default_repeats(options.get("temperature"))}
+    request = _request(((), pair, task or ()), {**defaults, **options}, out=out, access=Access(fresh=fresh))
     tasks = request.tasks or read_pair(pair, request.options)[1].defaults.tasks[:1]
     if len(tasks) != 1:
         raise ConfigError(f"advise: pair {pair} has no default task; help: task=NAME")

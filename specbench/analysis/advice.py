@@ -121,14 +121,12 @@ class Advice:
 
     @property
     def front(self) -> list[CandidateResult]:
-        """The Pareto front: the measured candidates that neither another one nor the target alone dominates.
-
-        Candidates may have been measured on different parts of the prompts.
-        """
+        """The Pareto front: the candidates measured last that neither another one nor the target alone dominates."""
+        last = max(result.parts for result in self.results)
         scored = {
             result: (result.speedup, result.score_change.value)
             for result in self.results
-            if result.measured and result.score_change
+            if result.parts == last and result.measured and result.score_change
         }
         others = [(1.0, 0.0), *scored.values()]
         return [result for result, point in scored.items() if not any(_dominates(other, point) for other in others)]

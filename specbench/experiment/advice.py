@@ -31,12 +31,12 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.candidates import (
-    BASELINE,
     drafter_of,
     lossy_candidates,
     pilots_of,
     register_candidates,
 )
+from specbench.resolution.chain_profile import BASELINE
 from specbench.resolution.methods import method_on
 from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
 from specbench.resolution.resolve import resolve
@@ -51,6 +51,7 @@ FEWEST_PROMPTS = 10  # for which the last part has an interval
 FINALISTS = 4
 LOSSY_FINALISTS = 2  # of the methods that are not lossless, after their first part
 PROMPTS = 48
+REPEATS, SAMPLED_REPEATS = 2, 4  # of a prompt, at temperature 0 and above it, where two outputs differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,11 @@ class AdviceRequest:
     def __post_init__(self) -> None:
         if self.max_drop is not None and not 0.0 <= self.max_drop <= 1.0:
             raise ConfigError(f"max_drop = {self.max_drop:g} must be a share of the score, from 0 to 1")
+
+
+def default_repeats(temperature: float | None) -> int:
+    """Return how often each prompt is decoded by default at a temperature."""
+    return SAMPLED_REPEATS if temperature else REPEATS
 
 
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
@@ -168,13 +174,26 @@ def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, name
     rows = {row.method: row for row in run.methods}
     score = run.score(rows[run.baseline])
     is_scored = score is not None and score.value > 0.0
+    prompts = run.spec.task.data.samples - run.spec.task.data.later_turns
     for name in names:
+        change = rows[name].score_change if is_scored else None
         results[name] = replace(
             results[name],
             measured=rows[name].speedup,
-            score_change=rows[name].score_change if is_scored else None,
+            score_change=change and widened(change, prompts),
             parts=results[name].parts + 1,
         )
+
+
+def widened(change: Estimate, prompts: int) -> Estimate:
+    """Return a change of a score, with the interval of the rule of three if no prompt's score changed.
+
+    If none of n prompts changed, at most a share of 3 / n does, with 95 % confidence, and each by at most 1.
+    """
+    if change.value or change.low or change.high:
+        return change
+    bound = min(3.0 / prompts, 1.0)
+    return Estimate(0.0, -bound, bound)
 
 
 def _fastest(results: Mapping[str, CandidateResult], names: Sequence[str], count: int) -> list[str]:
@@ -327,7 +346,10 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
     ]
     if run.spec.baseline != BASELINE or not models:
-        raise ConfigError(f"{folder}: advise needs a run of {BASELINE} and of a draft model; help: specbench run -m sd")
+        raise ConfigError(
+            f"{folder}: advise needs a run of {BASELINE} and of a draft model or head at a fixed draft length, without a stop"
+            " rule; help: specbench run -m sd"
+        )
     new = _unmeasured(plan, run, measured.values(), {"", *(model.drafter for model in models)})
     with locked([folder], Access()) as locks:
         if changed := other_conditions(folder):

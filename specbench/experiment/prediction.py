@@ -17,7 +17,7 @@ from specbench.experiment.recording import Recording, count_missing, record_outp
 from specbench.methods.proposers import Chain
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
-from specbench.resolution.candidates import TARGET
+from specbench.resolution.chain_profile import TARGET
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.run_folder import read, timed_forwards
 

@@ -117,7 +117,7 @@ def answer(advice: Advice) -> Iterator[str]:
     if advice.pays is None:
         yield (
             f"It cannot be decided: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
-            " Help: -n for more prompts."
+            f" Help: {_more(advice)}."
         )
     elif not advice.pays:
         yield f"Do not speculate here: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
@@ -129,13 +129,19 @@ def answer(advice: Advice) -> Iterator[str]:
         change = "scores cannot be compared here, since the target alone scores 0."
         if other.score_change:
             text = SIGNED_SCORE.text(other.score_change)
-            change = f"the change of its score, {text}, may exceed the allowed drop. Help: -n for more prompts."
+            change = f"the change of its score, {text}, may exceed the allowed drop. Help: {_more(advice)}."
         yield f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but {change}"
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
     if advice.pays:
         yield toml_of(advice)
         yield from other_engines(best)
+
+
+def _more(advice: Advice) -> str:
+    """Return the options that make intervals shorter."""
+    sampled = advice.pilot.decoding.temperature > 0.0
+    return "-n for more prompts, or more --repeats" if sampled else "-n for more prompts"
 
 
 def _unmeasured(advice: Advice) -> Iterator[str]:

@@ -18,7 +18,7 @@ from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.reporting.column import HUNDREDTHS, NONE, THREE_DIGITS_OF_MS, TIMES
+from specbench.reporting.column import HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.forwards import BLOCK
 from specbench.reporting.tables import Table
@@ -219,9 +219,9 @@ def forwards_table(profile: Profile) -> Table:
         rows.append(
             [
                 f"M{i}: {level}",
-                *map(THREE_DIGITS_OF_MS.text, (one, block)),
+                *map(HUNDREDTHS_OF_MS.text, (one, block)),
                 *map(HUNDREDTHS.text, (price, share)),
-                THREE_DIGITS_OF_MS.text(profile.bounds.get(level)),
+                HUNDREDTHS_OF_MS.text(profile.bounds.get(level)),
                 " / ".join(counts),
             ]
         )
@@ -244,7 +244,7 @@ def prices_table(profile: Profile) -> Table:
     for size in range(1, profile.longest + 1):
         cells = []
         for level in costly:
-            text, count = THREE_DIGITS_OF_MS.text(profile.seconds(level, size)), profile.forwards(level, size)
+            text, count = HUNDREDTHS_OF_MS.text(profile.seconds(level, size)), profile.forwards(level, size)
             cells.append(f"{text} ({count})" if count else f"{text} (from other sizes)")
         rows.append([str(size), *cells])
     heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]

@@ -78,7 +78,7 @@ SCORE = Format("{:.1f}", scale=100.0)  # as papers print scores
 SIGNED_SCORE = Format("{:+.1f}", scale=100.0)
 THREE_DIGITS = Format("{:.3g}")
 MILLISECONDS = Format("{:.0f}", scale=1e3)  # of seconds
-THREE_DIGITS_OF_MS = Format("{:.3g}", scale=1e3)
+HUNDREDTHS_OF_MS, THOUSANDTHS_OF_MS = Format("{:.2f}", scale=1e3), Format("{:.3f}", scale=1e3)
 TEXT = Format()
 
 

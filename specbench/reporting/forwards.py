@@ -1,15 +1,19 @@
 """Tables of timed forwards by the number of tokens that they read, with a line per model: `specbench profile --forwards`."""
 
+import math
 from collections.abc import Mapping
 
 from specbench.analysis.forwards import ForwardLine, Sizes, line_of
-from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THREE_DIGITS_OF_MS
+from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.reporting.tables import Table
 
+SLOWER = 0.8  # a block of two or three that takes less than this share of one token's time is suspicious
 BLOCK = 6  # tokens that verify a draft of five
 NOTE = (
     "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
-    " more, by least relative squares. A residual is the measured mean over the line, minus one."
+    " more, by least relative squares. A residual is the measured mean over the line, minus one. T(6)/T(1) is the measured"
+    " price of a block that verifies a draft of five. Reading the weights once, at the bandwidth of a copy, is the least that"
+    " a forward of a model beyond the caches can take."
 )
 
 
@@ -20,7 +24,7 @@ def lines_of(timed: Mapping[str, Sizes]) -> dict[str, ForwardLine]:
 
 def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -> Table:
     """Return one row per model. `bounds` are the seconds of reading its weights once, at the bandwidth of a copy."""
-    ms = THREE_DIGITS_OF_MS.text
+    ms = THOUSANDTHS_OF_MS.text
     rows = [
         [
             role,
@@ -54,16 +58,34 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
     if size not in sizes:
         return NONE
     count, spent = sizes[size]
-    text, residual = THREE_DIGITS_OF_MS.text(spent / count), line.residuals.get(size)
+    text, residual = THOUSANDTHS_OF_MS.text(spent / count), line.residuals.get(size)
     return text if residual is None else f"{text} ({CHANGE.text(residual)})"
 
 
 def price_of(line: ForwardLine) -> float:
     """Return the measured time of a block of BLOCK tokens over that of one token; by the line if it was not measured."""
-    return (line.fixed + BLOCK * line.per_token) * (1.0 + line.residuals.get(BLOCK, 0.0)) / line.one
+    measured = _measured(line, BLOCK)
+    return (measured if math.isfinite(measured) else line.fixed + BLOCK * line.per_token) / line.one
 
 
 def price_sentences(lines: Mapping[str, ForwardLine]) -> list[str]:
     """Return a sentence on the price of a block for each model."""
     text = {role: HUNDREDTHS.text(price_of(line)) for role, line in lines.items()}
     return [f"{role}: a block of {BLOCK} tokens costs {price} forwards of one token." for role, price in text.items()]
+
+
+def slow_single_forwards(lines: Mapping[str, ForwardLine]) -> list[str]:
+    """Return a warning for each model whose forwards of one token took longer than those of two or three."""
+    return [
+        f"! {role}: a forward of one token took longer than one of {size}; help: --fresh on an idle machine"
+        for role, line in lines.items()
+        for size in [min((2, 3), key=lambda n: _measured(line, n))]
+        if _measured(line, size) < SLOWER * line.one
+    ]
+
+
+def _measured(line: ForwardLine, size: int) -> float:
+    """Return the measured mean seconds of forwards of a size; infinity if there are none."""
+    if size not in line.residuals:
+        return math.inf
+    return (line.fixed + size * line.per_token) * (1.0 + line.residuals[size])

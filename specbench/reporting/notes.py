@@ -101,7 +101,8 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
     data, rows = summary.data, summary.methods
     failed = sum(row.failed for row in rows)
     if data.shard:
-        yield f"{SHARD} {data.shard} of a run; --shards {data.shard.split('/')[1]} combines all of them"
+        index, count = data.shard.split("/")
+        yield f"{SHARD} {index} of {count}, a part of the prompts; specbench run --shards {count} measures and combines all"
     if data.samples < data.total and data.source != "synthetic":
         part = f"{data.samples} of {counted(data.total, 'sample')}"
         yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."

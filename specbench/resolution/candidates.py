@@ -11,10 +11,11 @@ from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
+from specbench.resolution.chain_profile import BASELINE, TARGET
 from specbench.resolution.method_tables import constructor
 from specbench.resolution.methods import method_on
 
-BASELINE, TARGET, DRAFT = "ar", "target", "draft"
+DRAFT = "draft"
 LENGTHS = (1, 2, 3, 4, 6)
 LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
 LENGTHS_OF_HEADS = (3, 5)

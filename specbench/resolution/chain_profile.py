@@ -8,8 +8,8 @@ from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, preset
 from specbench.errors import ConfigError, MissingAsset
 from specbench.reporting.chain import alone, under
-from specbench.resolution.candidates import BASELINE, TARGET
 
+BASELINE, TARGET = "ar", "target"
 GAMMA = 5  # draft length at which pairs of models are measured
 
 
@@ -77,4 +77,6 @@ def _require_head(pair: Pair, base: str) -> None:
     try:
         pair.head_of("eagle", base)
     except MissingAsset as error:
-        raise MissingAsset(f"{error}; the bundled pair tiny-polybasic has one") from None
+        raise MissingAsset(
+            f"{error}; the bundled pair tiny-polybasic has one; or -m polybasic-model, for a chain without a head"
+        ) from None

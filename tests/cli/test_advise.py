@@ -1,6 +1,7 @@
 """`specbench advise`: the answer in words, and the whole command."""
 
 import json
+import shlex
 import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -50,6 +51,24 @@ def test_a_head_comes_with_the_options_of_other_engines():
     lines = list(other_engines(CandidateResult(candidate=head)))
     assert len(lines) == 2 and all("not measured there" in line for line in lines)
     assert '"method": "eagle"' in lines[0] and "--speculative-num-steps 3" in lines[1]
+
+
+def test_the_next_command_measures_the_same_models_data_and_settings(tmp_path):
+    models = [f"specbench:tiny/models/{role}" for role in ("target", "draft")]
+    pair = ["--target", models[0], "--draft", models[1]]
+    settings = ["-t", "gsm8k", "--data", "synthetic", "-s", "task.max_new_tokens=48", "--top-k", 50]
+    few = ["-n", 20, "--repeats", 1, "--write", "advised.toml"]
+    done = console.specbench("advise", *pair, *settings, *few, cwd=tmp_path)
+    shown = " ".join(done.stdout.split())
+    if "not written: advised.toml" in shown:  # speculation did not pay on this machine
+        assert not (tmp_path / "advised.toml").exists()
+        return
+    words = shlex.split(shown[shown.index("next: ") + 6 :])
+    words = words[: words.index("50") + 1]
+    assert words[:4] == ["specbench", "run", "-m", "advised.toml"]
+    expected = [*pair, "-t", "gsm8k", "--data", "synthetic", "--set", "task.max_new_tokens=48", "--top-k", "50"]
+    assert sorted(words[4:]) == sorted(map(str, expected))
+    console.specbench(*words[1:], "-n", 1, "--repeats", 1, cwd=tmp_path)
 
 
 def test_two_tasks_are_rejected(tmp_path):
