@@ -126,8 +126,10 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
         return "" if proposer.longest <= HEAD_DEPTH else "its drafts are longer than the recorded ones"
     if isinstance(proposer, Chain):
         inner = proposer.proposer
-        if not (isinstance(inner, PromptLookup) or (isinstance(inner, DraftModel) and inner.stop is None)):
-            return "its chain does not begin with drafts of a model of fixed length, or prompt lookup"
+        if isinstance(inner, Eagle | EagleTree):
+            return "its head is on the middle model"
+        if not isinstance(inner, PromptLookup) and not (isinstance(inner, DraftModel) and inner.stop is None):
+            return f"chains that begin with '{inner.name}' are not replayed"
         return _why_not(inner, proposer.rejection, target, temperature)
     if isinstance(proposer, DraftModel):
         recorded = proposer.stop is None or isinstance(proposer.stop, Unsure | Confidence)
