@@ -128,7 +128,9 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
         inner = proposer.proposer
         if isinstance(inner, Eagle | EagleTree):
             return "its head is on the middle model"
-        if not isinstance(inner, PromptLookup) and not (isinstance(inner, DraftModel) and inner.stop is None):
+        if isinstance(inner, DraftModel) and inner.stop is not None:
+            return "its stop rule is not replayed within a chain"
+        if not isinstance(inner, PromptLookup | DraftModel):
             return f"chains that begin with '{inner.name}' are not replayed"
         return _why_not(inner, proposer.rejection, target, temperature)
     if isinstance(proposer, DraftModel):
