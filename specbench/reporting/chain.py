@@ -149,6 +149,12 @@ class Profile:
         jackknife = [speed for profile in self.left_out() if (speed := profile._speedup(levels, plan)) is not None]
         return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
+    def ratio(self, one: tuple[Sequence[str], ChainPlan], other: tuple[Sequence[str], ChainPlan]) -> Estimate:
+        """Return the predicted speed of one plan on its levels over that of another, with its interval over prompts."""
+        speeds = [(profile._speedup(*one), profile._speedup(*other)) for profile in self.left_out()]
+        jackknife = [first / second for first, second in speeds if first and second]
+        return jackknifed_ratio(one[1].speedup / other[1].speedup, np.array(jackknife), np.ones(len(jackknife)))
+
     def _speedup(self, levels: Sequence[str], plan: ChainPlan) -> float | None:
         """Return the predicted speedup of a plan; None if a pair of its levels was not measured."""
         pairings = [self.pairing(low, high) for high, low in pairwise(levels)]
@@ -297,8 +303,20 @@ def verdicts(profile: Profile) -> list[str]:
             f" {measured.two.drafted}){without}. {_basis(profile, measured)} Block costs are known up to {profile.longest}"
             f" tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would be"
             f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
+            f"{_doubt(profile.ratio(([high, here, low], measured.three), (pair[::-1], measured.two)))}"
         )
     return lines
+
+
+def _doubt(ratio: Estimate) -> str:
+    """Return a sentence if prompts do not decide between two chains, given the ratio of their speeds; empty if they do."""
+    if ratio.low is None or ratio.high is None:
+        return " These are too few prompts for intervals; help: -n."
+    if ratio.low <= 1.0 <= ratio.high:
+        return (
+            f" The prompts do not decide: the ratio of these speeds is {TIMES.text(ratio)}; help: -n for more prompts."
+        )
+    return ""
 
 
 @dataclass(frozen=True)
