@@ -8,7 +8,7 @@ from specbench.analysis.advice import Advice, CandidateResult
 from specbench.analysis.intervals import Estimate
 from specbench.config.construct import Table as TomlTable
 from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
-from specbench.reporting.notes import SHARD, short_notes
+from specbench.reporting.notes import SHARD, short_notes, warnings_of
 from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
 
@@ -37,7 +37,11 @@ class CandidateRow(TypedDict):
 
 
 class AdviceRow(TypedDict):
-    """Advice as JSON."""
+    """Advice as JSON.
+
+    `pays` is None if the interval of the gain contains 1, or if the selected method was not measured. `acceptance` and the
+    costs are of the method `measured_with`. `folder` is that of the last run, and `warnings` are those of the text.
+    """
 
     pair: str
     task: str
@@ -47,10 +51,14 @@ class AdviceRow(TypedDict):
     gain: EstimateRow | None
     max_drop: float | None
     out_of_time: bool
+    measured_with: str
     acceptance: float | None
     cost_ratio: float | None
     block_price: float | None
     break_even_acceptance: float | None
+    other_engines: list[str]
+    warnings: list[str]
+    folder: str
     candidates: list[CandidateRow]
 
 
@@ -94,6 +102,9 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         f"Measured with {row.method}: acceptance {row.acceptance_rate:.2f}; relative to a token of the target, a draft token"
         f" costs {cost_ratio:.2f}{block}."
     )
+    drafters = {result.candidate.name: result.candidate.drafter for result in advice.results}
+    if drafters.get(row.method) != advice.best.candidate.drafter:
+        yield f"The selected {advice.best.candidate.name} drafts in another way than {row.method}."
     if even is None:
         return
     if even.acceptance is None:
@@ -233,10 +244,14 @@ def advice_row(advice: Advice) -> AdviceRow:
         "gain": _row(advice.gain),
         "max_drop": advice.max_drop,
         "out_of_time": advice.is_out_of_time,
+        "measured_with": advice.pilot_row.method,
         "acceptance": advice.pilot_row.acceptance_rate,
         "cost_ratio": advice.pilot_row.number("cost_ratio"),
         "block_price": advice.block_price,
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
+        "other_engines": list(other_engines(best)) if advice.is_usable else [],
+        "warnings": warnings_of(conditions_of(advice)),
+        "folder": advice.final.folder,
         "candidates": [
             {
                 "method": result.candidate.name,
