@@ -56,7 +56,8 @@ def advise(
         ),
     ] = PROMPTS,
     repeats: Annotated[
-        int | None, typer.Option(help="Number of times that each prompt is decoded. [2; above temperature 0, 4]")
+        int | None,
+        typer.Option(min=1, help="Number of times that each prompt is decoded. [2; above temperature 0, 4]"),
     ] = None,
     minutes: Annotated[
         float,
@@ -125,7 +126,7 @@ def advise(
                 max_drop=None if max_drop is None else max_drop * POINT,
             )
             advice = advise(request, observer)
-            models = ["--target", target, "--draft", draft] if target else ["-p", pair or "tiny"]
+            models = ["--target", target, *(["--draft", draft] if draft else [])] if target else ["-p", pair or "tiny"]
             command = [*models, "-t", tasks[0], *shared.arguments()]
     except KeyboardInterrupt:
         interrupted(fresh)

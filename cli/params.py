@@ -390,8 +390,9 @@ class SharedOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             declared = next(part for part in hints[field.name].__metadata__ if hasattr(part, "param_decls"))
-            flags = [flag for flag in declared.param_decls or () if flag.startswith("--")]
-            flag = flags[0] if flags else f"--{field.name.replace('_', '-')}"
+            declarations = (declared.default, *(declared.param_decls or ()))  # Typer keeps the first one as the default
+            flags = [flag for flag in declarations if isinstance(flag, str) and flag.startswith("--")]
+            flag = flags[0] if flags else f"--{field.name.strip('_').replace('_', '-')}"
             for item in value if isinstance(value, list) else [value] if value != field.default else []:
                 words += [flag] if item is True else [flag, str(item)]
         return words

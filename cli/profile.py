@@ -78,7 +78,7 @@ def profile(
     shared: params.SharedOptions,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Number of prompts; 0: all.")] = 8,
     gamma: Annotated[
-        int | None, typer.Option(help=f"Draft length at which pairs of models are measured. [{GAMMA}]")
+        int | None, typer.Option(min=1, help=f"Draft length at which pairs of models are measured. [{GAMMA}]")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="Number of times that each prompt is decoded.")] = 1,

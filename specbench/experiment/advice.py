@@ -39,7 +39,7 @@ from specbench.resolution.candidates import (
 from specbench.resolution.chain_profile import BASELINE
 from specbench.resolution.methods import method_on
 from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
-from specbench.resolution.resolve import resolve
+from specbench.resolution.resolve import resolve, sizes_of
 from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import read, runs_in, timed_forwards
@@ -174,8 +174,9 @@ def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, name
     rows = {row.method: row for row in run.methods}
     score = run.score(rows[run.baseline])
     is_scored = score is not None and score.value > 0.0
-    prompts = run.spec.task.data.samples - run.spec.task.data.later_turns
+    data = run.spec.task.data
     for name in names:
+        prompts = max(data.samples - data.later_turns - rows[name].failed, 1)
         change = rows[name].score_change if is_scored else None
         results[name] = replace(
             results[name],
@@ -188,9 +189,10 @@ def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, name
 def widened(change: Estimate, prompts: int) -> Estimate:
     """Return a change of a score, with the interval of the rule of three if no prompt's score changed.
 
-    If none of n prompts changed, at most a share of 3 / n does, with 95 % confidence, and each by at most 1.
+    If none of n prompts changed, at most a share of 3 / n does, with 95 % confidence, and each by at most 1. Unchanged if
+    there are too few prompts for an interval.
     """
-    if change.value or change.low or change.high:
+    if change.low is None or change.value or change.low or change.high:
         return change
     bound = min(3.0 / prompts, 1.0)
     return Estimate(0.0, -bound, bound)
@@ -384,10 +386,16 @@ def _run_in(folder: Path) -> Path:
 def _unmeasured(
     plan: PairPlan, run: PlannedRun, measured: Collection[Method], drafters: Collection[str]
 ) -> dict[Candidate, Method]:
-    """Return the candidates with prices that draft with one of these models and that a run has not measured."""
+    """Return the candidates with prices that draft with one of these models and that a run has not measured.
+
+    A candidate with the name of a method of the run is left out.
+    """
+    pair, sizes = plan.pair.pair, sizes_of(plan.models)
     unmeasured = dict[Candidate, Method]()
-    for candidate in register_candidates(plan.pair.pair, run.spec.decoding.temperature):
-        resolved = method_on(candidate.name, plan.pair.pair, Options()) if candidate.kind else None
-        if resolved and candidate.drafter in drafters and resolved.method not in measured:
+    for candidate in register_candidates(pair, run.spec.decoding.temperature):
+        if candidate.kind is None or candidate.name in run.spec.methods or candidate.drafter not in drafters:
+            continue
+        resolved = method_on(candidate.name, pair, Options(), sizes)
+        if resolved and resolved.method not in measured:
             unmeasured[candidate] = resolved.method
     return unmeasured

@@ -64,7 +64,8 @@ def predict_all(
         by_length = corrections[candidate.kind, candidate.drafter]
         if candidate in rows:
             predicted = sum(prediction.seconds.values()) / token_count([recording.record for recording in recordings])
-            by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
+            if rows[candidate] and predicted > 0.0:
+                by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
         if by_length:
             lengths = sorted(by_length)
             factor = np.interp(candidate.gamma, lengths, [by_length[length] for length in lengths])

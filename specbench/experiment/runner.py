@@ -326,9 +326,9 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float
     """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
     firsts = [sample for sample in run.data.samples if not sample.after][:TEXTS]
     prompts = encode_firsts(pair.tokenizer, run.task, firsts, pair.window)
-    window, vocabulary = pair.window_of((role,)).length, pair.models[role].vocabulary
+    window, readable = pair.window_of((role,)).length, pair.models[role].embedded
     models = pair.open(prompts[0])
-    ids = [token for token in models.ids if token < vocabulary]
+    ids = [token for token in models.ids if token < readable]
     if window is not None:
         ids = ids[: max(window - LARGEST_BLOCK, 1)]
     largest = LARGEST_BLOCK if window is None else min(LARGEST_BLOCK, window - len(ids))
@@ -336,7 +336,7 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float
     session = models[role]
     session.score(ids, len(ids) - 1)
     sizes = [size for _ in range(FORWARDS_OF_EACH_SIZE + 1) for size in range(1, largest + 1)]
-    text = [token for prompt in prompts for token in prompt if token < vocabulary]
+    text = [token for prompt in prompts for token in prompt if token < readable]
     for count, block in enumerate(_blocks_of(text, sizes), 1):
         session.score(ids + block, len(ids))
         if not count % largest:

@@ -39,8 +39,8 @@ class CandidateRow(TypedDict):
 class AdviceRow(TypedDict):
     """Advice as JSON.
 
-    `pays` is None if the interval of the gain contains 1, or if the selected method was not measured. `acceptance` and the
-    costs are of the method `measured_with`. `folder` is that of the last run, and `warnings` are those of the text.
+    `pays` is None if the interval of the gain contains 1 or is missing, or if the selected method was not measured.
+    `acceptance` and the costs are of the method `measured_with`. `folder` is that of the last run.
     """
 
     pair: str
@@ -56,6 +56,7 @@ class AdviceRow(TypedDict):
     cost_ratio: float | None
     block_price: float | None
     break_even_acceptance: float | None
+    break_even_cost_ratio: float | None
     other_engines: list[str]
     warnings: list[str]
     folder: str
@@ -102,9 +103,10 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         f"Measured with {row.method}: acceptance {row.acceptance_rate:.2f}; relative to a token of the target, a draft token"
         f" costs {cost_ratio:.2f}{block}."
     )
-    drafters = {result.candidate.name: result.candidate.drafter for result in advice.results}
-    if drafters.get(row.method) != advice.best.candidate.drafter:
-        yield f"The selected {advice.best.candidate.name} drafts in another way than {row.method}."
+    best = advice.best.candidate
+    measured = next((result.candidate for result in advice.results if result.candidate.name == row.method), best)
+    if (measured.drafter, measured.proposer.get("name")) != (best.drafter, best.proposer.get("name")):
+        yield f"The selected {best.name} drafts in another way than {row.method}."
     if even is None:
         return
     if even.acceptance is None:
@@ -249,6 +251,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "cost_ratio": advice.pilot_row.number("cost_ratio"),
         "block_price": advice.block_price,
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
+        "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
         "other_engines": list(other_engines(best)) if advice.is_usable else [],
         "warnings": warnings_of(conditions_of(advice)),
         "folder": advice.final.folder,

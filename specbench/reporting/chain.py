@@ -296,14 +296,14 @@ def verdicts(profile: Profile) -> list[str]:
         two, three = " + ".join(pair), TIMES.text(profile.predicted([high, here, low], measured.three))
         without_it = TIMES.text(profile.predicted(pair[::-1], measured.two))
         without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
+        doubt = _doubt(profile.ratio(([high, here, low], measured.three), (pair[::-1], measured.two)))
         lines.append(
             f"{here}: {'keep it' if measured.pays else 'leave it out'}. The predicted speedup is"
             f" {three} with it (draft {measured.three.drafted}, threshold"
             f" {measured.three.thresholds[0]}) and {without_it} without it ({two}, draft"
-            f" {measured.two.drafted}){without}. {_basis(profile, measured)} Block costs are known up to {profile.longest}"
-            f" tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would be"
-            f" {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
-            f"{_doubt(profile.ratio(([high, here, low], measured.three), (pair[::-1], measured.two)))}"
+            f" {measured.two.drafted}){without}.{doubt} {_basis(profile, measured)} Block costs are known up to"
+            f" {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would"
+            f" be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines
 
@@ -311,11 +311,9 @@ def verdicts(profile: Profile) -> list[str]:
 def _doubt(ratio: Estimate) -> str:
     """Return a sentence if prompts do not decide between two chains, given the ratio of their speeds; empty if they do."""
     if ratio.low is None or ratio.high is None:
-        return " These are too few prompts for intervals; help: -n."
+        return " There are too few prompts for an interval; help: -n."
     if ratio.low <= 1.0 <= ratio.high:
-        return (
-            f" The prompts do not decide: the ratio of these speeds is {TIMES.text(ratio)}; help: -n for more prompts."
-        )
+        return f" The prompts do not decide: the ratio of these predictions is {TIMES.text(ratio)}; help: -n."
     return ""
 
 

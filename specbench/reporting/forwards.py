@@ -11,9 +11,9 @@ SLOWER = 0.8  # a block of two or three that takes less than this share of one t
 BLOCK = 6  # tokens that verify a draft of five
 NOTE = (
     "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
-    " more, by least relative squares. A residual is the measured mean over the line, minus one. T(6)/T(1) is the measured"
-    " price of a block that verifies a draft of five. Reading the weights once, at the bandwidth of a copy, is the least that"
-    " a forward of a model beyond the caches can take."
+    " more, by least relative squares. A residual is the measured mean over the line, minus one."
+    f" T({BLOCK})/T(1) is the price of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
+    " bandwidth of a copy, is the least time that a forward can take, unless the model fits into the processor's caches."
 )
 
 

@@ -102,7 +102,7 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
     failed = sum(row.failed for row in rows)
     if data.shard:
         index, count = data.shard.split("/")
-        yield f"{SHARD} {index} of {count}, a part of the prompts; specbench run --shards {count} measures and combines all"
+        yield f"{SHARD} {index} of {count}; specbench run --shards {count} measures all parts and combines them"
     if data.samples < data.total and data.source != "synthetic":
         part = f"{data.samples} of {counted(data.total, 'sample')}"
         yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."

@@ -49,7 +49,7 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     """Return the candidates of a pair that change the output's distribution: presets whose models and heads it has."""
     built = {name: method_on(name, pair, options) for name in LOSSY}
     return [
-        Candidate(name, constructor(name), lossless=False)
+        Candidate(name, constructor(name), drafter_of(constructor(name)), lossless=False)
         for name, method in built.items()
         if method is not None and method.baseline == BASELINE and method.lossless is not True
     ]

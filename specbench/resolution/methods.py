@@ -308,10 +308,13 @@ def _available_methods(pair: Pair, pair_name: str, options: Options, word: str) 
     return sorted(methods, key=lambda name: (len(methods[name].method.heads), len(methods[name].method.roles())))
 
 
-def method_on(name: str, pair: Pair, options: Options) -> ResolvedMethod | None:
-    """Return a method on a pair. None for a baseline, and if the pair lacks a model or head of the method."""
+def method_on(name: str, pair: Pair, options: Options, sizes: Mapping[str, int] | None = None) -> ResolvedMethod | None:
+    """Return a method on a pair. None for a baseline, and if the pair lacks a model or head of the method.
+
+    `sizes` are the models' numbers of parameters, which decide about default draft lengths; by default they are equal.
+    """
     try:
-        ((_, *methods),) = Methods((name,), pair, options).groups(dict.fromkeys(pair.models, 1))
+        ((_, *methods),) = Methods((name,), pair, options).groups(dict(sizes or dict.fromkeys(pair.models, 1)))
     except (ConfigError, MissingAsset):
         return None
     return methods[0] if methods else None

@@ -10,6 +10,7 @@ import pytest
 
 from specbench.analysis.advice import Advice, Candidate, CandidateResult
 from specbench.analysis.intervals import Estimate
+from specbench.cli.params import SharedOptions
 from specbench.reporting.advice import answer, other_engines, toml_of
 from specbench.resolution.candidates import candidate_of
 from tests.fixtures import console
@@ -69,6 +70,14 @@ def test_the_next_command_measures_the_same_models_data_and_settings(tmp_path):
     expected = [*pair, "-t", "gsm8k", "--data", "synthetic", "--set", "task.max_new_tokens=48", "--top-k", "50"]
     assert sorted(words[4:]) == sorted(map(str, expected))
     console.specbench(*words[1:], "-n", 1, "--repeats", 1, cwd=tmp_path)
+
+
+def test_options_are_given_again_by_their_flags():
+    options = SharedOptions(data=["synthetic"], set_=["task.shots=0"], top_k=50, ignore_eos=True, plugin=["mine.py"])
+    expected = "--data synthetic --top-k 50 --ignore-eos --set task.shots=0 --plugin mine.py".split()
+    words = options.arguments()
+    assert sorted(words) == sorted(expected) and words[words.index("--set") + 1] == "task.shots=0"
+    assert SharedOptions().arguments() == []
 
 
 def test_two_tasks_are_rejected(tmp_path):
