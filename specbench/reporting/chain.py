@@ -302,8 +302,8 @@ def verdicts(profile: Profile) -> list[str]:
             f" {three} with it (draft {measured.three.drafted}, threshold"
             f" {measured.three.thresholds[0]}) and {without_it} without it ({two}, draft"
             f" {measured.two.drafted}){without}.{doubt} {_basis(profile, measured)} Block costs are known up to"
-            f" {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the speedups would"
-            f" be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
+            f" {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the speedups"
+            f" would be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
         )
     return lines
 
