@@ -160,33 +160,38 @@ def sums_of(sizes: Sizes, largest: int) -> np.ndarray:
 class ForwardLine(NamedTuple):
     """Seconds of a forward that reads n tokens: `one` if n = 1, and about `fixed + n * per_token` from n = 2 on.
 
-    `residuals` are the relative deviations of the measured means from the line, by n. A forward of one token takes other
-    routines than a block, so it is not on the line.
+    `means` are the measured ones, by n from 2 on. A forward of one token takes other routines than a block, so it is not on
+    the line.
     """
 
     one: float
     fixed: float
     per_token: float
-    residuals: dict[int, float]
+    means: dict[int, float]
+
+    def seconds(self, n: int) -> float:
+        """Return the measured mean of blocks of n tokens, or the line's value if they were not measured."""
+        return self.means.get(n, self.fixed + n * self.per_token)
+
+    def residual(self, n: int) -> float:
+        """Return the measured mean over the line, minus one."""
+        return self.means[n] / (self.fixed + n * self.per_token) - 1.0
 
     @property
     def worst(self) -> int:
         """The size with the largest residual."""
-        return max(self.residuals, key=lambda size: abs(self.residuals[size]))
+        return max(self.means, key=lambda n: abs(self.residual(n)))
 
 
 def line_of(sizes: Sizes) -> ForwardLine | None:
     """Fit the line of least relative squares. None unless one token and three larger sizes were measured LEAST times."""
-    at = measured_sizes(sizes)
-    blocks = [size for size in at if size > 1]
-    if 1 not in at or len(blocks) < 3:
+    means = {size: sizes[size][1] / sizes[size][0] for size in measured_sizes(sizes)}
+    one = means.pop(1, None)
+    if one is None or len(means) < 3:
         return None
-    n, means = np.array(blocks, dtype=float), np.array([sizes[size][1] / sizes[size][0] for size in blocks])
-    per_token, fixed = np.polyfit(n, means, 1, w=1.0 / means)
-    residuals = means / (fixed + per_token * n) - 1.0
-    return ForwardLine(
-        sizes[1][1] / sizes[1][0], float(fixed), float(per_token), dict(zip(blocks, residuals.tolist(), strict=True))
-    )
+    n, y = np.array(list(means), dtype=float), np.array(list(means.values()))
+    per_token, fixed = np.polyfit(n, y, 1, w=1.0 / y)
+    return ForwardLine(one, float(fixed), float(per_token), means)
 
 
 def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:

@@ -13,7 +13,7 @@ from specbench.analysis.prices import Drafter, Prices, predicted_speedup, prices
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.analysis.trees import drafting_sizes
 from specbench.decoding.method import Method
-from specbench.experiment.recording import Recording, count_missing, record_outputs
+from specbench.experiment.recording import Recording, record_outputs
 from specbench.methods.proposers import Chain
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
@@ -51,10 +51,7 @@ def predict_all(
     of_base = _seconds_by_output(base, recordings)
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
-    for candidate in [
-        *rows,
-        *(candidate for candidate in methods if candidate not in rows),
-    ]:  # pilots correct the others
+    for candidate in dict.fromkeys((*rows, *methods)):  # pilots first: they correct the others
         replayed = replays[candidate]
         priced = _prices_for(candidate, replayed, prices)
         if isinstance(priced, str) or isinstance(replayed, str) or candidate.kind is None:
@@ -78,8 +75,7 @@ def _recorded(plan: PairPlan, run: PlannedRun, replays: Iterable[Replay | str], 
     """Return the outputs of a run, with the probabilities of every model and head of the run that the replays need."""
     needed = {name for replay in replays if isinstance(replay, Replay) for name in replay.drafters}
     drafters = sorted(needed & {*run.spec.pair.models, *run.spec.pair.heads})
-    with observer.progress("recording outputs", count_missing(run, drafters)) as advance:
-        return record_outputs(plan, run, drafters, advance)
+    return record_outputs(plan, run, drafters, observer)
 
 
 def _replay_of(candidate: Candidate, method: Method, temperature: float) -> Replay | str:

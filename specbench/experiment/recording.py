@@ -4,7 +4,7 @@ The file has a row per output of the run's baseline. It is valid for that run on
 another distribution, and other texts.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +26,7 @@ from specbench.files import write_bytes
 from specbench.methods.recorded_drafts import HEAD_DEPTH, probabilities
 from specbench.models.heads import EagleHead, EagleSession
 from specbench.models.loaded_pair import Models
+from specbench.observer import Observer
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read
@@ -43,34 +44,27 @@ class Recording:
 
 
 def record_outputs(
-    plan: PairPlan, run: PlannedRun, drafters: Sequence[str], advance: Callable[[], None] = lambda: None
+    plan: PairPlan, run: PlannedRun, drafters: Sequence[str], observer: Observer | None = None
 ) -> list[Recording]:
     """Return the outputs of a run's baseline with their probabilities, and record those that are missing.
 
     At temperature 0, all repeats of a prompt have one output, and only the first one is recorded. Raises ConfigError if the
     baseline declares no distribution.
     """
-    baseline = run.methods[run.spec.baseline]
-    declared = baseline.declared_distribution()
-    if declared is None:
+    if run.methods[run.spec.baseline].declared_distribution() is None:
         raise ConfigError(f"{run.spec.baseline} declares no distribution that its output follows")
     path = run.folder / PATHS
     outputs = _read(path, run.spec.key, drafters)
     records = list(_records(run))
     missing = [record for record in records if not _is_recorded(record, outputs)]
     if missing:
-        for count, (record, output) in enumerate(_score(plan, run, drafters, missing), 1):
-            outputs[record.sample, record.repeat] = output
-            advance()
-            if count % WRITTEN_EVERY == 0 or count == len(missing):
-                _write(path, run.spec.key, outputs)
+        with (observer or Observer()).progress("recording outputs", len(missing)) as advance:
+            for count, (record, output) in enumerate(_score(plan, run, drafters, missing), 1):
+                outputs[record.sample, record.repeat] = output
+                advance()
+                if count % WRITTEN_EVERY == 0 or count == len(missing):
+                    _write(path, run.spec.key, outputs)
     return [Recording(record, outputs[record.sample, record.repeat]) for record in records]
-
-
-def count_missing(run: PlannedRun, drafters: Sequence[str]) -> int:
-    """Return how many outputs `record_outputs` would record."""
-    outputs = _read(run.folder / PATHS, run.spec.key, drafters)
-    return sum(not _is_recorded(record, outputs) for record in _records(run))
 
 
 def _is_recorded(record: Record, outputs: Outputs) -> bool:

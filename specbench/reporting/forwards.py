@@ -1,6 +1,5 @@
 """Tables of timed forwards by the number of tokens that they read, with a line per model: `specbench profile --forwards`."""
 
-import math
 from collections.abc import Mapping
 
 from specbench.analysis.forwards import ForwardLine, Sizes, line_of
@@ -30,7 +29,7 @@ def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -
             role,
             ms(line.one),
             f"{ms(line.fixed)} {'-' if line.per_token < 0 else '+'} {ms(abs(line.per_token))} n",
-            f"{CHANGE.text(line.residuals[line.worst])} at n = {line.worst}",
+            f"{CHANGE.text(line.residual(line.worst))} at n = {line.worst}",
             HUNDREDTHS.text(price_of(line)),
             ms(bounds.get(role)),
         ]
@@ -58,14 +57,13 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
     if size not in sizes:
         return NONE
     count, spent = sizes[size]
-    text, residual = THOUSANDTHS_OF_MS.text(spent / count), line.residuals.get(size)
-    return text if residual is None else f"{text} ({CHANGE.text(residual)})"
+    text = THOUSANDTHS_OF_MS.text(spent / count)
+    return f"{text} ({CHANGE.text(line.residual(size))})" if size in line.means else text
 
 
 def price_of(line: ForwardLine) -> float:
-    """Return the measured time of a block of BLOCK tokens over that of one token; by the line if it was not measured."""
-    measured = _measured(line, BLOCK)
-    return (measured if math.isfinite(measured) else line.fixed + BLOCK * line.per_token) / line.one
+    """Return the time of a block of BLOCK tokens over that of one token."""
+    return line.seconds(BLOCK) / line.one
 
 
 def price_sentences(lines: Mapping[str, ForwardLine]) -> list[str]:
@@ -79,13 +77,6 @@ def slow_single_forwards(lines: Mapping[str, ForwardLine]) -> list[str]:
     return [
         f"! {role}: a forward of one token took longer than one of {size}; help: --fresh on an idle machine"
         for role, line in lines.items()
-        for size in [min((2, 3), key=lambda n: _measured(line, n))]
-        if _measured(line, size) < SLOWER * line.one
+        for size in [min((2, 3), key=line.seconds)]
+        if line.seconds(size) < SLOWER * line.one
     ]
-
-
-def _measured(line: ForwardLine, size: int) -> float:
-    """Return the measured mean seconds of forwards of a size; infinity if there are none."""
-    if size not in line.residuals:
-        return math.inf
-    return (line.fixed + size * line.per_token) * (1.0 + line.residuals[size])
