@@ -144,7 +144,7 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     ),
     "verify": CommandEntry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
     "enumerate": CommandEntry(
-        "enumerate:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
+        "verify:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
     ),
     "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
     "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),

@@ -18,7 +18,7 @@ import typer
 from specbench import files
 from specbench.cli.console import output_console, print_table, say
 from specbench.errors import ConfigError
-from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
+from specbench.regression.checks import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:

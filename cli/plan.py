@@ -27,7 +27,7 @@ from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
     from specbench.resolution.machine_plan import MachineRow, MachineTotal
-    from specbench.resolution.memory_estimate import Memory
+    from specbench.resolution.plan import Memory
     from specbench.resolution.plan_rows import PlanRow
 
 MACHINES = ", ".join(names("machine"))
@@ -96,7 +96,7 @@ def plan(
     if machine:
         sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
     # imports torch
-    from specbench.experiment.preparation import training_notes
+    from specbench.experiment.suite_runner import training_notes
     from specbench.resolution.grid import resolve_grid
     from specbench.resolution.plan_rows import plan_rows
 

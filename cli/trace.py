@@ -19,7 +19,7 @@ from specbench.reporting.columns import column_of
 from specbench.runs.record import Record
 
 if TYPE_CHECKING:
-    from specbench.experiment.tracing import Trace
+    from specbench.experiment.generation import Trace
 
 STYLES = {"a": "green", "d": "cyan", "r": "bold yellow", "b": "bold blue", "m": "", "x": "red strike"}  # by origin
 INDENT = "    "
@@ -60,7 +60,7 @@ def trace(
     options = shared.options(limit=index + 1, seed=seed)
     require_presets([method], pair, [task] if task else [])
     # imports torch, after names are checked
-    from specbench.experiment.tracing import TraceRequest, trace_prompt
+    from specbench.experiment.generation import TraceRequest, trace_prompt
 
     request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
     traced = trace_prompt(request, TerminalObserver())

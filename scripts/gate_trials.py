@@ -35,11 +35,10 @@ from specbench.experiment.batch import (
 )
 from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
-from specbench.regression.checks import log_ratios
+from specbench.regression.checks import GateLimits, GateVerdict, Status, exit_code, log_ratios
 from specbench.regression.compare import ANCHOR
 from specbench.regression.measurement import Timings, of_run
 from specbench.regression.snapshot import load
-from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES

@@ -18,9 +18,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.model_files import architecture_of
 from specbench.config.options import Access, Options, SandboxKind
-from specbench.config.presets import preset
+from specbench.config.presets import architecture_of, preset
 from specbench.config.suite import TINY, GridLine, Suite, read_suite, suites
 from specbench.data.rows import Row
 from specbench.data.task import Task

@@ -1,14 +1,213 @@
-"""Advice on a pair: the candidates, what was predicted and measured of each, and which one is selected."""
+"""Advice on a pair: the candidates, their predicted speed at measured prices, and which one is selected.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+A run of the baseline and of some speculative methods gives the seconds of the forwards that it made, and the seconds of a
+round outside forwards. Forwards of other sizes were timed next to the run, in a loop; they are scaled to the run's own, where
+forwards of other models come in between. A replay's rounds at these prices give a candidate's predicted speed.
+"""
 
-from specbench.analysis.intervals import Estimate
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from specbench.analysis.draft_lengths import RoundCosts, costs_of
+from specbench.analysis.forwards import Sizes, fitted, measured_sizes, sizes_of, sums_of
+from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.predictions import BreakEven
-from specbench.analysis.prices import Drafter
+from specbench.analysis.replay import ExpectedRounds
+from specbench.analysis.run_metrics import Records, seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
+from specbench.decoding.traits import Theory
+
+# Relative error of a predicted speed, which widens its interval: that of forwards of sizes that the run made, and of others.
+# Fitted on the bundled models.
+PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
+Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
+OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """The seconds of the parts of a round.
+
+    `round` has the costs of a round of the method that was run. `drafter` are the seconds of the drafter's forwards by the
+    tokens that they read, empty for a head; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in
+    the run. `host` is the time outside forwards per forward of the models, in rounds of other kinds of drafts.
+    """
+
+    round: RoundCosts
+    drafter: np.ndarray
+    measured: frozenset[int]
+    host: Mapping[Drafter, float]
+
+    @property
+    def verifier(self) -> np.ndarray:
+        """The seconds of the verifier's forwards by tokens read; the entry for 0 is unused."""
+        (blocks,) = self.round.blocks
+        return blocks
+
+    @property
+    def largest(self) -> int:
+        """The largest block of the verifier that has a price."""
+        return len(self.verifier) - 1
+
+    @property
+    def largest_of_drafter(self) -> int:
+        """The largest forward of the drafter that has a price; -1 for a head."""
+        return len(self.drafter) - 1
+
+    def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
+        """Return the decoding seconds of replayed rounds: all but the first forward of each model.
+
+        `shape` gives the parents of the tokens of a tree; `bonus` says whether a token follows a whole draft.
+        """
+        costs = replace(self.costs(drafter, shape), bonus=bonus)
+        (spent,) = costs.of_rounds(rounds.drafted[None], rounds.first[None])
+        return float(spent) + rounds.without_token * float(self.round.later)
+
+    def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
+        """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
+
+        These prices are those of the innermost drafter. The time outside forwards is that of its rounds for each round of the
+        middle model, and that of prompt lookup's rounds for each round of the target. A block of the middle model that also
+        reads the target's last token is priced without it.
+        """
+        assert rounds.inner is not None
+        verifying = self.costs("lookup")
+        (outer,) = replace(verifying, bonus=True).of_rounds(rounds.drafted[None], rounds.first[None])
+        drafting = replace(verifying if is_lookup else self.round, blocks=[middle.drafter], bonus=True)
+        (inner,) = drafting.of_rounds(rounds.inner.drafted[None], rounds.inner.first[None])
+        return float(outer + inner)
+
+    def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:
+        """Return the costs of a round with drafts of a kind."""
+        costs, zero = self.round, np.asarray(0.0)
+        per_forward = np.asarray(self.host.get(drafter, float(costs.host)))
+        if drafter == "lookup":
+            return replace(costs, first=zero, doubled=zero, later=zero, host=per_forward, host_per_token=zero)
+        if drafter == "stopped":
+            return replace(costs, host=per_forward, host_per_token=per_forward)
+        if drafter == "tree":
+            levels = [float(self.drafter[n] + per_forward) for n in drafting_sizes(shape)[1:]]
+            return replace(costs, later=zero, host=2.0 * per_forward, host_per_token=zero, levels=sum(levels))
+        return costs
+
+
+def prices_of(
+    method: Theory,
+    rows: Records,
+    base: Records,
+    timed: Mapping[str, Sizes],
+    more: Records = (),
+    others: Mapping[Drafter, Records] | None = None,
+) -> Prices:
+    """Return the prices of a run.
+
+    Args:
+        method: The traits of the speculative method that was run, a draft model and one target.
+        rows: Its records.
+        base: Those of the baseline.
+        timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read. A head has none.
+        more: Records of the same drafter at other lengths, whose blocks have prices too.
+        others: Records of methods with other kinds of drafts.
+    """
+    drafter, verifier = method.models[0], method.models[-1]
+    one = {size: sums for size, sums in _pooled(verifier, base).items() if size == 1}
+    blocks = {size: sums for size, sums in _pooled(verifier, rows, more).items() if size > 1}
+    of_verifier, measured = _scaled(blocks, timed[verifier])
+    of_verifier[1] = one[1][1] / one[1][0] if 1 in one else of_verifier[1]
+    costs = replace(costs_of(method, rows, base), blocks=[of_verifier])
+    is_head = drafter not in timed
+    return Prices(
+        round=_of_head(costs, drafter, rows) if is_head else costs,
+        drafter=np.zeros(0) if is_head else _scaled(_pooled(drafter, rows), timed[drafter])[0],
+        measured=measured,
+        host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},
+    )
+
+
+def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
+    """Return the costs of a round whose drafts are a head's.
+
+    Its first forward of a round reads all tokens that the round before committed, and each later one a single token.
+    """
+    sizes = sizes_of(rows, head)
+    if not sizes:  # prefill only
+        return costs
+    forwards, spent = (sum(column) for column in zip(*sizes.values(), strict=True))
+    drafting = [sum(bool(entry["drafted"]) for entry in row.rounds) for row in rows]
+    rounds = sum(max(count - 1, 0) for count in drafting)  # the first of an output is prefill
+    single = sizes.get(1, (forwards, spent))
+    later = np.asarray(single[1] / single[0])
+    first = np.maximum((spent - later * (forwards - rounds)) / max(rounds, 1), later)
+    return replace(costs, first=first, doubled=first, later=later)
+
+
+def _host_per_forward(rows: Records) -> float:
+    """Return the seconds outside forwards / forwards of all models, the first of each included."""
+    usages = [usage for row in rows for usage in row.models.values()]
+    host = sum(map(seconds, rows)) - sum(usage["seconds"] - usage["beside"] for usage in usages)
+    return host / sum(usage["forwards"] + 1 for usage in usages)
+
+
+def predicted_speedup(
+    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], measured: frozenset[int]
+) -> Estimate:
+    """Return the speedup over the baseline, with an interval over prompts that contains the error of the prices.
+
+    Args:
+        base: Decoding seconds of the baseline, by prompt.
+        predicted: Predicted seconds, by prompt.
+        sizes: The share of the seconds in blocks of each size.
+        measured: The sizes of blocks that the run made.
+    """
+    ours, theirs = np.array(predicted), np.array(base)
+    value = float(theirs.sum() / ours.sum())
+    left_out = (theirs.sum() - theirs) / (ours.sum() - ours) if len(ours) > 1 else np.empty(0)
+    interval = jackknifed_ratio(value, left_out, ours)
+    measured_share = sum(share for size, share in sizes.items() if size in measured) / (sum(sizes.values()) or 1.0)
+    error = measured_share * PRICE_ERROR + (1.0 - measured_share) * SCALED_PRICE_ERROR
+    if interval.low is None or interval.high is None:
+        return interval
+    below, above = (abs(np.log(bound / value)) for bound in (interval.low, interval.high))
+    return Estimate(
+        value, value * float(np.exp(-np.hypot(below, error))), value * float(np.exp(np.hypot(above, error)))
+    )
+
+
+def _pooled(role: str, *groups: Records) -> dict[int, tuple[float, float]]:
+    """Return the decoding forwards of a model in several groups of records, by tokens read."""
+    out: dict[int, tuple[float, float]] = {}
+    for rows in groups:
+        for size, (count, spent) in sizes_of(rows, role).items():
+            had = out.get(size, (0.0, 0.0))
+            out[size] = had[0] + count, had[1] + spent
+    return out
+
+
+def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
+    """Return the seconds of forwards by tokens read, and the sizes that the run made often.
+
+    Sizes with at least OFTEN forwards use the run's mean. Other sizes use the timed seconds, scaled by the ratio of the run's
+    to the timed ones, interpolated between neighboring sizes.
+    """
+    largest = max(timed)
+    timed_seconds = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
+    at = sorted(size for size, (count, _) in run.items() if count >= OFTEN and size <= largest)
+    if not at:
+        return timed_seconds, frozenset()
+    run_means = np.array([run[size][1] / run[size][0] for size in at])
+    sizes = np.arange(largest + 1)
+    scaled = timed_seconds * np.interp(sizes, at, run_means / timed_seconds[at])
+    lower = np.searchsorted(at, sizes, side="right") - 1  # the nearest size of the run that is not larger
+    least = np.where(lower >= 0, run_means[np.maximum(lower, 0)], 0.0)
+    most = np.where(lower + 1 < len(at), run_means[np.minimum(lower + 1, len(at) - 1)], np.inf)
+    scaled = np.clip(scaled, np.minimum(least, most), most)
+    scaled[at] = run_means
+    return scaled, frozenset(at)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specbench.analysis import polybasic, theory, trees
+from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import (
     acceptance_by_model,
     acceptance_by_rank,
@@ -59,7 +59,7 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
     )
 
 
-def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> trees.BestTree | None:
+def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> theory.BestTree | None:
     """Return the best static tree within the sizes of forwards that were measured; None for methods without such trees."""
     if method is None or method.formula != "tree":
         return None
@@ -68,7 +68,7 @@ def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, bas
         return None
     largest = min(max(costs.sizes[role]) for role in method.models[1:])
     widest = max(costs.sizes[method.models[0]])
-    return trees.best_tree(method, acceptance_by_rank(rows, LEAST), costs.measured, costs.per_token, largest, widest)
+    return theory.best_tree(method, acceptance_by_rank(rows, LEAST), costs.measured, costs.per_token, largest, widest)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
 
 def _tree(method: Theory, rates: Rates) -> Predict | None:
     by_rank = rates.by_rank()
-    return (lambda cost, base: trees.tree_speedup(method, by_rank, cost, base)) if by_rank else None
+    return (lambda cost, base: theory.tree_speedup(method, by_rank, cost, base)) if by_rank else None
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:

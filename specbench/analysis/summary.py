@@ -20,13 +20,20 @@ from specbench.analysis.acceptance import (
     survival,
     window_cuts,
 )
-from specbench.analysis.attribution import speedup_steps
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
-from specbench.analysis.run_summary import SCHEMA, CapturedGraphs, MethodSummary, RunSummary, from_table, to_table
+from specbench.analysis.run_summary import (
+    SCHEMA,
+    CapturedGraphs,
+    MethodSummary,
+    RunSummary,
+    from_table,
+    speedup_steps,
+    to_table,
+)
 from specbench.analysis.speculation import levels
 from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError

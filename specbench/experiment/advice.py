@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specbench.analysis.advice import Advice, Candidate, CandidateResult
+from specbench.analysis.advice import Advice, Candidate, CandidateResult, prices_of
 from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even
-from specbench.analysis.prices import prices_of
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of

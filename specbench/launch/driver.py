@@ -8,10 +8,9 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.suite import SuiteRequest
 from specbench.errors import ExitCode
-from specbench.experiment.preparation import train_missing_heads
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
-from specbench.experiment.suite_runner import write_index
+from specbench.experiment.suite_runner import train_missing_heads, write_index
 from specbench.launch.job import JobState, Launcher
 from specbench.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
 from specbench.launch.local import local_launcher

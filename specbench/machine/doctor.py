@@ -54,7 +54,7 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     device = "cuda" if "gpu" in facts else "cpu"
     yield from (_cpu(facts), _load(facts), _memory(facts))
     yield from _gpu(facts.get("gpu"))
-    from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
+    from specbench.machine.hardware import copy_bandwidth  # imports torch, which may be missing
 
     yield MachineCheck(
         "memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})"

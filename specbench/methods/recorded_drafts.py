@@ -22,10 +22,10 @@ from specbench.analysis.replay import (
     replay,
 )
 from specbench.decoding.method import Method, Proposer
-from specbench.decoding.rejection import BlockRejection, Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
+from specbench.decoding.verify import BlockRejection, Rejection
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Confidence, Unsure

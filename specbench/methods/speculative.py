@@ -8,11 +8,11 @@ from torch import Tensor
 
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
-from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Speculation, counters_of, draw_token, with_distances
 from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
+from specbench.decoding.verify import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]

@@ -16,8 +16,7 @@ from specbench.models.lean import Network, can_fuse, network_of, unsupported
 from specbench.models.loaded_model import REQUIRED, GraphModel, LeanModel, LoadedModel, TransformersModel
 from specbench.models.placed import loading_settings, remove_with
 from specbench.models.quantization import quantization_method, quantize
-from specbench.models.resolved_model import ResolvedModel
-from specbench.models.sizes import Architecture
+from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import new_cache
 
 

@@ -11,16 +11,15 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from specbench.config.model_files import chat_template
 from specbench.config.pair import ModelSpec, Pair, folder
+from specbench.config.presets import chat_template
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
 from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, quantization_method, torchao
-from specbench.models.resolved_model import ResolvedModel
-from specbench.models.sizes import Architecture
+from specbench.models.resolved_model import Architecture, ResolvedModel
 
 CONFIG_FILE = "config.json"  # of every model that Transformers saves
 

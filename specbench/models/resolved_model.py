@@ -1,15 +1,174 @@
-"""A resolved model: its source, its architecture, its precision and its engine, without weights."""
+"""A resolved model, without weights: its source, architecture, precision and engine, and its sizes.
 
-from dataclasses import dataclass
-from functools import cached_property
+Sizes are parameters, bytes of weights and cache, and layers.
+"""
 
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import torch
 from transformers import PreTrainedConfig
 
 from specbench.config.construct import Table
-from specbench.config.model_files import ChatTemplate
 from specbench.config.pair import ModelSpec
-from specbench.models.sizes import Architecture, ModelSize
-from specbench.runs.run_spec import ModelSource
+from specbench.config.presets import ChatTemplate
+from specbench.models.checkpoints import CONSTRUCTION, class_of
+from specbench.models.products import LEAST_PACKED
+from specbench.models.quantization import block_copy_bytes, equivalent_kind, sizes
+from specbench.runs.run_spec import ModelSource, Shape
+
+PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """The sizes of a model at a precision, in bytes where the name says so.
+
+    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. An x86-64 CPU also holds
+    `block_copy_bytes`, the copies of quantized matrices for blocks, and with the lean engine `packed_head_bytes` for an LM
+    head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
+    nor an encoder, nor what a decoder applies once to the encoder's output, and of experts those of one token. A quantized
+    matrix counts its bits and scales.
+    `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
+    `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, `embedding_bytes` the
+    embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
+    """
+
+    parameters: int
+    resident_bytes: int
+    block_copy_bytes: int
+    packed_head_bytes: int
+    forward_bytes: int
+    position_bytes: int
+    download_bytes: int
+    layer_bytes: int
+    lm_head_bytes: int
+    embedding_bytes: int
+    layers: int
+    context: int
+
+    @property
+    def head_bytes(self) -> int:
+        """The bytes that a forward of an EAGLE head on this model reads: about one layer, and the model's LM head."""
+        return self.layer_bytes + self.lm_head_bytes
+
+    def cache_bytes(self, positions: int) -> int:
+        """Return the size of the cache of a sequence. An encoder-decoder model also holds positions of the prompt."""
+        return self.position_bytes * (min(positions, self.context) if self.context else positions)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model is, apart from its weights, by the config of its folder or hub id."""
+
+    config: PreTrainedConfig
+
+    @property
+    def family(self) -> str:
+        """The model type, such as `llama`."""
+        name: str = self.config.model_type
+        return name
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether an encoder reads the prompt."""
+        return bool(self.config.is_encoder_decoder)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Its layers, hidden size and heads."""
+        return shape_of(self.config)
+
+    def size(self, dtype: str, quantization: str = "") -> ModelSize:
+        """Return its sizes at a precision."""
+        return size_of(self.config, dtype, quantization)
+
+
+def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> ModelSize:
+    """Return the sizes of a model that is built on the meta device; cached, since a suite has many runs of one model."""
+    return _size_of(_Key(config.to_json_string(), config), dtype, quantization)
+
+
+def shape_of(config: PreTrainedConfig) -> Shape:
+    """Return the sizes that SPRINTER's FLOPs formula needs; for an encoder-decoder model, its decoder's."""
+    keys = ("intermediate_size", "n_inner", "d_ff", "ffn_dim")
+    width = next((value for key in keys if (value := getattr(config, key, None))), None)
+    return Shape(
+        layers=getattr(config, "num_decoder_layers", None) or config.num_hidden_layers,
+        d=config.hidden_size,
+        heads=config.num_attention_heads,
+        d_ff=width or 4 * config.hidden_size,
+        vocabulary=config.vocab_size,
+    )
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A config that is hashed by its text."""
+
+    text: str
+    config: PreTrainedConfig = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
+    config, itemsize = key.config, getattr(torch, dtype).itemsize
+    with CONSTRUCTION, torch.device("meta"):
+        model = class_of(config).from_config(config)
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    is_tied = embedding is head and not _has_untied_head(config)
+    unread = {id(table.weight) for table in model.modules() if isinstance(table, torch.nn.Embedding)} - {id(head)}
+    if config.is_encoder_decoder:
+        unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
+        once = (".EncDecAttention.k.", ".EncDecAttention.v.")
+        unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
+    quantized = sizes(model, quantization or equivalent_kind(config), itemsize)
+    weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
+    share, experts = _share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
+
+    def share_of(p: int) -> float:
+        return share if p in experts else 1.0
+
+    matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
+    uncounted = head.numel() if embedding is head and not is_tied else 0
+    parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
+    is_packed = is_tied and head.numel() >= LEAST_PACKED.get(getattr(torch, dtype), head.numel() + 1)
+    context = 0 if config.is_encoder_decoder else getattr(config, "max_position_embeddings", 0)
+    return ModelSize(
+        parameters=parameters,
+        resident_bytes=sum(weights.values()) + uncounted * itemsize,
+        block_copy_bytes=block_copy_bytes(model, quantization, dtype),
+        packed_head_bytes=head.numel() * itemsize if is_packed else 0,
+        forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
+        position_bytes=_position_bytes(config, itemsize),
+        download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
+        layer_bytes=sum(matrices) * itemsize // layers,
+        lm_head_bytes=head.numel() * itemsize,
+        embedding_bytes=itemsize * (head.numel() + (0 if is_tied else embedding.numel())),
+        layers=layers,
+        context=context,
+    )
+
+
+def _share_of_experts(config: PreTrainedConfig) -> float:
+    """Return the share of its experts that a mixture reads for one token; 1 without experts."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(config, name, None))), None)
+    return config.num_experts_per_tok / count if count and getattr(config, "num_experts_per_tok", None) else 1.0
+
+
+def _has_untied_head(config: PreTrainedConfig) -> bool:
+    """Return whether a checkpoint has an LM head that Transformers ties until it reads it: T5 v1.1."""
+    return config.model_type == "t5" and not getattr(config, "scale_decoder_outputs", True)
+
+
+def _position_bytes(config: PreTrainedConfig, itemsize: int) -> int:
+    """Return the bytes of keys and values of one position, over all layers."""
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * layers * heads * dim * itemsize)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from specbench.config.construct import Table
-from specbench.config.model_files import bundled_architecture
 from specbench.config.pair import PACKAGE
+from specbench.config.presets import bundled_architecture
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler, Tree

@@ -1,23 +1,65 @@
-"""The grid of a suite: every line on each of its pairs and tasks, resolved, or with the reason why it cannot be run."""
+"""The grid of a suite: every line on each of its pairs and tasks, resolved, or with the reason why it cannot be run.
 
+Of a plan on another machine, an outline: what a request would measure, from architectures alone.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import Request, SandboxKind
+from specbench.config.options import Options, Request, SandboxKind
 from specbench.config.overrides import Override, in_scope, override
+from specbench.config.pair import Pair
 from specbench.config.presets import names
 from specbench.config.suite import GridLine, Suite
+from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
-from specbench.resolution.methods import Methods
-from specbench.resolution.outline import Outline, outline
+from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.plan import PairPlan
 from specbench.resolution.prepared_heads import untrained, with_prepared
-from specbench.resolution.resolve import Choice, plans_of
+from specbench.resolution.resolve import Choice, plans_of, sizes_of
+from specbench.resolution.selection import prompt_count, read_task
 from specbench.sandbox import Sandbox
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a request would measure on one task, from architectures alone: for estimates without weights and data.
+
+    `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
+    """
+
+    name: str  # of the pair
+    pair: Pair
+    models: Mapping[str, ResolvedModel]
+    groups: Sequence[tuple[ResolvedMethod, ...]]
+    task_name: str
+    task: Task
+    prompts: int | None
+    options: Options
+    missing: str = ""
+
+
+def outline(choice: Choice, on: Execution) -> Outline:
+    """Return the outline of a request with one task, on a machine. Raises ConfigError for a mistake in the request."""
+    (word,), options = choice.request.tasks, choice.request.options
+    name, task = read_task(word, choice.pair, options)
+    models, prompts, missing = dict[str, ResolvedModel](), None, ""
+    try:
+        models = choice.resolved_models(choice.pair.on(word), on)
+    except MissingAsset as error:
+        missing = str(error)
+    try:
+        prompts = prompt_count(word, task, choice.pair, options)
+    except MissingAsset as error:  # a local file that is not here
+        missing = missing or str(error)
+    groups = choice.methods.groups(sizes_of(models))
+    return Outline(choice.preset.name, choice.pair, models, groups, name, task, prompts, options, missing)
 
 
 @dataclass

@@ -19,10 +19,9 @@ from specbench.methods.proposers import Eagle
 from specbench.methods.trees import HeadTree
 from specbench.models.resolve import Execution
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution.grid import GridPart
-from specbench.resolution.memory_estimate import Memory, memory_by_device
+from specbench.resolution.grid import GridPart, Outline
 from specbench.resolution.methods import ResolvedMethod
-from specbench.resolution.outline import Outline
+from specbench.resolution.plan import Memory, memory_by_device
 
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation

@@ -26,7 +26,7 @@ from specbench.resolution.machine_plan import (
     downloads_of,
     longest_prompt,
 )
-from specbench.resolution.memory_estimate import memory_by_device
+from specbench.resolution.plan import memory_by_device
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, steps_of
 from specbench.training.recipes import MOST_EPOCHS, training_share
 

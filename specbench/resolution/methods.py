@@ -15,8 +15,8 @@ from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import LOSSLESS, WORDS, Preset, preset
 from specbench.decoding.method import Method
-from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.verify import BY_TOKEN
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
 from specbench.resolution import method_tables as tables

@@ -9,13 +9,10 @@ from pathlib import Path
 from specbench.config.presets import preset as preset_of
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
-from specbench.machine.hardware import free_bytes
-from specbench.machine.memory import copy_bandwidth
+from specbench.machine.hardware import copy_bandwidth, free_bytes
 from specbench.models.resolve import Execution, device_of
-from specbench.resolution.grid import GridPart
-from specbench.resolution.memory_estimate import Memory, memory_by_device
-from specbench.resolution.outline import outline
-from specbench.resolution.plan import CACHED, least_bytes
+from specbench.resolution.grid import GridPart, outline
+from specbench.resolution.plan import CACHED, Memory, least_bytes, memory_by_device
 from specbench.resolution.resolve import Choice
 
 

@@ -12,7 +12,7 @@ from specbench.models.heads import Head
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
-from specbench.training import draft_length, eagle, shards, sprinter
+from specbench.training import classifiers, eagle, shards
 from specbench.training.eagle import rows_of
 from specbench.training.recipes import (
     DSL_RECIPE,
@@ -105,32 +105,34 @@ class Training:
             self.settings.seed,
         )
         rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
-        collected, texts = self._rows(lambda text: sprinter.rows_of(self.loaded, text, rollout), rollout)
-        rows = sprinter.balanced(collected, seed)
+        collected, texts = self._rows(lambda text: classifiers.rows_of(self.loaded, text, rollout), rollout)
+        rows = classifiers.balanced(collected, seed)
         embedding = self.loaded.models[base].transformers().get_input_embeddings().weight.detach()
-        shared = sprinter.Fitting(embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0)
-        thresholds = sorted({*sprinter.THRESHOLDS, tau}) if self.settings.compare else [tau]
-        every = tuple(dict.fromkeys((*sprinter.SHOWN, features))) if self.settings.compare else (features,)
+        shared = classifiers.Fitting(
+            embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0
+        )
+        thresholds = sorted({*classifiers.THRESHOLDS, tau}) if self.settings.compare else [tau]
+        every = tuple(dict.fromkeys((*classifiers.SHOWN, features))) if self.settings.compare else (features,)
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
-            heads = sprinter.compare(rows, every, thresholds, shared, advance)
+            heads = classifiers.compare(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
         reports = [entry for _, entry in heads.values()]
-        sprinter.plot([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
+        classifiers.plot([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
         compared = [{key: value for key, value in entry.items() if key != "curve"} for entry in reports]
         return Trained(head, {**report, "all": compared}, self._answered(texts, rollout.temperature))
 
     def _specdec(self) -> Trained:
         rollout = self._draft_rollout()
-        rows, texts = self._rows(lambda text: draft_length.specdec_rows(self.loaded, text, rollout), rollout)
+        rows, texts = self._rows(lambda text: classifiers.specdec_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(SPECDEC_RECIPE, seed=self.settings.seed)
-        head, report = draft_length.train_specdec(rows, recipe, self.settings.seed)
+        head, report = classifiers.train_specdec(rows, recipe, self.settings.seed)
         return Trained(head, report, self._answered(texts, rollout.temperature))
 
     def _dsl(self) -> Trained:
         rollout = self._draft_rollout()
-        rows, texts = self._rows(lambda text: draft_length.dsl_rows(self.loaded, text, rollout), rollout)
+        rows, texts = self._rows(lambda text: classifiers.dsl_rows(self.loaded, text, rollout), rollout)
         recipe = self._built(DSL_RECIPE, seed=self.settings.seed)
-        head, report = draft_length.train_dsl(rows, recipe, self.settings.seed)
+        head, report = classifiers.train_dsl(rows, recipe, self.settings.seed)
         return Trained(head, report, self._answered(texts, rollout.temperature))
 
     def _draft_rollout(self) -> DraftRollout:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.analysis.attribution import speedup_steps
+from specbench.analysis.run_summary import speedup_steps
 from tests.fixtures.records import record, round_of, usage_of
 
 TOKENS, ROUNDS = 40, 10  # four tokens per round of three drafted ones

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.prices import PRICE_ERROR, SCALED_PRICE_ERROR, _scaled, predicted_speedup, prices_of
+from specbench.analysis.advice import PRICE_ERROR, SCALED_PRICE_ERROR, _scaled, predicted_speedup, prices_of
 from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
 from specbench.decoding.traits import Theory
 from tests.fixtures.records import record, round_of, usage_of

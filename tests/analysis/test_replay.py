@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from specbench.analysis.replay import DraftsByToken, LimitedDrafts, OutputLimits, RecordedOutput, replay
-from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
+from specbench.decoding.verify import BlockRejection
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.recorded_drafts import Replay, probabilities, replay_of
 from specbench.methods.speculative import Speculative

@@ -19,11 +19,10 @@ from specbench.analysis.theory import (
 from specbench.config.presets import preset
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.rejection import Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Usage
 from specbench.decoding.targets import Diff, Opt, Target
-from specbench.decoding.verify import Verified, tv
+from specbench.decoding.verify import Rejection, Verified, tv
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble

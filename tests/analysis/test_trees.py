@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from specbench.analysis.acceptance import acceptance_by_rank, survival
-from specbench.analysis.trees import acceptances, best_tree, drafting_sizes, tree_speedup, tree_with_most_accepted
+from specbench.analysis.theory import acceptances, best_tree, drafting_sizes, tree_speedup, tree_with_most_accepted
 from specbench.decoding.targets import Last
 from specbench.decoding.traits import Theory
 from specbench.decoding.trees import children_of, shape_of_widths

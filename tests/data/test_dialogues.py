@@ -5,8 +5,8 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from specbench.config.model_files import chat_template
 from specbench.config.pair import PACKAGE
+from specbench.config.presets import chat_template
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.rows import read_file
 from specbench.errors import ConfigError, MissingAsset

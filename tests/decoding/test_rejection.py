@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from specbench.config.construct import construct, to_table
-from specbench.decoding import rejection
-from specbench.decoding.rejection import BY_TOKEN, BlockRejection, Rejection, TokenRejection
+from specbench.decoding import verify
 from specbench.decoding.sampling import exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
-from specbench.decoding.verify import Verified
+from specbench.decoding.verify import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
 from specbench.methods.proposers import Chain, DraftModel, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
@@ -123,7 +122,7 @@ def test_block_rejection_accepts_more_than_token_by_token(seed):
 
 @pytest.mark.parametrize("mutant", ["product without a limit", "residual of the last prefix", "limit only at the end"])
 def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
-    right = rejection.prefix_weights
+    right = verify.prefix_weights
 
     def wrong(x, pi, q):
         ratios = (pi.gather(-1, x) / q.gather(-1, x)).squeeze(-1)
@@ -134,7 +133,7 @@ def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
             return torch.cat([right(x, pi, q)[:-1], products[-1:].clamp(max=1.0)])
         return right(x, pi, q).roll(1, 0)
 
-    monkeypatch.setattr(rejection, "prefix_weights", wrong)
+    monkeypatch.setattr(verify, "prefix_weights", wrong)
     assert not all(comparison.exact for comparison in examine(IN_BLOCKS["draft model"]))
 
 
@@ -153,7 +152,7 @@ def test_a_rule_is_set_swept_and_corrected_by_name(tmp_path):
 RULE = '''
 from dataclasses import dataclass
 
-from specbench.decoding.rejection import Rejection
+from specbench.decoding.verify import Rejection
 from specbench.decoding.verify import Verified
 
 

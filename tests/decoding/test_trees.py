@@ -7,11 +7,11 @@ import torch
 
 from specbench.decoding import trees, verify
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.speculation import without_leaves
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.trees import Growth, shape_of_paths, shape_of_widths
+from specbench.decoding.verify import BlockRejection
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative

@@ -13,7 +13,7 @@ from specbench.errors import ConfigError
 from specbench.experiment import advice as advice_module
 from specbench.experiment.advice import PARTS, AdviceRequest, advise, advise_on, widened
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.experiment.recording import record_outputs
+from specbench.experiment.prediction import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
 from specbench.resolution.candidates import candidate_of, register

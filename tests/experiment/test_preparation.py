@@ -9,8 +9,8 @@ import pytest
 from specbench.config.options import Access
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
-from specbench.experiment import preparation
-from specbench.experiment.preparation import train_missing_heads, training_notes
+from specbench.experiment import suite_runner
+from specbench.experiment.suite_runner import train_missing_heads, training_notes
 from specbench.experiment.training import TrainRequest
 from specbench.observer import Observer
 from specbench.resolution.prepared_heads import with_prepared
@@ -57,7 +57,7 @@ def trained(monkeypatch):
         requests.append(request)
         request.out.mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(preparation, "train_head", train)
+    monkeypatch.setattr(suite_runner, "train_head", train)
     return requests
 
 
@@ -229,7 +229,7 @@ def test_the_features_of_all_heads_are_compared_with_the_free_space_together(cha
     assert training_notes(wanted, tmp_path)[-1].startswith(
         f"features of EAGLE heads take at most {2 * size / 1e9:.4f} GB together; "
     )
-    monkeypatch.setattr(preparation, "free_disk_bytes", lambda folder: int(1.5 * size))
+    monkeypatch.setattr(suite_runner, "free_disk_bytes", lambda folder: int(1.5 * size))
     last, shown = training_notes(wanted, tmp_path)[-1], []
     assert last.startswith("! features of EAGLE heads take at most") and "help: a smaller limit or recipe.most" in last
     observer = Observer()

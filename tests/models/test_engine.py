@@ -39,8 +39,8 @@ from specbench.models.lean.fusing import PLAIN, Elementwise
 from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_model import TransformersModel
 from specbench.models.loaded_pair import LoadedPair, Models
+from specbench.models.resolved_model import Architecture
 from specbench.models.simulated import SyntheticDistribution
-from specbench.models.sizes import Architecture
 from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, decode, open_models, open_session, random_model
 
@@ -124,7 +124,7 @@ def test_verification_with_one_read_has_the_same_distribution():
 def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
-        monkeypatch.setattr("specbench.decoding.rejection.verify", verify_at_once)
+        monkeypatch.setattr("specbench.decoding.verify.verify", verify_at_once)
     session = _Blind if at_once else CachedSession
 
     def models() -> TableModels:

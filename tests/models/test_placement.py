@@ -12,9 +12,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.config.model_files import bundled_architecture
 from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, place_overrides
+from specbench.config.presets import bundled_architecture
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -29,9 +29,9 @@ from specbench.models.resolve import (
     device_of_model,
     resolve_models,
 )  # fmt: skip
-from specbench.models.sizes import Architecture
+from specbench.models.resolved_model import Architecture
 from specbench.resolution import selection
-from specbench.resolution.memory_estimate import layer_split, memory_by_device
+from specbench.resolution.plan import layer_split, memory_by_device
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of

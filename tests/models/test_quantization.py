@@ -37,7 +37,7 @@ from specbench.models.quantization import (
     quantized,
 )
 from specbench.models.resolve import Execution, resolve_models
-from specbench.models.sizes import Architecture
+from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 
 CPU = torch.device("cpu")

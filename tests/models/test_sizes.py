@@ -4,13 +4,13 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specbench.config.model_files import bundled_architecture
+from specbench.config.presets import bundled_architecture
 from specbench.errors import MissingAsset
 from specbench.models.lean import network_of
 from specbench.models.products import Packed, can_pack
 from specbench.models.quantization import KernelLinear, quantize
+from specbench.models.resolved_model import size_of
 from specbench.models.simulated import architecture, random_model
-from specbench.models.sizes import size_of
 
 PUBLISHED = {
     "meta-llama/Llama-2-70b-hf": 68_976_648_192,

@@ -22,9 +22,9 @@ from specbench.experiment import gating
 from specbench.experiment.pipeline import Results
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
+from specbench.regression.checks import GateLimits, GateVerdict, Status
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, read_runs
-from specbench.regression.verdict import GateLimits, GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.suite import TINY, read_suite, suites
+from specbench.config import suite as suite_files
+from specbench.config.suite import TINY, read_suite
 from specbench.files import read_toml, write_with_checksum
-from specbench.reporting import reproduction
-from specbench.reporting.reproduction import SAME, counterpart, papers, state_of
+from specbench.reporting import suites
+from specbench.reporting.suites import SAME, counterpart, papers, state_of
 from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import rows_on_h200
@@ -102,7 +103,7 @@ def wrong_pointer(item, label):
             return f"no section {item['docs']}"
         return "" if not numbered or label in cited(sections(page)[anchor]) else f"{item['docs']} does not cite {label}"
     if "suite" in item:
-        if item["suite"] not in suites():
+        if item["suite"] not in suite_files.suites():
             return f"no suite {item['suite']}"
         row = rows_of_suites().get(item["suite"], "")
         return "" if not numbered or label in cited(row) else f"docs/suites.md: {item['suite']} does not name {label}"
@@ -203,7 +204,7 @@ def test_reproduce_says_that_a_suite_measured_something_else(empty_results):
 def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypatch):
     states = json.loads(specbench("reproduce", "--json", cwd=tmp_path).stdout)
     assert "tiny" in {item["state"] for item in states}
-    monkeypatch.setattr(reproduction, "PACKAGE", tmp_path / "specbench")  # as an installed package
+    monkeypatch.setattr(suites, "PACKAGE", tmp_path / "specbench")  # as an installed package
     done = specbench("reproduce", "--status", cwd=tmp_path).stdout
     assert "no results here" in done and "--from FOLDER" in done
     assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr

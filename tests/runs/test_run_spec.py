@@ -22,8 +22,7 @@ from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
-from specbench.models.resolved_model import ResolvedModel
-from specbench.models.sizes import Architecture
+from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task

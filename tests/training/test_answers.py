@@ -16,7 +16,7 @@ from specbench.models.loader import load
 from specbench.models.resolve import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair, read_task
-from specbench.training import draft_length, sprinter
+from specbench.training import classifiers
 from specbench.training.recipes import DraftRollout, PrefixRollout
 from specbench.training.texts import Text, Writing
 from tests.fixtures.console import specbench
@@ -166,9 +166,9 @@ def test_rows_of_every_kind_follow_the_chosen_answers(pair):
         Text(0, prompt, pair.tokenizer.encode(answer), Sample("0", ""), "") for answer in (LETTERS, "Ann has 3 apples.")
     )
     collect = {
-        "state": lambda text, answers: draft_length.specdec_rows(pair, text, DraftRollout(answers=answers, steps=8)),
-        "inputs": lambda text, answers: draft_length.dsl_rows(pair, text, DraftRollout(answers=answers, steps=8)),
-        "q": lambda text, answers: sprinter.rows_of(pair, text, PrefixRollout(answers=answers, steps=8)),
+        "state": lambda text, answers: classifiers.specdec_rows(pair, text, DraftRollout(answers=answers, steps=8)),
+        "inputs": lambda text, answers: classifiers.dsl_rows(pair, text, DraftRollout(answers=answers, steps=8)),
+        "q": lambda text, answers: classifiers.rows_of(pair, text, PrefixRollout(answers=answers, steps=8)),
     }
     for column, rows_of in collect.items():
         outputs = [rows_of(text, Answers.outputs)[column] for text in (one, other)]

@@ -13,7 +13,6 @@ import torch
 from specbench import tasks as tasks  # registers them
 from specbench.config.options import Options
 from specbench.data.prompting import encode
-from specbench.decoding import rejection
 from specbench.decoding import verify as verify_module
 from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
@@ -29,8 +28,8 @@ from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
 from specbench.verification.case import Case, Decoding
-from specbench.verification.verdict import VerdictKind
-from specbench.verification.verdict import verify as verified
+from specbench.verification.run import VerdictKind
+from specbench.verification.run import verify as verified
 from tests.fixtures.console import specbench
 from tests.fixtures.worlds import stale
 
@@ -180,7 +179,7 @@ def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
         rest = verify(Draft(draft.tokens[1:], draft.probs[1:]), pi[1:], sampler) if len(pi) > 1 else Verified([], 0)
         return Verified([draft.tokens[0], *rest.tokens], 1 + rest.accepted)
 
-    monkeypatch.setattr(rejection, "verify", credulous)
+    monkeypatch.setattr(verify_module, "verify", credulous)
     found = failures(tiny.verdict("sd", **ENOUGH))
     assert {"greedy tokens", "greedy acceptance", "first tokens", "later tokens", "acceptance"} <= found
 

@@ -20,8 +20,7 @@ from specbench.reporting.notes import (
     warnings_of,
     without_warnings,
 )
-from specbench.reporting.reproduction import counterpart
-from specbench.reporting.suites import Collected, suite_notes
+from specbench.reporting.suites import Collected, counterpart, suite_notes
 from specbench.reporting.tables import Table, across, overview, tables_by_run, valueless
 
 

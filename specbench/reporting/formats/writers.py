@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
-from specbench.reporting.formats import export, html, latex, markdown, passport
+from specbench.reporting.formats import export, html, latex, markdown
 from specbench.reporting.suites import Collected
 from specbench.reporting.tables import chosen_table
 
@@ -16,7 +16,7 @@ RUN_WRITERS: Mapping[str, Callable[[Sequence[RunSummary]], str]] = {
     "json": export.runs_json,
     "latex": latex.of_runs,
     "html": html.of_runs,
-    "passport": passport.of_runs,
+    "passport": export.passports,
 }
 SUITE_WRITERS: Mapping[str, Callable[[Collected], str]] = {
     "csv": lambda collected: export.as_csv(collected.points),

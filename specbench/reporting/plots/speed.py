@@ -1,4 +1,7 @@
-"""A chart of speedups: a dot with its interval per method, sorted, and what theory predicts."""
+"""Charts of speedups: a dot with its interval per method, sorted, and what theory predicts.
+
+Also the steps from the theoretical to the measured one: a line per method, with one more measured part at each point.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from specbench.analysis.attribution import SpeedupSteps
-from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.run_summary import MethodSummary, RunSummary, SpeedupSteps
 from specbench.reporting.plots.figures import Label, Panel, selected
 from specbench.reporting.plots.styles import MUTED, Style, styles_of
 from specbench.reporting.tables import ranked

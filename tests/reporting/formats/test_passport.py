@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specbench.reporting.formats.passport import _acceptance
+from specbench.reporting.formats.export import _acceptance
 from tests.fixtures.console import specbench
 from tests.fixtures.records import record, round_of
 

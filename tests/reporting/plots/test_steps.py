@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from specbench.analysis.attribution import SpeedupSteps
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.run_summary import SpeedupSteps
 from specbench.reporting.plots.steps import POINTS, steps_panel
 from tests.fixtures.summaries import method_summary, run_summary
 
