@@ -1,10 +1,18 @@
-"""`specbench doctor`: check whether this machine is suitable for measurements."""
+"""`specbench doctor`: check whether this machine and installation are suitable for measurements."""
 
 import dataclasses
 import json
+import os
+import platform
+import shutil
+import statistics
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -12,9 +20,233 @@ from rich.text import Text
 
 from specbench.cli.app import wrapped
 from specbench.cli.params import Json
-from specbench.errors import ExitCode
-from specbench.machine.doctor import checks
+from specbench.config.pair import PACKAGE
+from specbench.data.hub import local_checksum, look_for_hub, offline_mode
+from specbench.errors import ExitCode, MissingAsset
+from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.reporting import escaping
+from specbench.sandbox import Sandbox
+
+State = Literal["ok", "warn", "fail"]  # fail: no run works without it
+PYTHON = (3, 11)
+RESULTS_BYTES = GIB
+CACHE_BYTES = 20 * GIB  # a pair of a 7B model and a small one
+MEMORY_BYTES = 2 * GIB
+BUSY = 0.5  # of the cores
+SPREAD = 0.05  # of a fixed computation's time, beyond which small speed-ups are noise
+REPEATS = 5
+EXTRAS = {
+    "torchao": "quantization = ... in a pair needs it: pip install 'specbench[quantization]'",
+    "matplotlib": "plots need it: pip install matplotlib",
+}
+
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """The result of one check: its state, what was found, and advice."""
+
+    name: str
+    state: State
+    found: str
+    help: str = ""
+
+
+def checks(results: Path) -> Iterator[MachineCheck]:
+    """Yield all checks, in a few seconds. Without torch, those that need it are skipped."""
+    yield _python()
+    needed = [_package(name) for name in ("torch", "transformers")]
+    yield from needed
+    if any(check.state == "fail" for check in needed):
+        return
+    facts = fingerprint()
+    device = "cuda" if "gpu" in facts else "cpu"
+    yield from (_cpu(facts), _load(facts), _memory(facts))
+    yield from _gpu(facts.get("gpu"))
+    from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
+
+    yield MachineCheck(
+        "memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})"
+    )
+    yield clock(_timed(device))
+    yield _disk("disk for results", results, RESULTS_BYTES)
+    yield from _hub()
+    yield sandbox()
+    yield from (_extra(name, help_) for name, help_ in EXTRAS.items())
+    yield bundled(PACKAGE / "tiny")
+
+
+def _python() -> MachineCheck:
+    least = ".".join(map(str, PYTHON))
+    state: State = "ok" if sys.version_info >= PYTHON else "fail"
+    return MachineCheck(
+        "python", state, platform.python_version(), "" if state == "ok" else f"use Python {least} or newer"
+    )
+
+
+def _package(name: str) -> MachineCheck:
+    version = _version(name)
+    return (
+        MachineCheck(name, "ok", version)
+        if version
+        else MachineCheck(name, "fail", "not installed", f"pip install {name}")
+    )
+
+
+def _extra(name: str, help_: str) -> MachineCheck:
+    version = _version(name)
+    return MachineCheck(name, "ok", version) if version else MachineCheck(name, "warn", "not installed", help_)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu(facts: Fingerprint) -> MachineCheck:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
+    text = f"{facts['cpu']}, {usable} of {facts['cores']} cores, {facts['threads']} threads"
+    if facts["threads"] > usable:
+        return MachineCheck("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
+    return MachineCheck("cpu", "ok", text)
+
+
+def _load(facts: Fingerprint) -> MachineCheck:
+    text = f"{facts['load_1min']:.2f} in the last minute"
+    if facts["load_1min"] > BUSY * facts["cores"]:
+        return MachineCheck("load", "warn", text, "speeds will vary while other programs run")
+    return MachineCheck("load", "ok", text)
+
+
+def _memory(facts: Fingerprint) -> MachineCheck:
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
+    text = f"{facts['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
+    if free is not None and free < MEMORY_BYTES:
+        return MachineCheck("memory", "warn", text, "little memory is available; end other programs")
+    return MachineCheck("memory", "ok", text)
+
+
+def _gpu(gpu: dict[str, str | None] | None) -> Iterator[MachineCheck]:
+    """Yield checks of the CUDA device and of other processes on it."""
+    if gpu is None:
+        yield MachineCheck("gpu", "ok", "no CUDA device: everything runs on the CPU")
+        return
+    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in gpu.items())
+    yield MachineCheck("gpu", "ok", ", ".join(texts))
+    others = gpu_processes()
+    if others is None:
+        help_ = "driver, clocks, power limit and other processes are unknown; install nvidia-smi"
+        yield MachineCheck("gpu processes", "warn", "no nvidia-smi", help_)
+    elif others:
+        yield MachineCheck("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
+    else:
+        yield MachineCheck("gpu processes", "ok", "none but this one")
+
+
+def _timed(device: str) -> list[float]:
+    """Return the seconds of REPEATS products of the same matrices."""
+    import torch
+
+    cuda = device == "cuda"
+    size, rounds = (4096, 20) if cuda else (384, 40)
+    block, seconds = torch.ones(size, size, device=device), []
+    for _ in range(REPEATS + 1):  # the first warms up
+        if cuda:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(rounds):
+            block @ block
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]
+
+
+def clock(seconds: list[float]) -> MachineCheck:
+    """Return the check of timing noise: slowest minus fastest over the median time of the same computation."""
+    spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
+    text = f"the same product took {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms, a spread of {spread:.1%}"
+    if spread > SPREAD:
+        return MachineCheck(
+            "clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine"
+        )
+    return MachineCheck("clock", "ok", text)
+
+
+def _disk(name: str, folder: Path, least: int) -> MachineCheck:
+    """Return the check of the free disk space at a folder, which may not exist yet."""
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{free / GIB:.1f} GiB free at {folder}"
+    if not os.access(there, os.W_OK):
+        return MachineCheck(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
+    if free < least:
+        return MachineCheck(
+            name, "warn", text, f"less than {least / GIB:.0f} GiB: use another disk with --out or HF_HOME"
+        )
+    return MachineCheck(name, "ok", text)
+
+
+def _hub() -> Iterator[MachineCheck]:
+    """Yield checks of the hub's cache, connection and token."""
+    from huggingface_hub import constants, get_token
+
+    yield _disk("disk for models", Path(constants.HF_HUB_CACHE), CACHE_BYTES)
+    help_ = (
+        "bundled pairs and local folders work; download others with `specbench fetch` on a machine with network access"
+    )
+    may_connect = not offline_mode()
+    look_for_hub()
+    if not may_connect:
+        yield MachineCheck("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
+    elif offline_mode():
+        yield MachineCheck("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)
+    else:
+        yield MachineCheck("hub", "ok", constants.ENDPOINT)
+    yield MachineCheck("hub token", "ok", "set" if get_token() else "none; gated models need one: `hf auth login`")
+
+
+def sandbox() -> MachineCheck:
+    """Return which sandboxes generated code can run in here, and which protections they lack."""
+    works, fails, weak = [], [], False
+    for kind in ("bwrap", "unshare"):
+        try:
+            lacking = Sandbox.find(kind).weaknesses()
+        except (MissingAsset, RuntimeError) as error:
+            fails.append(str(error).partition("(")[2].partition("): ")[0] or f"{kind}: {error}")
+        else:
+            works.append(f"{kind} works" + (f", but: {', '.join(lacking)}" if lacking else ""))
+            weak |= bool(lacking)
+    if weak:
+        help_ = "generated code can run; the docstring of specbench.sandbox says what these protections are for"
+        return MachineCheck("sandbox", "warn", "; ".join(works + fails), help_)
+    if works:
+        return MachineCheck("sandbox", "ok", "; ".join(works + fails))
+    help_ = "only --allow-code-execution needs one: install bubblewrap (0.8 or newer)"
+    return MachineCheck("sandbox", "warn", "; ".join(fails), help_)
+
+
+def bundled(folder: Path) -> MachineCheck:
+    """Return the check of the bundled models and heads."""
+    kinds = {kind: sorted(path for path in (folder / kind).glob("*") if path.is_dir()) for kind in ("models", "heads")}
+    empty = [kind for kind, paths in kinds.items() if not paths]
+    for path in (path for paths in kinds.values() for path in paths):
+        try:
+            local_checksum(path)
+        except OSError as error:
+            empty.append(f"{path.name} ({error.strerror})")
+        if not any(path.glob("*.safetensors")):
+            empty.append(f"{path.name} (no weights)")
+    if empty:
+        return MachineCheck("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
+    return MachineCheck(
+        "bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable"
+    )
+
 
 INDENT = 23  # of the second line of an item
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -26,9 +26,9 @@ from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
+    from specbench.resolution.grid import PlanRow
     from specbench.resolution.machine_plan import MachineRow, MachineTotal
     from specbench.resolution.plan import Memory
-    from specbench.resolution.plan_rows import PlanRow
 
 MACHINES = ", ".join(names("machine"))
 MISSING = " is not in the local cache"
@@ -97,8 +97,7 @@ def plan(
         sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
     # imports torch
     from specbench.experiment.suite_runner import training_notes
-    from specbench.resolution.grid import resolve_grid
-    from specbench.resolution.plan_rows import plan_rows
+    from specbench.resolution.grid import plan_rows, resolve_grid
 
     with status("reading pairs and tasks"):
         grid = resolve_grid(planned, out)

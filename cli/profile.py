@@ -15,7 +15,9 @@ from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
 from specbench.reporting.chain import (
+    GAMMA,
     NOTE,
+    ChainCandidate,
     Profile,
     candidates,
     candidates_table,
@@ -30,7 +32,6 @@ from specbench.reporting.chain import (
 from specbench.reporting.forwards import NOTE as NOTE_ON_LINES
 from specbench.reporting.forwards import lines_of, lines_table, price_sentences, residuals_table, slow_single_forwards
 from specbench.reporting.notes import notes_of, warnings_of
-from specbench.resolution.chain_profile import GAMMA, levels_of, models_alone, pairings
 from specbench.runs.run_folder import timed_forwards
 
 
@@ -96,12 +97,15 @@ def profile(
 
     With --forwards, any pair: prints the time of a forward by the number of tokens that it reads, with a line per model.
     """
-    from specbench.experiment.pipeline import run  # imports torch
+    # imports torch
+    from specbench.experiment.pipeline import run
+    from specbench.resolution.method_sets import levels_of, models_alone, pairings
     from specbench.resolution.selection import read_pair
 
+    length = gamma or GAMMA
     options = shared.options(
         limit=limit,
-        gamma=[] if forwards else [str(gamma or GAMMA)],
+        gamma=[] if forwards else [str(length)],
         temperature=temperature,
         repeats=repeats,
         max_new_tokens=max_new_tokens,
@@ -117,41 +121,43 @@ def profile(
         raise ConfigError(f"pair {pair} has no default task for the prompts; help: -t TASK")
     if forwards and len(tasks) > 1:
         raise ConfigError(f"--forwards takes one task, not {', '.join(tasks)}; help: -t {tasks[0]}")
+    listed = [models_alone(spec)] if forwards else [pairings(chain, spec, length) for chain in chains]
+    methods = tuple(dict.fromkeys(name for names in listed for name in names))
     access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
+    request = Request(methods=methods, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access)
     try:
-        listed = [models_alone(spec)] if forwards else [pairings(chain, spec, gamma or GAMMA) for chain in chains]
-        names = tuple(dict.fromkeys(name for methods in listed for name in methods))
-        results = run(
-            Request(methods=names, pair=pair, tasks=tuple(tasks), options=options, out=out, access=access),
-            TerminalObserver(),
-            profile=True,
-        )
+        results = run(request, TerminalObserver(), profile=True)
     except KeyboardInterrupt:
         interrupted(fresh)
     console = output_console()
     for summary in results.summaries:
         if forwards:
             _print_forwards(summary, console)
-            continue
-        profiles = [Profile.of(summary, chain) for chain in chains]
-        for measured in profiles:
-            say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
-            for table in (forwards_table, pairs_table, prices_table):
-                print_table(table(measured), console)
-        choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma or GAMMA)
-        if choice:
-            print_table(candidates_table(choice), console)
-            console.print(NOTE, style="dim")
-        console.print(
-            "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
-            " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
-        )  # fmt: skip
-        lines = dict.fromkeys(line for measured in profiles for line in verdicts(measured))
-        conclude([*lines, *([conclusion_of(choice)] if choice else [])], console)
-        if write and choice:
-            write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
-            say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
+        else:
+            choice = _print_chains(summary, [Profile.of(summary, chain) for chain in chains], length, console)
+            if write and choice:
+                write.write_text(method_toml(choice[0], summary.task, summary.pair), encoding="utf-8")
+                say(f"wrote {write}; next: specbench run -m {write} -p {pair} -t {tasks[0]}", console)
         print_path(summary.folder, console)
+
+
+def _print_chains(summary: RunSummary, profiles: list[Profile], gamma: int, console: Console) -> list[ChainCandidate]:
+    """Print the tables of the measured chains, and return the chains of three models and fewer, the fastest first."""
+    for measured in profiles:
+        say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
+        for table in (forwards_table, pairs_table, prices_table):
+            print_table(table(measured), console)
+    choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma)
+    if choice:
+        print_table(candidates_table(choice), console)
+        console.print(NOTE, style="dim")
+    console.print(
+        "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
+        " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
+    )  # fmt: skip
+    lines = dict.fromkeys(line for measured in profiles for line in verdicts(measured))
+    conclude([*lines, *([conclusion_of(choice)] if choice else [])], console)
+    return choice
 
 
 def _print_forwards(summary: RunSummary, console: Console) -> None:
@@ -164,4 +170,3 @@ def _print_forwards(summary: RunSummary, console: Console) -> None:
     for warning in [*slow_single_forwards(lines), *warnings_of(notes_of([summary]))]:
         say(warning, console)
     conclude(price_sentences(lines), console)
-    print_path(summary.folder, console)

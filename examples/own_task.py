@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import specbench
 from specbench.data.task import Sample, Task
-from specbench.scoring.metric import Metric
+from specbench.scoring import Metric
 
 
 @dataclass(frozen=True, kw_only=True)

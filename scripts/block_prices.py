@@ -21,7 +21,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.decoding.sampling import Tree
 from specbench.decoding.trees import shape_of_paths
-from specbench.machine.hardware import copy_bandwidth, fingerprint
+from specbench.machine.hardware import fingerprint
+from specbench.machine.memory import copy_bandwidth
 from specbench.methods.trees import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanFeeder, network_of, small_config

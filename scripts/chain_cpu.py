@@ -25,7 +25,7 @@ from specbench.reporting.chain import Profile
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table
-from specbench.resolution.chain_profile import pairings
+from specbench.resolution.method_sets import pairings
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import read
 

@@ -37,8 +37,7 @@ from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import GateLimits, GateVerdict, Status, exit_code, log_ratios
 from specbench.regression.compare import ANCHOR
-from specbench.regression.measurement import Timings, of_run
-from specbench.regression.snapshot import load
+from specbench.regression.snapshot import Timings, load, of_run
 from specbench.reporting.formats.markdown import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES

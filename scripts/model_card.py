@@ -38,7 +38,7 @@ from specbench.models.resolve import Execution, resolve_models
 from specbench.reporting.column import SCORE
 from specbench.resolution.selection import read_task
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Scored
+from specbench.scoring import Scored
 
 CARD = PACKAGE / "tiny" / "card.md"
 RESULTS = Path("results/tiny-family.md")

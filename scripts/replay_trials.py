@@ -20,7 +20,7 @@ from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import Recording, record_outputs
 from specbench.files import write
 from specbench.methods.recorded_drafts import Replay, replay_of
-from specbench.resolution.candidates import candidate_of, register
+from specbench.resolution.method_sets import candidate_of, register
 from specbench.resolution.resolve import resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read

@@ -12,7 +12,7 @@ from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled
 from specbench.data.task_bases import FewShot, RougeScored
-from specbench.scoring.metric import Metric
+from specbench.scoring import Metric
 
 # Our own one-shot example.
 ARTICLE = (

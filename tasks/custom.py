@@ -14,8 +14,7 @@ from specbench.data.task import Sample, filled
 from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.scorers import Rouge, Translation, lines
+from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Translation, lines
 
 NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")

@@ -15,7 +15,7 @@ from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, filled, without
 from specbench.data.task_bases import FewShot
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.scoring import NO_ANSWER, Metric, Score
 
 # Our own worked examples in the data set's answer format, without its calculator annotations.
 EXAMPLES = (

@@ -13,7 +13,7 @@ from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Hub, Sample, Task, filled, without
 from specbench.errors import MissingAsset
 from specbench.sandbox import ProgramLimits, Sandbox
-from specbench.scoring.metric import Metric, Score
+from specbench.scoring import Metric, Score
 
 SE_PAPER_CUTS = ("</s><s>", "\n\n\n", "\n\ndef")
 

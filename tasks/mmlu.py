@@ -19,7 +19,7 @@ from specbench.data.task_bases import CHECKSUM
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Metric, Score
+from specbench.scoring import NO_ANSWER, Metric, Score
 
 LETTERS = "ABCD"
 # "the answer is" or "answer:", then a letter that is in brackets or marks or ends the phrase: the article in "the answer is A

@@ -14,8 +14,7 @@ from specbench.data.task import Hub, Sample, filled
 from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.scorers import Translation
+from specbench.scoring import NO_ANSWER, Metric, Score, Translation
 
 LANGUAGES = {"en": "English", "de": "German"}
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specbench import scoring
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.points import CurveChoice, Point, swept
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
 from specbench.runs.run_folder import Scores, read, spec_of
-from specbench.scoring import metric
 
 RESAMPLES = 500
 LIKELY = 0.05  # share of resamples that choose a setting, above which it may be the best
@@ -83,7 +83,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(names)
     if not prompts or not families:
         return None
-    rows, numbers = metric.combiner(combine).rows, {g: i for i, g in enumerate(dict.fromkeys(groups.values()))}
+    rows, numbers = scoring.combiner(combine).rows, {g: i for i, g in enumerate(dict.fromkeys(groups.values()))}
 
     def statistics(name: str) -> np.ndarray:
         return np.array([[*rows(measured.values[name][s]), numbers[groups[s]]] for s in prompts], dtype=float)
@@ -193,7 +193,7 @@ def _picks(frontier: Frontier) -> np.ndarray:
 
 def _at(frontier: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality."""
-    whole = metric.combiner(frontier.combine).whole
+    whole = scoring.combiner(frontier.combine).whole
     latency = curve.seconds[:, chosen].sum(1) / frontier.seconds[chosen].sum()
     quality = np.array([whole(statistics[chosen]) for statistics in curve.statistics])
     return latency, quality, whole(frontier.statistics[chosen])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from specbench import scoring
 from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, wilson
 from specbench.analysis.points import Point, PointValue
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum
 from specbench.runs.run_folder import JUDGED, SCORES, Judged, JudgedRow, ScoreRow, Scores
-from specbench.scoring import metric
-from specbench.scoring.metric import NO_ANSWER, Scored, is_combiner
+from specbench.scoring import NO_ANSWER, Scored, is_combiner
 
 JUDGE = "judge"  # the value of a point that names the judge
 
@@ -87,7 +87,7 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     if not samples:
         return None
     rows = np.array([[*ours[sample], *theirs[sample]] for sample in samples])  # (prompts, 2 d)
-    width, whole = rows.shape[1] // 2, metric.combiner(combine).whole
+    width, whole = rows.shape[1] // 2, scoring.combiner(combine).whole
     if combine == "mean":
         sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
         return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
@@ -101,7 +101,7 @@ def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[floa
     rows = [row for row in _common_rows(scores["rows"]) if row["method"] == method and name in row["values"]]
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows]
     samples = dict.fromkeys(row["sample"] for row in rows)
-    return dict(zip(samples, metric.table(combine, scored).tolist(), strict=True)) if scored else {}
+    return dict(zip(samples, scoring.table(combine, scored).tolist(), strict=True)) if scored else {}
 
 
 def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
@@ -109,7 +109,7 @@ def score_estimate(scored: Sequence[Scored], combine: str) -> Estimate | None:
 
     Repeats of a prompt stay together. If every score is 0 or 1 and all are equal, the interval is Wilson's.
     """
-    rows, whole = metric.table(combine, scored), metric.combiner(combine).whole
+    rows, whole = scoring.table(combine, scored), scoring.combiner(combine).whole
     ones = np.stack([rows[:, 0], np.ones(len(rows))], axis=1)
     estimate = interval_of_sums(ones, lambda s: s[..., 0] / s[..., 1]) if combine == "mean" else interval(rows, whole)
     if np.isnan(estimate.value):

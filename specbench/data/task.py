@@ -28,7 +28,7 @@ from specbench.data.rows import (
 from specbench.data.synthetic.generator import Split, SyntheticTask
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import Metric, Score
+from specbench.scoring import Metric, Score
 
 SYNTHETIC_ROWS = 1000
 DRAW_SEED = 42  # as the authors of Speculative Ensemble shuffle

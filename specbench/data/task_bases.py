@@ -10,8 +10,7 @@ from specbench.data.rows import Row, Rows
 from specbench.data.task import Sample, Task, without
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Metric, Score
-from specbench.scoring.scorers import ROUGE_KINDS, Evaluate, Rouge, lines
+from specbench.scoring import NO_ANSWER, ROUGE_KINDS, Evaluate, Metric, Rouge, Score, lines
 
 CHECKSUM = 8  # hex digits of a file's checksum in a signature
 

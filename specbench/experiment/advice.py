@@ -29,13 +29,13 @@ from specbench.experiment.runner import open_recorder, other_conditions, time_bl
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
-from specbench.resolution.candidates import (
+from specbench.resolution.method_sets import (
+    BASELINE,
     drafter_of,
     lossy_candidates,
     pilots_of,
     register_candidates,
 )
-from specbench.resolution.chain_profile import BASELINE
 from specbench.resolution.methods import method_on
 from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
 from specbench.resolution.resolve import resolve, sizes_of

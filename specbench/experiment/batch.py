@@ -17,7 +17,7 @@ from specbench.errors import ExitCode
 from specbench.observer import Observer
 
 if TYPE_CHECKING:
-    from specbench.regression.measurement import MeasuredRun
+    from specbench.regression.snapshot import MeasuredRun
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
@@ -73,7 +73,7 @@ def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbe
 
 def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
-    from specbench.regression.measurement import of_run, pooled  # imports numpy, which `--help` need not
+    from specbench.regression.snapshot import of_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
 
     runs = []

@@ -15,8 +15,7 @@ from specbench.experiment.batch import (
 )
 from specbench.regression.checks import GateLimits, GateVerdict, Status
 from specbench.regression.compare import ANCHOR, compare
-from specbench.regression.measurement import MeasuredRun, pooled
-from specbench.regression.snapshot import Snapshot, load
+from specbench.regression.snapshot import MeasuredRun, Snapshot, load, pooled
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures

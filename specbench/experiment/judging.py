@@ -14,7 +14,7 @@ from specbench.config.construct import Table
 from specbench.data.task import Data
 from specbench.errors import ConfigError, hint
 from specbench.files import read_with_checksum, write_with_checksum
-from specbench.judges.judge import Judge, Judgment
+from specbench.judges import Judge, Judgment
 from specbench.observer import Observer
 from specbench.runs.run_folder import JUDGED, Judged, JudgedRow, read, require_texts
 

@@ -35,7 +35,7 @@ from specbench.methods.recorded_drafts import HEAD_DEPTH, Replay, probabilities,
 from specbench.models.heads import EagleHead, EagleSession
 from specbench.models.loaded_pair import Models
 from specbench.observer import Observer
-from specbench.resolution.chain_profile import TARGET
+from specbench.resolution.method_sets import TARGET
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read, timed_forwards

@@ -24,10 +24,10 @@ from specbench.machine.hardware import (
     Fingerprint,
     conditions,
     configure,
-    copy_bandwidth,
     fingerprint,
     incomparable,
 )
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.kind import CONFIG, Manifest

@@ -14,7 +14,7 @@ from specbench.runs.kind import CONFIG, StoredRecord
 from specbench.runs.record import Record
 from specbench.runs.run_folder import SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Score
+from specbench.scoring import NO_ANSWER, Score
 
 GRADER = 12  # hex digits of a grader's checksum
 SHOWN = 800  # characters of a prompt, and of a reference, in scores.json

@@ -22,8 +22,8 @@ from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.training import TrainRequest, train_head
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.chain_profile import levels_of
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
+from specbench.resolution.method_sets import levels_of
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
 from specbench.runs.locking import locked

@@ -27,10 +27,9 @@ from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
-from specbench.training.finetune import Finetuning, finetune
 from specbench.training.recipes import Budget, recipe_of
 from specbench.training.texts import TaskSource, Text, gather
-from specbench.training.trainer import Trained, Training, TrainingSettings, check_recipe
+from specbench.training.trainer import Finetuning, Trained, Training, TrainingSettings, check_recipe, finetune
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
 

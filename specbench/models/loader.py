@@ -13,7 +13,7 @@ from torch import nn
 from specbench.config.construct import OURS, PLUGIN, import_file
 from specbench.decoding.session import Session
 from specbench.machine import hardware
-from specbench.machine.hardware import return_freed_memory, use_huge_pages
+from specbench.machine.memory import return_freed_memory, use_huge_pages
 from specbench.models.engines import engine_named, load_model_on
 from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_model import LoadedModel, TransformersModel

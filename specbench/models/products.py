@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from specbench.machine.hardware import use_huge_pages
+from specbench.machine.memory import use_huge_pages
 
 LARGE = 1 << 18  # elements of a matrix that the caches do not hold
 LEAST_PACKED = {

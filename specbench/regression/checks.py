@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specbench import scoring
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
 from specbench.errors import ExitCode
-from specbench.regression.measurement import GenerationSummary, MeasuredRun, Timings
-from specbench.scoring import metric
-from specbench.scoring.metric import Scored
+from specbench.regression.snapshot import GenerationSummary, MeasuredRun, Timings
+from specbench.scoring import Scored
 
 
 class Status(StrEnum):
@@ -264,12 +264,12 @@ def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits:
         return Finding(Status.incomparable, "one side unscored", f"{name} is scored on one side only", f"{name}: –")
     both = shared(*scored)
     a, b = (
-        metric.table(
+        scoring.table(
             ours["combine"], [Scored(row.values[name], row.prompt, base.groups.get(row.sample, "")) for row in side]
         )
         for side in both
     )
-    whole = metric.combiner(ours["combine"]).whole
+    whole = scoring.combiner(ours["combine"]).whole
     if math.isnan(whole(a)) or math.isnan(whole(b)):
         return None
     if ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:

@@ -23,7 +23,7 @@ from specbench.regression.checks import (
     shared,
     sides,
 )
-from specbench.regression.measurement import GenerationSummary, MeasuredRun
+from specbench.regression.snapshot import GenerationSummary, MeasuredRun
 from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 ANCHOR = "hf-generate"

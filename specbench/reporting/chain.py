@@ -25,6 +25,7 @@ from specbench.reporting.tables import Table
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, timed_forwards
 
+GAMMA = 5  # draft length at which pairs of models are measured
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
 REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
 ENOUGH = 20  # forwards of a size from which its price is their mean
@@ -318,7 +319,7 @@ def _doubt(ratio: Estimate) -> str:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ChainCandidate:
     """A chain, from the target down to the drafter, with its predicted speed.
 
     For chains with a middle model, `printed`, `corrected` and `exact` say whether Theorem 3.2 keeps it.
@@ -337,24 +338,24 @@ class Candidate:
         return self.levels[1] if len(self.levels) > 2 else ""
 
 
-def candidates(profiles: Sequence[Profile], gamma: int) -> list[Candidate]:
+def candidates(profiles: Sequence[Profile], gamma: int) -> list[ChainCandidate]:
     """Return the chains of the profiles, with and without their middle models, the fastest first.
 
     `gamma` is the draft length at which pairs were measured.
     """
-    chains: dict[tuple[str, ...], Candidate] = {}
+    chains: dict[tuple[str, ...], ChainCandidate] = {}
     for profile in profiles:
         high, here, low = profile.levels
         middle = profile.keeps(1, blocks=True)
         if middle is None:
             continue
         two = tuple((low, here, high)[i] for i in reversed(middle.models))
-        chains.setdefault(two, Candidate(two, middle.two, profile.predicted(two, middle.two)))
+        chains.setdefault(two, ChainCandidate(two, middle.two, profile.predicted(two, middle.two)))
         chains[high, here, low] = _with_middle(profile, gamma, middle.three, middle.pays)
     return sorted(chains.values(), key=lambda candidate: -candidate.plan.speedup)
 
 
-def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> Candidate:
+def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> ChainCandidate:
     high, here, low = profile.levels
     inner, outer, direct = profile.pairing(low, here), profile.pairing(here, high), profile.pairing(low, high)
     seconds = [profile.seconds(level) or 0.0 for level in profile.levels]
@@ -367,10 +368,10 @@ def _with_middle(profile: Profile, gamma: int, plan: ChainPlan, pays: bool) -> C
         printed = first.holds and second.holds
         corrected = polybasic.condition_by_ceil(direct.length, lengths, seconds, gamma).holds
     levels = (high, here, low)
-    return Candidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
+    return ChainCandidate(levels, plan, profile.predicted(levels, plan), printed, corrected, pays)
 
 
-def candidates_table(chains: Sequence[Candidate]) -> Table:
+def candidates_table(chains: Sequence[ChainCandidate]) -> Table:
     """Return the candidates as a table."""
     heads = [
         "chain", "predicted speedup", "draft", "threshold", "Theorem 3.2, as printed", "as corrected", "exact theory",
@@ -387,7 +388,7 @@ def candidates_table(chains: Sequence[Candidate]) -> Table:
     return Table("Candidates", heads, rows)
 
 
-def conclusion_of(chains: Sequence[Candidate]) -> str:
+def conclusion_of(chains: Sequence[ChainCandidate]) -> str:
     """Return a sentence on the fastest candidate."""
     best = chains[0]
     chain = " > ".join(best.levels)
@@ -398,7 +399,7 @@ def conclusion_of(chains: Sequence[Candidate]) -> str:
     return text
 
 
-def method_toml(best: Candidate, task: str, pair: str) -> str:
+def method_toml(best: ChainCandidate, task: str, pair: str) -> str:
     """Return the method of a candidate as the text of a TOML file."""
     low, drafted = best.levels[-1], best.plan.drafted
     base = best.levels[-2]

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.errors import MissingAsset
-from specbench.sandbox import process, seccomp
-from specbench.sandbox.isolation import NOBODY, SandboxKind, command, interpreters, missing
+from specbench.sandbox import isolation, process
+from specbench.sandbox.isolation import NOBODY, SandboxKind, command, interpreters, missing_tools
 from specbench.sandbox.process import Cell, Deadline, FrameTooLong, ProcessGone, RunQueue
 from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
 
@@ -95,7 +95,7 @@ class Sandbox:
         tried = []
         kinds: tuple[SandboxKind, ...] = ("bwrap", "unshare") if backend == "auto" else (backend,)
         for kind in kinds:
-            wrong = missing(kind) or seccomp.missing()
+            wrong = missing_tools(kind) or isolation.missing_filter()
             for python, prefix in [] if wrong else interpreters():
                 sandbox = cls(kind, python, prefix)
                 wrong = sandbox._wrong()
@@ -133,7 +133,7 @@ class Sandbox:
             return _referee(cells[0], cells[1], jobs, limits)
 
     def _cell(self, role: str, limits: ProgramLimits, stack: ExitStack) -> Cell:
-        isolated, filter_, scratch = self.kind != "none", seccomp.for_machine(), ""
+        isolated, filter_, scratch = self.kind != "none", isolation.filter_for_machine(), ""
         if not isolated:
             scratch = str(Path(tempfile.gettempdir()).resolve() / f"specbench-{secrets.token_hex(8)}")
             # The supervisor's task, but programs can kill it

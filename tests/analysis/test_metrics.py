@@ -32,7 +32,7 @@ from specbench.analysis.speed import (
     speedup,
 )
 from specbench.runs.record import Record
-from specbench.scoring.metric import Scored
+from specbench.scoring import Scored
 
 
 def row(sample: str, tokens: int, decode: float, prefill: float = 1.0, repeat: int = 0, **more) -> Record:

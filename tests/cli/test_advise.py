@@ -12,7 +12,7 @@ from specbench.analysis.advice import Advice, Candidate, CandidateResult
 from specbench.analysis.intervals import Estimate
 from specbench.cli.params import SharedOptions
 from specbench.reporting.advice import answer, other_engines, toml_of
-from specbench.resolution.candidates import candidate_of
+from specbench.resolution.method_sets import candidate_of
 from tests.fixtures import console
 
 SPEC = SimpleNamespace(methods={}, task=SimpleNamespace(name="gsm8k"))

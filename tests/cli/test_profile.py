@@ -7,7 +7,7 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
 from specbench.config.options import Options
-from specbench.reporting.chain import Candidate, conclusion_of, method_toml
+from specbench.reporting.chain import ChainCandidate, conclusion_of, method_toml
 from specbench.reporting.forwards import lines_of, slow_single_forwards
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import timed_forwards
@@ -72,10 +72,10 @@ def test_forwards_take_no_option_of_a_chain(option, tmp_path):
     ],
 )  # fmt: skip
 def test_the_written_method_is_the_candidates(levels, proposer):
-    best = Candidate(levels, ChainPlan(1.5, 4, (6,) if len(levels) == 3 else ()), Estimate(1.5, 1.4, 1.6))
+    best = ChainCandidate(levels, ChainPlan(1.5, 4, (6,) if len(levels) == 3 else ()), Estimate(1.5, 1.4, 1.6))
     assert tomllib.loads(method_toml(best, "gsm8k", "tiny"))["proposer"] == proposer
 
 
 def test_a_chain_that_does_not_pay_is_not_recommended():
-    slow = Candidate(("target", "draft"), ChainPlan(0.9, 1, ()), Estimate(0.9, 0.8, 1.0))
+    slow = ChainCandidate(("target", "draft"), ChainPlan(0.9, 1, ()), Estimate(0.9, 0.8, 1.0))
     assert conclusion_of([slow]).endswith("No candidate is predicted to be faster than target alone.")

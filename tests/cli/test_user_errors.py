@@ -178,7 +178,7 @@ OWN_TASK = """
 import numpy
 from pathlib import Path
 from dataclasses import dataclass
-from specbench.scoring.metric import Metric
+from specbench.scoring import Metric
 from specbench.tasks.prompts import Prompts
 
 @dataclass(frozen=True, kw_only=True)

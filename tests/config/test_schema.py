@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from specbench.cli.schema import SCHEMAS, MethodFile
+from specbench.cli.schema import SCHEMAS, MethodFile, Rules, family_schema, object_schema
 from specbench.config.construct import Named, construct
 from specbench.config.presets import KINDS
-from specbench.config.schema import Rules, family_schema, object_schema
 from specbench.resolution.method_tables import BESIDES
 from tests.fixtures.console import specbench
 

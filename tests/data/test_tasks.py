@@ -12,7 +12,7 @@ from specbench.data.synthetic import SYNTHETIC_TASKS
 from specbench.data.task import Data, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
-from specbench.scoring.metric import NO_ANSWER, Scored, combiner, table
+from specbench.scoring import NO_ANSWER, Scored, combiner, table
 from specbench.tasks import cnndm, gsm8k, lm1b, mmlu, wiki_summary
 from specbench.tasks.gsm8k import EXAMPLES, Gsm8k, number_of
 from specbench.tasks.mmlu import Mmlu

@@ -16,7 +16,7 @@ from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
-from specbench.resolution.candidates import candidate_of, register
+from specbench.resolution.method_sets import candidate_of, register
 from specbench.resolution.plan import plan_of_folder
 from specbench.resolution.resolve import Request, resolve
 from specbench.runs.run_folder import PATHS, read, runs_in, spec_of

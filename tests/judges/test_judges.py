@@ -14,9 +14,7 @@ from specbench.config.suite import read_suite
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.judging import JudgeRequest, judge_run
-from specbench.judges.endpoint import Endpoint
-from specbench.judges.judge import Judge, letter_of
-from specbench.judges.local import Likelihood, Prompted
+from specbench.judges import Endpoint, Judge, Likelihood, Prompted, letter_of
 from specbench.observer import Observer
 from specbench.reporting.conclusion import judged_conclusion
 from tests.fixtures.console import specbench

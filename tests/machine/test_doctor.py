@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from specbench.cli import doctor as checkup
+from specbench.cli.doctor import bundled, clock, sandbox
 from specbench.config.pair import PACKAGE
 from specbench.errors import MissingAsset
-from specbench.machine import doctor as checkup
-from specbench.machine.doctor import bundled, clock, sandbox
 from tests.fixtures.console import specbench
 
 EVERY = (

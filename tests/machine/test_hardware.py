@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.machine.hardware import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolved_model import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 

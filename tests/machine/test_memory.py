@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.machine.hardware import PAGE, return_freed_memory, use_huge_pages
+from specbench.machine.memory import PAGE, return_freed_memory, use_huge_pages
 
 SMAPS = Path("/proc/self/smaps")
 

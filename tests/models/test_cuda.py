@@ -18,7 +18,7 @@ from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
-from specbench.machine import hardware
+from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
 from specbench.models.transformers_session import InstrumentedSession
 from specbench.resolution.plan import PairPlan
@@ -261,9 +261,9 @@ def test_nvidia_smi_is_queried_about_the_gpu_in_use(device, tmp_path, monkeypatc
 
 
 def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
-    monkeypatch.setattr(hardware, "WARMED", 0.02)
-    assert hardware.copy_bandwidth("cuda") > 0.0
-    assert device.operations["copy_"] > hardware.COPIES
+    monkeypatch.setattr(memory, "WARMED", 0.02)
+    assert memory.copy_bandwidth("cuda") > 0.0
+    assert device.operations["copy_"] > memory.COPIES
 
 
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):

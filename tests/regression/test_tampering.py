@@ -11,7 +11,7 @@ from tests.fixtures.console import specbench
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "8", "--counters-only"]
 TASK = """
 from dataclasses import dataclass
-from specbench.scoring.metric import Metric
+from specbench.scoring import Metric
 from specbench.tasks.prompts import Prompts
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,8 @@ import pytest
 
 from specbench.cli.plan import grouped_reasons
 from specbench.config.suite import TINY, read_suite, suites
-from specbench.resolution import plan_rows as plan_table
-from specbench.resolution.grid import GridPart, resolve_grid
-from specbench.resolution.plan_rows import _in_short, plan_rows
+from specbench.resolution import grid as plan_table
+from specbench.resolution.grid import GridPart, _in_short, plan_rows, resolve_grid
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import rows_on_h200
 

@@ -23,7 +23,8 @@ from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolved_model import Architecture, ResolvedModel
-from specbench.resolution.chain_profile import GAMMA, levels_of, pairings
+from specbench.reporting.chain import GAMMA
+from specbench.resolution.method_sets import levels_of, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task
 from specbench.resolution.spec import ResolvedPair, run_spec

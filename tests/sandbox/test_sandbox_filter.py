@@ -15,8 +15,8 @@ import pytest
 
 import specbench
 from specbench.errors import MissingAsset
-from specbench.sandbox import ProgramLimits, Sandbox, isolation, seccomp
-from specbench.sandbox.seccomp import ALLOW, ARCHITECTURES, ERRNO, KILL_PROCESS
+from specbench.sandbox import ProgramLimits, Sandbox, isolation
+from specbench.sandbox.isolation import ALLOW, ARCHITECTURES, ERRNO, KILL_PROCESS
 from tests.fixtures.hostile import CALL, HOSTILE, find
 
 CALM = ProgramLimits(seconds=20.0)
@@ -52,22 +52,22 @@ def test_system_call_numbers_match_the_kernel_headers(machine):
 
 
 def simulate(program: bytes, audit: int, number: int, first: int = 0, second: int = 0) -> int:
-    """Return the action of a filter, by an interpreter of the instructions that seccomp.py writes."""
+    """Return the action of a filter, by an interpreter of its instructions."""
     data = struct.pack("<IIQ6Q", number, audit, 0, first, second, 0, 0, 0, 0)
     lines = list(struct.iter_unpack("<HBBI", program))
     place, value = 0, 0
     while True:
         code, when_true, when_false, operand = lines[place]
         place += 1
-        if code == seccomp.RETURN:
+        if code == isolation.RETURN:
             return operand
-        if code == seccomp.LOAD:
+        if code == isolation.LOAD:
             (value,) = struct.unpack_from("<I", data, operand)
             continue
         holds = {
-            seccomp.JUMP_EQUAL: value == operand,
-            seccomp.JUMP_AT_LEAST: value >= operand,
-            seccomp.JUMP_ANY_BIT: bool(value & operand),
+            isolation.JUMP_EQUAL: value == operand,
+            isolation.JUMP_AT_LEAST: value >= operand,
+            isolation.JUMP_ANY_BIT: bool(value & operand),
         }[code]
         place += when_true if holds else when_false
 
@@ -75,7 +75,7 @@ def simulate(program: bytes, audit: int, number: int, first: int = 0, second: in
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_filter_denies_what_is_listed_and_nothing_else(machine):
     architecture, other = ARCHITECTURES[machine], ARCHITECTURES["aarch64" if machine == "x86_64" else "x86_64"]
-    found = seccomp.for_machine(machine)
+    found = isolation.filter_for_machine(machine)
     assert found is not None
 
     def action(number: int, first: int = 0, second: int = 0) -> int:
@@ -97,7 +97,7 @@ def test_the_filter_denies_what_is_listed_and_nothing_else(machine):
     assert denied_commands == {6, 7, 37, 38, 1024}  # record locks, open file description locks, leases
     assert simulate(found.program, other.audit, 1) == simulate(found.program, 0x4000_0003, 1) == KILL_PROCESS  # i386
     if machine == "x86_64":
-        assert action(seccomp.X32) == action(seccomp.X32 + 520) == KILL_PROCESS
+        assert action(isolation.X32) == action(isolation.X32 + 520) == KILL_PROCESS
 
 
 @needs_filter
@@ -165,7 +165,7 @@ ADD, TEST_ADD = "def add(a, b): return a + b", "def check(add): assert add(2, 3)
 
 
 def test_an_architecture_without_a_filter_is_rejected_with_its_name(monkeypatch, sandbox):
-    monkeypatch.setattr(seccomp.platform, "machine", lambda: "vax")
+    monkeypatch.setattr(isolation.platform, "machine", lambda: "vax")
     with pytest.raises(MissingAsset, match="no seccomp filter for vax"):
         Sandbox.find(sandbox.kind)
     with pytest.raises(RuntimeError, match="did not start: no seccomp filter"):
@@ -173,7 +173,7 @@ def test_an_architecture_without_a_filter_is_rejected_with_its_name(monkeypatch,
 
 
 def test_a_kernel_that_rejects_the_filter_is_rejected(monkeypatch, sandbox):
-    monkeypatch.setattr(seccomp, "for_machine", lambda: seccomp.Filter(bytes(8), -1))
+    monkeypatch.setattr(isolation, "filter_for_machine", lambda: isolation.Filter(bytes(8), -1))
     with pytest.raises(MissingAsset, match=r"no seccomp filter \(Invalid argument\)"):
         Sandbox.find(sandbox.kind)
 
@@ -201,11 +201,11 @@ def test_kind_none_runs_without_a_filter_and_reports_it(monkeypatch, tmp_path):
 
 def test_missing_optional_protections_are_reported(monkeypatch, sandbox):
     assert sandbox.weaknesses() == []
-    own = seccomp.for_machine()
-    number = seccomp.ARCHITECTURES[platform.machine()].numbers[
+    own = isolation.filter_for_machine()
+    number = isolation.ARCHITECTURES[platform.machine()].numbers[
         "setns"
     ]  # a call that fails, as keyctl does in containers
-    monkeypatch.setattr(seccomp, "for_machine", lambda: seccomp.Filter(own.program, number))
+    monkeypatch.setattr(isolation, "filter_for_machine", lambda: isolation.Filter(own.program, number))
     monkeypatch.setattr(isolation, "LAUNCH", 'exec "$@"')
     monkeypatch.setattr(specbench.sandbox.process, "SCHEDSTAT_PATH", "/proc/none")
     keyring, oom, schedstat = sandbox.weaknesses()

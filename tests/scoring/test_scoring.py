@@ -10,8 +10,18 @@ from sacrebleu.metrics import BLEU, CHRF
 from specbench.analysis.quality import score_estimate
 from specbench.data.task import Sample
 from specbench.errors import MissingAsset
-from specbench.scoring.metric import Scored, combiner, pass_at, table
-from specbench.scoring.scorers import ROUGE_KINDS, Evaluate, Rouge, Translation, lines, sentences
+from specbench.scoring import (
+    ROUGE_KINDS,
+    Evaluate,
+    Rouge,
+    Scored,
+    Translation,
+    combiner,
+    lines,
+    pass_at,
+    sentences,
+    table,
+)
 from specbench.tasks.xsum import XSum
 
 TEXTS = ["The cat sat on the mat.", "A dog barked at night!", "", "Rain fell; the river rose by 3.5 metres on Monday."]

@@ -33,8 +33,7 @@ from specbench.reporting.plots.figures import (
     selected,
     short,
 )
-from specbench.reporting.plots.speed import run_speed_panel
-from specbench.reporting.plots.steps import steps_panel
+from specbench.reporting.plots.speed import run_speed_panel, steps_panel
 from specbench.reporting.plots.styles import COLORS, INK, MUTED, NEUTRAL, Style, part_colors, styles_of
 from specbench.reporting.tables import ranked
 from specbench.runs.run_spec import HeadSource

@@ -4,18 +4,21 @@ Also the steps from the theoretical to the measured one: a line per method, with
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.run_summary import MethodSummary, RunSummary, SpeedupSteps
 from specbench.reporting.column import TIMES
 from specbench.reporting.conclusion import speedup_of
-from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, short
+from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, selected, short
 from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
+from specbench.reporting.tables import ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
 MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method is shown
@@ -106,3 +109,28 @@ def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> 
 def _band(axes: "Axes", position: int, theory: tuple[float, float], color: str) -> None:
     """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
     axes.fill_between(theory, position - BAND, position + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)
+
+
+MOST_LINES = 6
+POINTS = ("theory", *(field.name for field in fields(SpeedupSteps)))
+
+
+def steps_panel(summary: RunSummary, title: str) -> Panel | None:
+    """Return the panel of the fastest methods of a run whose steps are known; None if there are none."""
+    rows = selected([row for row in ranked(summary) if row.steps and row.number("predicted")], MOST_LINES)
+    draw = partial(_drawn_steps, rows=rows, styles=styles_of(summary.spec.methods))
+    return Panel(f"{title}: from theory to the measured speedup", draw) if rows else None
+
+
+def _drawn_steps(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, Style]) -> list[Label]:
+    labels = []
+    axes.axhline(1.0, color=MUTED, linewidth=1.2, zorder=1)
+    for row in rows:
+        speedups, style = [row.number("predicted") or 0.0, *vars(row.steps).values()], styles[row.method]
+        axes.plot(range(len(POINTS)), speedups, style.dashes, marker=style.marker, color=style.color)
+        labels.append(Label(row.label, len(POINTS) - 1, speedups[-1], style.color))
+    axes.set_xticks(range(len(POINTS)), POINTS)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("measured parts, cumulative")
+    axes.set_ylabel("speedup")
+    return labels

@@ -1,1 +1,0 @@
-"""Metrics of generated texts, with signatures, one file per library. Importing them does not import torch."""
