@@ -11,9 +11,9 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
-from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import GIB
 from specbench.reporting.notes import counted
-from specbench.runs.kind import CONFIG
+from specbench.runs.record import CONFIG
 from specbench.runs.run_folder import load
 
 

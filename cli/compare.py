@@ -18,7 +18,7 @@ import typer
 from specbench import files
 from specbench.cli.console import output_console, print_table, say
 from specbench.errors import ConfigError
-from specbench.regression.checks import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
+from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def outcome(verdicts: list[GateVerdict]) -> str:
 
 def markdown(verdicts: list[GateVerdict], title: str) -> str:
     """Return the verdicts as a Markdown table with notes."""
-    from specbench.reporting.formats.markdown import markdown_list, markdown_table  # imports numpy
+    from specbench.reporting.formats.writers import markdown_list, markdown_table  # imports numpy
 
     notes = markdown_list([*findings(verdicts), outcome(verdicts)])
     return f"{markdown_table(table_of(verdicts, title))}\n\n{notes}\n\n"

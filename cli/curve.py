@@ -15,8 +15,7 @@ from specbench.cli.params import plot_formats, preset_names, words
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
-from specbench.config.overrides import parse_override
-from specbench.config.presets import sweep_of
+from specbench.config.presets import parse_override, sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text

@@ -18,7 +18,7 @@ from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import GIB
 from specbench.reporting.tables import Table as TextTable
 
 

@@ -16,10 +16,9 @@ from specbench.config.options import Dtype as Dtype
 from specbench.config.options import Engine as Engine
 from specbench.config.options import Options, SandboxKind
 from specbench.config.options import Overflow as Overflow
-from specbench.config.overrides import parse_head, parse_override, scoped
 from specbench.config.pair import HeadKind as HeadKind
 from specbench.config.pair import place_overrides
-from specbench.config.presets import KINDS, WORDS, names
+from specbench.config.presets import KINDS, WORDS, names, parse_head, parse_override, scoped
 from specbench.errors import ConfigError, hint
 from specbench.reporting.plots.figures import FORMATS, SUPPORTED_FORMATS
 

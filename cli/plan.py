@@ -22,7 +22,7 @@ from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
+from specbench.machine.hardware import GIB, Accelerator, read_accelerator
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:

@@ -21,14 +21,13 @@ from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.formats.markdown import markdown_table
-from specbench.reporting.formats.writers import CHOOSING, runs_text, suite_text
+from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text, suite_text
 from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
 from specbench.reporting.suites import Collected, chosen_suite, collect, suite_notes
 from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
-from specbench.runs.kind import CONFIG, kind_of
+from specbench.runs.record import CONFIG, kind_of
 from specbench.runs.run_folder import GENERATIONS, SAMPLES, runs_in
 
 

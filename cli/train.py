@@ -14,8 +14,8 @@ from specbench.cli.params import HeadKind, preset_names, words
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access
-from specbench.config.overrides import parse_override
 from specbench.config.pair import FEATURES, TAU, Answers
+from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.conclusion import speedup_of

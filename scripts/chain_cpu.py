@@ -23,7 +23,7 @@ from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.reporting.chain import Profile
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
-from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.resolution.method_sets import pairings
 from specbench.resolution.selection import read_pair

@@ -22,7 +22,7 @@ from specbench.analysis.summary import summary_of
 from specbench.data import task
 from specbench.files import write
 from specbench.reporting.column import HUNDREDTHS, TIMES
-from specbench.reporting.formats.markdown import markdown_table
+from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load, spec_of

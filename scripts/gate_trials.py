@@ -35,10 +35,11 @@ from specbench.experiment.batch import (
 )
 from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
-from specbench.regression.checks import GateLimits, GateVerdict, Status, exit_code, log_ratios
+from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Timings, load, of_run
-from specbench.reporting.formats.markdown import markdown_table
+from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
+from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES
 

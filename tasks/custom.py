@@ -1,6 +1,9 @@
-"""A task from a TOML file and a file of rows: prompt template, reference, metric and worked examples are keys.
+"""Tasks of a user's own data: prompts without scores, and a task from a TOML file and a file of rows.
 
-Source: a local file, or a data set of the hub. Example row: {"question": "What is the capital of France?", "answer": "Paris"}
+In a custom task, prompt template, reference, metric and worked examples are keys.
+
+Source: a local file, or a data set of the hub. Example rows: {"prompt": "Once upon a time"} and
+{"question": "What is the capital of France?", "answer": "Paris"}
 """
 
 import re
@@ -10,11 +13,28 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows
-from specbench.data.task import Sample, filled
+from specbench.data.task import Sample, Task, filled, reader_of
 from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Translation, lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts(Task, name="prompts"):
+    """The value under `field` of each row is a prompt, used unchanged."""
+
+    version: ClassVar[str] = "1-A"
+    field: str = "prompt"
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row.get(self.field), str):
+                other = "" if "prompt" in row else reader_of(row)
+                suggestion = other or hint(self.field, row, "the row has")
+                raise ConfigError(f"{source}:{number}: no text under '{self.field}'{suggestion}")
+        return [Sample(str(i), row[self.field]) for i, row in enumerate(rows)]
+
 
 NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")

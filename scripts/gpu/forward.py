@@ -20,8 +20,8 @@ from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
 from specbench.machine.memory import copy_bandwidth
 from specbench.methods.autoregressive import Autoregressive
+from specbench.models.engines import GraphModel, LeanModel
 from specbench.models.lean import Graphs
-from specbench.models.loaded_model import GraphModel, LeanModel
 from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.record import Record
 from specbench.verification.enumeration import TableModels

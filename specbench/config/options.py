@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from specbench.config.construct import convert
-from specbench.config.overrides import Override, in_scope, latest, override
-from specbench.config.presets import names
+from specbench.config.presets import Override, in_scope, latest, names, override
 from specbench.errors import ConfigError, hint
 
 

@@ -34,9 +34,8 @@ from typing import Any, Literal
 
 from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
-from specbench.config.overrides import in_scope, override
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
-from specbench.config.presets import names, preset, sweep_of
+from specbench.config.presets import in_scope, names, override, preset, sweep_of
 from specbench.errors import ConfigError, hint
 
 NUMBERS = ("x", "weight")  # dimensions that are numbers

@@ -13,9 +13,9 @@ from specbench.experiment.batch import (
     measure_in_new_process,
     measure_sessions,
 )
-from specbench.regression.checks import GateLimits, GateVerdict, Status
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.snapshot import MeasuredRun, Snapshot, load, pooled
+from specbench.regression.verdict import GateLimits, GateVerdict, Status
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures

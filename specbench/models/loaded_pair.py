@@ -12,10 +12,10 @@ from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
 from specbench.models.cached_session import NO_TREES, CachedSession
+from specbench.models.engines import LoadedModel
 from specbench.models.feeder import checked_feeder
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
-from specbench.models.loaded_model import LoadedModel
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession

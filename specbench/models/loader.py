@@ -14,9 +14,8 @@ from specbench.config.construct import OURS, PLUGIN, import_file
 from specbench.decoding.session import Session
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
-from specbench.models.engines import engine_named, load_model_on
+from specbench.models.engines import LoadedModel, TransformersModel, engine_named, load_model_on
 from specbench.models.heads.resolve import ResolvedHead, load_head
-from specbench.models.loaded_model import LoadedModel, TransformersModel
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
 from specbench.models.resolve import device_of_model

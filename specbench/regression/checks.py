@@ -1,9 +1,7 @@
-"""Checks of one method of one run, BASE against NEW: decoding, quality and speed, and their verdicts."""
+"""Checks of one method of one run, BASE against NEW: decoding, quality and speed."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -12,81 +10,9 @@ import numpy as np
 
 from specbench import scoring
 from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
-from specbench.errors import ExitCode
 from specbench.regression.snapshot import GenerationSummary, MeasuredRun, Timings
+from specbench.regression.verdict import Finding, GateLimits, Status, sides
 from specbench.scoring import Scored
-
-
-class Status(StrEnum):
-    """The outcome of a verdict. Only the first three can fail a gate."""
-
-    regression = "regression"
-    incomparable = "not comparable"
-    inconclusive = "inconclusive"
-    improved = "improved"
-    skipped = "skipped"
-    same = "ok"
-
-
-UNDECIDED_STATUSES = frozenset({Status.incomparable, Status.inconclusive})
-
-
-class Finding(NamedTuple):
-    """The outcome of one aspect: a `GateVerdict` without its run, method and aspect."""
-
-    status: Status
-    title: str
-    detail: str
-    short: str
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """The verdict on one method of a run, or on the whole run if `method` is empty.
-
-    `aspect` is one of comparability, decoding, acceptance, quality, cost, speed, engine. `title` names the finding, `short`
-    is its text in a table, `detail` the evidence.
-    """
-
-    run: str
-    method: str
-    aspect: str
-    status: Status
-    title: str
-    detail: str
-    short: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateLimits:
-    """The limits of a finding: it must be significant at `alpha`, and exceed the limit of its kind."""
-
-    alpha: float = 0.01
-    max_slowdown: float = 3.0  # percent
-    max_quality_drop: float = 1.0  # points of 100
-    require_speed: bool = False
-    counters_only: bool = False
-    across_config: bool = False  # compare methods whose settings differ, instead of calling them not comparable
-
-
-def exit_code(verdicts: Iterable[GateVerdict], undecided_passes: bool = False) -> int:
-    """Return 5 for a regression, otherwise 6 if something could not be compared or decided, otherwise 0."""
-    statuses = {verdict.status for verdict in verdicts}
-    if Status.regression in statuses:
-        return ExitCode.REGRESSION
-    undecided = statuses & UNDECIDED_STATUSES or not statuses
-    return ExitCode.INCONCLUSIVE if undecided and not undecided_passes else ExitCode.OK
-
-
-def fails(status: Status, undecided_passes: bool = False) -> bool:
-    """Return whether a verdict of this status alone causes a nonzero exit code."""
-    return status is Status.regression or (status in UNDECIDED_STATUSES and not undecided_passes)
-
-
-def sides(base: object, new: object) -> str:
-    """Return two values with the names of their sides."""
-    return f"{base} in BASE, {new} in NEW"
-
 
 TOLERANCE = 0.02  # relative, of acceptance, between machines whose last bits differ
 FEWEST_ROUNDS = 3

@@ -12,18 +12,9 @@ from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
 from specbench.config.construct import Table, to_table
 from specbench.machine.hardware import LIBRARIES, TIMING
 from specbench.regression import checks
-from specbench.regression.checks import (
-    TOLERANCE,
-    Finding,
-    GateLimits,
-    GateVerdict,
-    Status,
-    effect,
-    share,
-    shared,
-    sides,
-)
+from specbench.regression.checks import TOLERANCE, effect, share, shared
 from specbench.regression.snapshot import GenerationSummary, MeasuredRun
+from specbench.regression.verdict import Finding, GateLimits, GateVerdict, Status, sides
 from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 ANCHOR = "hf-generate"

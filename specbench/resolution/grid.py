@@ -11,15 +11,13 @@ from functools import cache
 from pathlib import Path
 
 from specbench.config.options import Options, Request, SandboxKind
-from specbench.config.overrides import Override, in_scope, override
 from specbench.config.pair import Pair
-from specbench.config.presets import names
+from specbench.config.presets import Override, in_scope, names, override
 from specbench.config.presets import preset as preset_of
 from specbench.config.suite import GridLine, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.accelerator import GIB
-from specbench.machine.hardware import free_bytes
+from specbench.machine.hardware import GIB, free_bytes
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel

@@ -1,6 +1,6 @@
 """The training of a suite's heads on another machine: forwards that collect its rows, and the fit.
 
-Every constant is assumed, as in `specbench.machine.accelerator`.
+Every constant is assumed, as in `specbench.machine.hardware`.
 """
 
 import math
@@ -13,7 +13,7 @@ from specbench.config.pair import Answers, HeadKind, default_base
 from specbench.config.suite import Preparation, PreparedHead, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
+from specbench.machine.hardware import Accelerator, forward_seconds, prefill_seconds
 from specbench.models.resolve import resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import selection

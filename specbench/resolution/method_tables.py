@@ -8,9 +8,8 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 
 from specbench.config.construct import Named, Table, convert
-from specbench.config.overrides import Override
 from specbench.config.pair import Pair
-from specbench.config.presets import Preset, preset
+from specbench.config.presets import Override, Preset, preset
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.targets import Target
 from specbench.decoding.verify import Rejection

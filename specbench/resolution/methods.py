@@ -11,9 +11,8 @@ from specbench.analysis.predictions import formula_of
 from specbench.config import presets
 from specbench.config.construct import Table, convert, to_table
 from specbench.config.options import Options
-from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named
-from specbench.config.presets import LOSSLESS, WORDS, Preset, preset
+from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, changed, in_scope, preset
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import BY_TOKEN

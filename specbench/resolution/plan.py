@@ -20,7 +20,7 @@ from specbench.config.pair import HeadSpec, ModelSpec, Pair
 from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import GIB
 from specbench.models import loader
 from specbench.models.engines import engine_named
 from specbench.models.heads.resolve import resolve_heads

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from specbench.config.construct import Table, construct, convert
 from specbench.config.options import ALSO_SET, Options
-from specbench.config.overrides import Override, changed, in_scope
 from specbench.config.pair import Pair, head_named, with_heads
-from specbench.config.presets import Preset, names, preset
+from specbench.config.presets import Override, Preset, changed, in_scope, names, preset
 from specbench.data.task import Data, Task
 from specbench.errors import ConfigError, MissingAsset, NotOnHub, hint
 

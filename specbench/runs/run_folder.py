@@ -1,7 +1,7 @@
 """Run folders: their files and types, their expected content, and the readers and the writer of their records.
 
 `load` and `read` return valid records of the run, each once. Everything else in the file is a problem that `load` reports.
-Both, and the recorder, take the kind of the folder (`specbench/runs/kind.py`), by default GENERATIONS.
+Both, and the recorder, take the kind of the folder (`specbench/runs/record.py`), by default GENERATIONS.
 """
 
 from collections.abc import Collection, Hashable, Iterator
@@ -13,8 +13,21 @@ from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import read_toml, read_with_checksum
-from specbench.runs.kind import CONFIG, DEFAULT, Expectation, Manifest, R, RunKind, S, kind_in, register
-from specbench.runs.record import Count, Record, line_of, parse_record
+from specbench.runs.record import (
+    CONFIG,
+    DEFAULT,
+    Count,
+    Expectation,
+    Manifest,
+    R,
+    Record,
+    RunKind,
+    S,
+    kind_in,
+    line_of,
+    parse_record,
+    register,
+)
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
 if TYPE_CHECKING:

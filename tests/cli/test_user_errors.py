@@ -179,7 +179,7 @@ import numpy
 from pathlib import Path
 from dataclasses import dataclass
 from specbench.scoring import Metric
-from specbench.tasks.prompts import Prompts
+from specbench.tasks.custom import Prompts
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Prompts, name="own"):

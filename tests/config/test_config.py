@@ -7,9 +7,8 @@ import pytest
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import construct
 from specbench.config.options import Options, Request
-from specbench.config.overrides import parse_override
 from specbench.config.pair import Pair
-from specbench.config.presets import names, preset
+from specbench.config.presets import names, parse_override, preset
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target

@@ -15,10 +15,9 @@ from specbench.data.rows import CACHE, HubData, WebFile, read_hub, read_web
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.scorer import task_of
 from specbench.runs.run_folder import spec_of
-from specbench.tasks.custom import Custom
+from specbench.tasks.custom import Custom, Prompts
 from specbench.tasks.gsm8k import Gsm8k
 from specbench.tasks.mmlu import Mmlu
-from specbench.tasks.prompts import Prompts
 from specbench.tasks.spec_bench import SpecBench
 from tests.fixtures import console
 

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specbench.data.prompting import continuation, cut, encode
 from specbench.data.task import Sample
-from specbench.tasks.prompts import Prompts
+from specbench.tasks.custom import Prompts
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }} {% endfor %}"

@@ -14,9 +14,9 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Scored, combiner, table
 from specbench.tasks import cnndm, gsm8k, lm1b, mmlu, wiki_summary
+from specbench.tasks.custom import Prompts
 from specbench.tasks.gsm8k import EXAMPLES, Gsm8k, number_of
 from specbench.tasks.mmlu import Mmlu
-from specbench.tasks.prompts import Prompts
 from specbench.tasks.spec_bench import SpecBench
 
 REAL = Path(__file__).parents[3] / "shared" / "data"

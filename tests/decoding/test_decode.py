@@ -11,11 +11,10 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
+from specbench.methods.cascades import SequenceCascade, TokenCascade
 from specbench.methods.proposers import DraftModel
-from specbench.methods.sequence_cascade import SequenceCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.methods.token_cascade import TokenCascade
 from specbench.verification.enumeration import TableModels
 from tests.fixtures.worlds import decode, open_models, random_model, table_world
 

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Mapping
 
 from specbench.machine.hardware import fingerprint
-from specbench.reporting.formats.markdown import markdown_list, markdown_table
+from specbench.reporting.formats.writers import markdown_list, markdown_table
 from specbench.reporting.tables import Table
 from tests.faults import (
     configs,

@@ -22,7 +22,7 @@ from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import load_tokenizer
-from specbench.models.engines import engine_of
+from specbench.models.engines import TransformersModel, engine_of
 from specbench.models.feeder import Output
 from specbench.models.lean import (
     GraphFeeder,
@@ -37,7 +37,6 @@ from specbench.models.lean import (
 )
 from specbench.models.lean.fusing import PLAIN, Elementwise
 from specbench.models.lean.network import RMSNorm
-from specbench.models.loaded_model import TransformersModel
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolved_model import Architecture
 from specbench.models.simulated import SyntheticDistribution

@@ -21,7 +21,7 @@ from specbench.config.pair import folder
 from specbench.models.checkpoints import load_tokenizer
 from specbench.models.engines import Engine
 from specbench.models.feeder import Feeder, Output
-from specbench.models.loaded_model import LoadedModel
+from specbench.models.engines import LoadedModel
 
 
 def normal(seed, size):

@@ -20,9 +20,8 @@ from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
-from specbench.models.engines import engine_of
+from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
-from specbench.models.loaded_model import LeanModel
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.products import FULL_BLOCK

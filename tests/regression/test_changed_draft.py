@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.regression.checks import GateLimits, Status
 from specbench.regression.compare import compare
 from specbench.regression.snapshot import read_runs
+from specbench.regression.verdict import GateLimits, Status
 from tests.fixtures.console import specbench
 
 PAIR = """

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.regression.checks import GateLimits, GateVerdict, Status, exit_code, log_ratios, mcnemar, welch
+from specbench.regression.checks import log_ratios, mcnemar, welch
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.snapshot import Snapshot, load, pooled, read_runs
+from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
 
 LIMITS = GateLimits()

@@ -15,16 +15,16 @@ import yaml
 from scripts import gate_trials
 from specbench import __main__ as entry
 from specbench.config.options import Access, Options, Request, SandboxKind
-from specbench.config.overrides import parse_override
+from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
 from specbench.experiment import batch as remeasure
 from specbench.experiment import gating
 from specbench.experiment.pipeline import Results
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
-from specbench.regression.checks import GateLimits, GateVerdict, Status
 from specbench.regression.compare import ANCHOR
 from specbench.regression.snapshot import Snapshot, load, read_runs
+from specbench.regression.verdict import GateLimits, GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 

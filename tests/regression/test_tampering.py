@@ -12,7 +12,7 @@ FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "
 TASK = """
 from dataclasses import dataclass
 from specbench.scoring import Metric
-from specbench.tasks.prompts import Prompts
+from specbench.tasks.custom import Prompts
 
 @dataclass(frozen=True, kw_only=True)
 class Graded(Prompts, name="graded"):

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from specbench.cli import compare
-from specbench.regression.checks import GateVerdict, Status
 from specbench.regression.snapshot import Snapshot
+from specbench.regression.verdict import GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 

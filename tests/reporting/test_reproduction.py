@@ -259,7 +259,9 @@ def test_only_a_small_version_of_a_bundled_suite_has_a_counterpart():
     assert counterpart(read_suite("se-table3")) == counterpart(replace(suite, name="mine-tiny")) == ""
 
 
-@pytest.mark.parametrize("name", [name for name in suites() if name.startswith(("se-table2", "cos-parallel"))])
+@pytest.mark.parametrize(
+    "name", [name for name in suite_files.suites() if name.startswith(("se-table2", "cos-parallel"))]
+)
 def test_three_models_have_the_same_draft_lengths_wherever_the_paper_prints_one_cell(name):
     lines = [line for line in read_suite(name).grid if {"qwen-1.5b-3", "tiny-3"} & set(line.pairs)]
     assert bool(lines) == (name != "cos-parallel" + TINY)

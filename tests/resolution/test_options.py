@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.config.overrides import parse_override
+from specbench.config.presets import parse_override
 from specbench.resolution.resolve import resolve
 
 BASE = Options(data=(("", "synthetic"),), limit=4, device="cpu", dtype="float32")

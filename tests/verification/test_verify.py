@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.verify import Verified, verify
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
-from specbench.models import loaded_model
+from specbench.models import engines
 from specbench.models import loader as models
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.lean import LeanFeeder
@@ -122,7 +122,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     An entry is a stale token's, or lost.
     """
 
-    monkeypatch.setattr(loaded_model, "LeanFeeder", stale(LeanFeeder, kept))
+    monkeypatch.setattr(engines, "LeanFeeder", stale(LeanFeeder, kept))
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
         verdict.outcome == VerdictKind.differs
@@ -197,7 +197,7 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
                 feed = feed._replace(tokens=feed.tokens[1:])
             return super().feed(feed, rows)
 
-    monkeypatch.setattr(loaded_model, "LeanFeeder", Forgetful)
+    monkeypatch.setattr(engines, "LeanFeeder", Forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 

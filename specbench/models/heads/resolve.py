@@ -12,10 +12,10 @@ from specbench.config.construct import Table
 from specbench.config.pair import HeadSpec, Pair, folder
 from specbench.data.hub import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.models.engines import GraphModel, LoadedModel
 from specbench.models.heads import EagleHead, EagleNetwork, Head, LengthHead, Provenance, Verifier
 from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
 from specbench.models.lean import Graphs
-from specbench.models.loaded_model import GraphModel, LoadedModel
 from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.run_spec import HeadSource
 

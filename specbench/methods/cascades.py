@@ -1,6 +1,7 @@
-"""SeqCascade [Chow] (SpecCascade, Section 2, equation 1).
+"""Cascades without drafts: TokenCascade [Chow] (SpecCascade, Section 3) and SeqCascade [Chow] (Section 2, equation 1).
 
-The small model answers. If it was not confident, the large one answers instead.
+In a token cascade, the small model writes the tokens that it is confident of, the large one the rest. In a sequence
+cascade, the small model answers. If it was not confident, the large one answers instead.
 """
 
 import math
@@ -14,7 +15,48 @@ import numpy as np
 from specbench.decoding.method import Method, Pilot, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.session import Session
+from specbench.decoding.targets import Target, Unaided
 from specbench.decoding.traits import Theory
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCascade(Method, name="token-cascade"):
+    """Exact samples of the rule's pi. The small model reads every token, the large one only if it is deferred to.
+
+    The large model then reads all that it has not seen in one forward; its encoder, if any, runs at the first deferral.
+    The rule must not need the large model: `chow` or `chow-log`.
+    """
+
+    small: str
+    large: str
+    target: Target
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.target, Unaided):
+            raise ValueError(
+                f"target '{self.target.name}' needs the large model at every position; use chow or chow-log"
+            )
+
+    def roles(self) -> tuple[str, ...]:
+        return self.small, self.large
+
+    def theory(self) -> Theory:
+        return Theory(formula="token cascade", models=self.roles())
+
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
+        return self.roles(), self.target
+
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
+        assert isinstance(self.target, Unaided)
+        ids = list(models.ids)
+        while stop.room(ids) > 0:
+            logits = models[self.small].score(ids, len(ids) - 1)  # (1, V)
+            deferred = self.target.defers_from_small(logits, sampler)
+            if deferred:
+                logits = models[self.large].score(ids, len(ids) - 1)
+            tokens = read_tokens(sampler.draw(logits)[0])
+            ids += tokens
+            yield Round(tokens, counters={"positions": 1, "deferrals": int(deferred)})
 
 
 @dataclass(frozen=True, kw_only=True)
