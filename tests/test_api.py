@@ -11,7 +11,7 @@ import pytest
 import specbench
 from specbench.runs.record import Record
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FEW = {"limit": 2, "repeats": 1, "max_new_tokens": 12, "data": "synthetic"}
 
