@@ -159,24 +159,23 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     )  # (variants, lengths)
     weights = parts.times[:, TIMES.index("seconds")]
 
-    def estimate(value: float, without: np.ndarray, others: np.ndarray, is_measured: bool) -> Estimate:
+    def estimate(of: Sequence[np.ndarray], gamma: int) -> Estimate:
         """Return a speed with its interval, widened by what the costs that were not measured may be."""
-        tolerance = 0.0 if is_measured else TOLERANCE
-        interval = jackknifed_ratio(value, without, weights)
-        if interval.low is None or interval.high is None:
-            return interval
-        slow, fast = float(min(*others / value, 1.0)) - tolerance, float(max(*others / value, 1.0)) + tolerance
-        return Estimate(value, interval.low * slow, interval.high * fast)
+        value, without, others = float(of[0][gamma - 1]), of[1][:, gamma - 1], of[2][:, gamma - 1]
+        return _widened(jackknifed_ratio(value, without, weights), others, 0.0 if gamma == used else TOLERANCE)
 
-    over = [speeds / speeds[..., used - 1 : used] for speeds in (whole, jackknife, variants)]
-    return [
-        LengthPrediction(
-            gamma,
-            estimate(float(whole[i]), jackknife[:, i], variants[:, i], gamma == used),
-            estimate(float(over[0][i]), over[1][:, i], over[2][:, i], gamma == used),
-        )
-        for i, gamma in enumerate(lengths)
-    ]
+    speeds = whole, jackknife, variants
+    over_used = [each / each[..., used - 1 : used] for each in speeds]
+    return [LengthPrediction(gamma, estimate(speeds, gamma), estimate(over_used, gamma)) for gamma in lengths]
+
+
+def _widened(speed: Estimate, others: np.ndarray, tolerance: float) -> Estimate:
+    """Return a speed whose interval contains these other values as well, and a relative tolerance."""
+    if speed.low is None or speed.high is None:
+        return speed
+    slow = float(min(*others / speed.value, 1.0)) - tolerance
+    fast = float(max(*others / speed.value, 1.0)) + tolerance
+    return Estimate(speed.value, speed.low * slow, speed.high * fast)
 
 
 def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:

@@ -5,7 +5,7 @@ Sessions time their own forwards (`specbench/models/feeder.py`).
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from specbench.decoding.checks import CheckedRounds, name_of
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.session import Session
+from specbench.decoding.session import Session, Usage
 from specbench.errors import PluginError, exits_as_errors
 
 Clock = Callable[[], float]  # seconds since an arbitrary time
@@ -119,15 +119,18 @@ def decode(
                 count += 1
                 finish = _finish(out.tokens, limits, stop.length - len(models.ids))
             out.rounds.append(current.cut(count))
+    out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
     for session in models.sessions.values():
         session.finish()
-    usages = [session.usage for session in models.sessions.values()]
-    seconds -= sum(usage.excluded_seconds for usage in usages)
-    out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
-    out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
-    out.decode_seconds = seconds - out.prefill_seconds
-    out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
+    _add_seconds(out, seconds, [session.usage for session in models.sessions.values()])
     return out
+
+
+def _add_seconds(out: Generation, seconds: float, usages: Sequence[Usage]) -> None:
+    """Divide the seconds of all rounds into prefill, decoding and forwards, by the sessions' own clocks."""
+    out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
+    out.decode_seconds = seconds - sum(usage.excluded_seconds for usage in usages) - out.prefill_seconds
+    out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
 
 
 def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -62,23 +63,16 @@ class Growth:
         below, eos = children_of(shape), to_device(sorted(self.eos), device)
         logits, is_open = self.first, torch.ones(1, dtype=torch.bool, device=device)  # (n, V), (n,)
         level = {-1: -1}  # tokens that get children: place in the shape -> in the tree that the drafter reads
-        places, parents = (
-            list[int](),
-            list[int](),
-        )  # of all tokens so far, and the parents of those that the drafter reads
+        places, parents = list[int](), list[int]()  # of all tokens so far; of those that the drafter reads
         scored: list[int] = []  # which of all tokens the drafter reads
         drawn: list[ChildTokens] = []
         for depth in range(1, self.room + 1):
             counts = [len(below[place + 1]) for place in level]
-            new = (
-                sampled_children(logits, counts, is_open, sampler)
-                if sampled
-                else chosen_children(logits, counts, is_open)
-            )
-            order = [
-                below[place + 1][rank] for rank in range(max(counts)) for place in level if len(below[place + 1]) > rank
-            ]
+            draw = partial(sampled_children, sampler=sampler) if sampled else chosen_children
+            new = draw(logits, counts, is_open)
             drawn.append(new)
+            ranks = range(max(counts))
+            order = [below[place + 1][rank] for rank in ranks for place in level if len(below[place + 1]) > rank]
             places += order
             inner = [i for i, place in enumerate(order) if below[place + 1]]
             if not inner or depth == self.room:
@@ -95,12 +89,10 @@ class Growth:
         flags, token_ids = torch.tensor_split(torch.tensor(read_tokens(torch.cat([exists.long(), tokens]))), 2)
         self.learn(torch.where(flags == 1, token_ids, -1)[scored].tolist())
         existing = flags.nonzero().flatten().tolist()
+        if len(existing) < len(places):
+            probs = probs[to_device(existing, device)]
         index = {-1: -1} | {places[i]: new for new, i in enumerate(existing)}
-        return Draft(
-            token_ids[existing].tolist(),
-            probs if len(existing) == len(places) else probs[to_device(existing, device)],
-            parents=tuple(index[shape[places[i]]] for i in existing),
-        )
+        return Draft(token_ids[existing].tolist(), probs, parents=tuple(index[shape[places[i]]] for i in existing))
 
     def grow_by_confidence(self, width: int, depth: int, nodes: int) -> Draft:
         """Return the `nodes` most probable tokens of a tree that grows `width` tokens per depth. Li et al. 2024, EAGLE-2.
@@ -137,15 +129,12 @@ class Growth:
             logits = self.score(to_device(scored[-len(level) :], self.first.device), tuple(read))
         self.learn(scored)
         # A token is never more probable than its parent, which comes first
-        selected_nodes = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
-        index = {-1: -1} | {old: new for new, old in enumerate(selected_nodes)}
-        chosen = to_device([tokens[i] for i in selected_nodes], self.first.device)
-        probs = self.first.new_zeros(len(selected_nodes), self.first.shape[-1]).scatter_(
-            1, chosen.unsqueeze(1), 1.0
-        )  # (k, V)
-        return Draft(
-            [tokens[i] for i in selected_nodes], probs, parents=tuple(index[parents[i]] for i in selected_nodes)
-        )
+        kept = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
+        index = {-1: -1} | {old: new for new, old in enumerate(kept)}
+        chosen = [tokens[i] for i in kept]
+        at = to_device(chosen, self.first.device).unsqueeze(1)
+        probs = self.first.new_zeros(len(kept), self.first.shape[-1]).scatter_(1, at, 1.0)  # (k, V)
+        return Draft(chosen, probs, parents=tuple(index[parents[i]] for i in kept))
 
 
 def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> Growth:

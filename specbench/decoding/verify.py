@@ -125,14 +125,7 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
         steps = steps.index_copy(0, tested, ends[at] * stay)
         ends = ends.index_copy(0, at, ends[at] * (1.0 - stay))
         residuals = residuals.index_copy(0, at, residual(t, d))
-    reached = ends.new_ones(len(groups))  # P(the walk visits)
-    depth = depths(parents)
-    for level in range(max(depth, default=-1) + 1):
-        tokens = [i for i, token_depth in enumerate(depth) if token_depth == level]
-        above = to_device([parents[i] + 1 for i in tokens], device)
-        at = to_device(tokens, device)
-        reached = reached.index_copy(0, at + 1, reached[above] * steps[at])
-    last = sampler.choose(reached * ends)  # ()
+    last = sampler.choose(_visits(parents, steps) * ends)  # ()
     if device.type == "cuda":
         last = torch.where(((pi.sum(-1) - 1.0).abs() < ROUNDING).all(), last, INVALID)
     following = sampler.choose(residuals.index_select(0, last.clamp_min(0).view(1)))  # (1,)
@@ -141,6 +134,17 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
     path = path_to(parents, end - 1)
     accepted = [draft.tokens[i] for i in path]
     return Verified(accepted + ([token] if rows[end] >= 0 else []), len(path), extra_values, tuple(path))
+
+
+def _visits(parents: Sequence[int], steps: Tensor) -> Tensor:
+    """Return P(the walk visits) of the root and of each token (1 + k,), from P(accepted | its parent was) of each (k,)."""
+    reached, depth = steps.new_ones(1 + len(parents)), depths(parents)
+    for level in range(max(depth, default=-1) + 1):
+        tokens = [i for i, token_depth in enumerate(depth) if token_depth == level]
+        above = to_device([parents[i] + 1 for i in tokens], steps.device)
+        at = to_device(tokens, steps.device)
+        reached = reached.index_copy(0, at + 1, reached[above] * steps[at])
+    return reached
 
 
 def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:

@@ -337,20 +337,9 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     folder = _run_in(folder)
     plan = plan_of_folder(folder)
     (run,) = plan.runs
-    measured = {
-        Candidate(label, method.options, drafter_of(method.options)): run.methods[label]
-        for label, method in run.spec.methods.items()
-        if method.lossless
-    }
+    measured = _measured_in(run)
     pilots = [candidate for candidate in measured if candidate.kind]
-    models = [
-        candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
-    ]
-    if run.spec.baseline != BASELINE or not models:
-        raise ConfigError(
-            f"{folder}: advise needs a run of {BASELINE} and of a draft model or head at a fixed draft length, without a stop"
-            " rule; help: specbench run -m sd"
-        )
+    models = _pilots_of_models(run, pilots)
     new = _unmeasured(plan, run, measured.values(), {"", *(model.drafter for model in models)})
     with locked([folder], Access()) as locks:
         if changed := other_conditions(folder):
@@ -370,6 +359,28 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     _add_measurements(results, summary, [candidate.name for candidate in measured])
     results = {name: replace(result, parts=0) for name, result in results.items()}  # a run has no parts
     return _advice(results, _selected(results, list(results)), summary, models[0].name, summary)
+
+
+def _measured_in(run: PlannedRun) -> dict[Candidate, Method]:
+    """Return the lossless methods of a run as candidates."""
+    return {
+        Candidate(label, method.options, drafter_of(method.options)): run.methods[label]
+        for label, method in run.spec.methods.items()
+        if method.lossless
+    }
+
+
+def _pilots_of_models(run: PlannedRun, pilots: Sequence[Candidate]) -> list[Candidate]:
+    """Return the pilots that draft with a model or head. Raises ConfigError for a run without one, or without baseline."""
+    models = [
+        candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
+    ]
+    if run.spec.baseline != BASELINE or not models:
+        raise ConfigError(
+            f"{run.folder}: advise needs a run of {BASELINE} and of a draft model or head at a fixed draft length, without a"
+            " stop rule; help: specbench run -m sd"
+        )
+    return models
 
 
 def _run_in(folder: Path) -> Path:

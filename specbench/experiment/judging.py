@@ -69,17 +69,8 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     missing = [comparison for comparison in comparisons if comparison.key not in rows]
 
     def current() -> Judged:
-        judged: Judged = {
-            "judge": request.judge,
-            "label": judge.label,
-            "of": request.of,
-            "against": request.against,
-            "comparisons": len(comparisons),
-            "rows": [rows[comparison.key] for comparison in comparisons if comparison.key in rows],
-        }
-        if others:
-            judged["earlier"] = others
-        return judged
+        done = [rows[comparison.key] for comparison in comparisons if comparison.key in rows]
+        return _judged_of(request, judge.label, len(comparisons), done, others)
 
     if not missing and stored and stored[1:] == others and stored[0]["rows"] == current()["rows"]:
         return current()
@@ -94,6 +85,23 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
         if rows or not stored:  # a judge that never answers hides no other
             write_with_checksum(run / JUDGED, current())
     return current()
+
+
+def _judged_of(
+    request: JudgeRequest, label: str, comparisons: int, rows: list[JudgedRow], earlier: list[Judged]
+) -> Judged:
+    """Return what judged.json holds."""
+    judged: Judged = {
+        "judge": request.judge,
+        "label": label,
+        "of": request.of,
+        "against": request.against,
+        "comparisons": comparisons,
+        "rows": rows,
+    }
+    if earlier:
+        judged["earlier"] = earlier
+    return judged
 
 
 def methods_of(run: Path) -> list[str]:

@@ -231,7 +231,7 @@ def predict_all(
     temperature = run.spec.decoding.temperature
     replays = {candidate: _replay_of(candidate, method, temperature) for candidate, method in methods.items()}
     recordings = _recorded(plan, run, replays.values(), observer) if prices else []
-    of_base = _seconds_by_output(base, recordings)
+    of_base, tokens = _seconds_by_output(base, recordings), token_count([recording.record for recording in recordings])
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
     for candidate in dict.fromkeys((*rows, *methods)):  # pilots first: they correct the others
@@ -242,16 +242,19 @@ def predict_all(
             continue
         prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
         by_length = corrections[candidate.kind, candidate.drafter]
-        if candidate in rows:
-            predicted = sum(prediction.seconds.values()) / token_count([recording.record for recording in recordings])
-            if rows[candidate] and predicted > 0.0:
-                by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
+        predicted = sum(prediction.seconds.values()) / tokens if tokens else 0.0
+        if rows.get(candidate) and predicted > 0.0:
+            by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
         if by_length:
-            lengths = sorted(by_length)
-            factor = np.interp(candidate.gamma, lengths, [by_length[length] for length in lengths])
-            prediction = replace(prediction, factor=float(factor))
+            prediction = replace(prediction, factor=_interpolated(by_length, candidate.gamma))
         out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
     return out
+
+
+def _interpolated(by_length: Mapping[int, float], gamma: int) -> float:
+    """Return the correction at a draft length, between those of the nearest measured lengths."""
+    lengths = sorted(by_length)
+    return float(np.interp(gamma, lengths, [by_length[length] for length in lengths]))
 
 
 def _recorded(plan: PairPlan, run: PlannedRun, replays: Iterable[Replay | str], observer: Observer) -> list[Recording]:

@@ -176,11 +176,7 @@ def decode_missing(
     """
     spec, data = run.spec, run.data
     conversations = Conversations(data, recorder.folder)
-    todo = [
-        (trial.repeat, trial.sample, trial.method)
-        for trial in schedule(run)
-        if (trial.method, trial.sample.id, trial.repeat) not in recorder.done
-    ]
+    todo = [trial for trial in schedule(run) if (trial.method, trial.sample.id, trial.repeat) not in recorder.done]
     if not todo:
         return
     pair = run.pair_of(loaded)
@@ -189,13 +185,13 @@ def decode_missing(
         model.forget_drafts()
     pilots = [sample for sample in data.all_samples if not sample.after]
     captured = capture(pair, _longest(setting, data), {n for method in run.methods.values() for n in method.blocks})
-    lacking = {label for _, _, label in todo}
+    lacking = {trial.method for trial in todo}
     methods = {label: calibrated(method, setting, pilots) for label, method in run.methods.items() if label in lacking}
     baseline = run.methods[spec.baseline].declared_distribution()
     compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
     same = first_samples(data.samples)
     captured = _warm_up(methods, setting, run, captured, check or (lambda record: None))
-    for order, (repeat, sample, label) in enumerate(todo, len(recorder.done)):
+    for order, (label, repeat, sample) in enumerate(todo, len(recorder.done)):
         blank = _blank(spec, label, sample.id, (repeat, order))
         blank.same_as = same.get(sample.id, "")
         how = compared if repeat == 0 and spec.methods[label].lossless else setting

@@ -1,6 +1,7 @@
 """Training of heads and fine-tuning of models, from the request to the folder of the result."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from specbench.models import loader
 from specbench.models.heads import Provenance
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel
 from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
@@ -197,24 +199,28 @@ def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
         about=about, budget=Budget(request.minutes), observer=observer,
     )  # fmt: skip
     trained = training.train(kind)
-    target = {} if kind == HeadKind.eagle else models["target"].identity
-    summary = {key: value for key, value in trained.report.items() if key not in ("curve", "all")}
-    of_kind = {"features": settings.features, "tau": settings.tau} if kind == HeadKind.sprinter else {}
-    provenance = Provenance(
-        models[settings.base].identity,
-        target,
-        trained.texts.about,
-        {**of_kind, "seed": request.seed, **settings.recipe},
-        summary,
-    )
+    provenance = _provenance(job, models, trained)
     trained.head.provenance = provenance
     trained.head.save(folder)
     if kind == HeadKind.eagle:
         acceptance = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
         trained = trained._replace(report={**trained.report, **acceptance})
-        trained.head.provenance = replace(provenance, report={**summary, **acceptance})
+        trained.head.provenance = replace(provenance, report={**provenance.report, **acceptance})
         trained.head.save(folder)
     return trained
+
+
+def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trained: Trained) -> Provenance:
+    """Return which models, texts, settings and results a head's file names."""
+    request, settings = job.request, job.settings
+    of_kind = {"features": settings.features, "tau": settings.tau} if request.kind == HeadKind.sprinter else {}
+    return Provenance(
+        models[settings.base].identity,
+        {} if request.kind == HeadKind.eagle else models["target"].identity,
+        trained.texts.about,
+        {**of_kind, "seed": request.seed, **settings.recipe},
+        {key: value for key, value in trained.report.items() if key not in ("curve", "all")},
+    )
 
 
 def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:

@@ -93,13 +93,7 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     other = new.spec.methods.get(method)
     changes = [] if other is None else changed_settings(base.spec.methods[method].options, other.options)
     if other is None or (changes and not limits.across_config):
-        why = (
-            "not measured in NEW"
-            if other is None
-            else f"{'; '.join(changes)}; help: --across-config compares them anyway"
-        )
-        short = "not measured" if other is None else f"changed: {', '.join(changes)}"
-        return [verdict("comparability", Finding(Status.incomparable, "other settings", why, short))]
+        return [verdict("comparability", _not_comparable(changes))]
     if new.failed[method] > base.failed[method]:
         why = (
             f"{new.failed[method]} generations failed, {base.failed[method]} before; `error` in samples.jsonl says why"
@@ -119,20 +113,25 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(finding.detail for _, finding in timed if finding.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [
-            (aspect, finding) for aspect, finding in timed if finding.status is not decoded.status
-        ]  # reported already
-    if changes:
-        text = ", ".join(changes)
-        decoded = decoded._replace(
-            detail=f"{text}; {decoded.detail}".removesuffix("; "), short=f"{decoded.short} ({text})"
-        )
+        timed = [both for both in timed if both[1].status is not decoded.status]  # reported already
+    if text := ", ".join(changes):
+        detail = f"{text}; {decoded.detail}".removesuffix("; ")
+        decoded = decoded._replace(detail=detail, short=f"{decoded.short} ({text})")
     scored = [checks.quality(base, new, method, metric["name"], limits) for metric in base.metrics]
     return [
         verdict("decoding", decoded),
         *(verdict("quality", finding) for finding in scored if finding),
         *(verdict(aspect, finding) for aspect, finding in timed),
     ]
+
+
+def _not_comparable(changes: Sequence[str]) -> Finding:
+    """Return the finding on a method that NEW measured with other settings, or not at all."""
+    why, short = "not measured in NEW", "not measured"
+    if changes:
+        why = f"{'; '.join(changes)}; help: --across-config compares them anyway"
+        short = f"changed: {', '.join(changes)}"
+    return Finding(Status.incomparable, "other settings", why, short)
 
 
 def _with_other_draft(

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from specbench.config import presets
@@ -41,18 +42,7 @@ def load(where: str) -> tuple[str, str]:
     """
     before = {family: dict(family.members) for family in plugin_classes()}
     bundled = {kind: set(presets.names(kind)) - presets.added(kind) for kind in ("method", "task")}
-    path = Path(where).expanduser()
-    try:
-        module = import_file(path) if where.endswith(".py") else importlib.import_module(where)
-    except ConfigError as error:
-        raise ConfigError(f"plugin {where}: {error}") from None
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except BaseException as error:
-        _SOURCES.add(str(path.resolve()))
-        raise PluginError(f"plugin {location_of(error) or where}: {type(error).__name__}: {error}") from None
-    if not getattr(module, "__file__", None):
-        raise ConfigError(f"plugin {where}: a module without a file")
+    module = _imported(where)
     source = Path(str(module.__file__))
     _SOURCES.add(str(source))
     count = 0
@@ -79,6 +69,23 @@ def load(where: str) -> tuple[str, str]:
         raise ConfigError(f"plugin {where} defines no {', '.join(f.__name__ for f in plugin_classes())} with a name")
     _LOADED.add(module.__name__)
     return source.name, hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def _imported(where: str) -> ModuleType:
+    """Import a plugin. Raises ConfigError or PluginError if that fails, or if its module has no file."""
+    path = Path(where).expanduser()
+    try:
+        module = import_file(path) if where.endswith(".py") else importlib.import_module(where)
+    except ConfigError as error:
+        raise ConfigError(f"plugin {where}: {error}") from None
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:
+        _SOURCES.add(str(path.resolve()))
+        raise PluginError(f"plugin {location_of(error) or where}: {type(error).__name__}: {error}") from None
+    if not getattr(module, "__file__", None):
+        raise ConfigError(f"plugin {where}: a module without a file")
+    return module
 
 
 def register(member: type[Named]) -> tuple[str, str]:

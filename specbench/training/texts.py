@@ -84,32 +84,19 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
 
     The first `skip` rows of each task are left out. Raises ConfigError if too few remain.
     """
-    rng, window = random.Random(f"texts:{seed}"), pair.window_of(pair.models).length
+    rng = random.Random(f"texts:{seed}")
     hashes: list[str] = []
     items: list[tuple[list[int], list[int], Sample, TaskSource]] = []
     for source in tasks:
-        task = source.task
-        rows, pairs = task.texts(source.source)
+        rows, pairs = source.task.texts(source.source)
         hashes.append(rows.sha256)
-        dialogues: Sequence[list[Message] | None] = task.dialogues(rows.rows) or [None] * len(pairs)
+        dialogues: Sequence[list[Message] | None] = source.task.dialogues(rows.rows) or [None] * len(pairs)
         samples = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
         rng.shuffle(samples)
         for sample, after, dialogue in samples[: -(-count // len(tasks)) if count else None]:
-            if dialogue:
-                prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
-                room = len(rest) if window is None else window - len(prompt)
-                if room > 0:  # else the question is too long for the models
-                    items.append((prompt, rest[:room], sample, source))
-                continue
-            try:
-                prompt, _ = encode(pair.tokenizer, task, sample, [], window)
-            except ConfigError:  # of every prompt
-                raise
-            except ValueError:  # the prompt is too long for the models
-                continue
-            rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
-            end = [] if task.continues or not rest else sorted(pair.eos)[:1]
-            items.append((prompt, rest + end, sample, source))
+            ids = _dialogue_of(pair, dialogue) if dialogue else _text_of(pair, source.task, sample, after)
+            if ids is not None:
+                items.append((*ids, sample, source))
     if len(items) < 10:
         raise ConfigError(
             f"{len(items)} texts remain after --data, --limit and --skip; at least 10 are needed to train, validate and test"
@@ -122,6 +109,26 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
     sources = list(dict.fromkeys(task.source for task in tasks))
     about: Table = {"tasks": [task.name for task in tasks], "source": ", ".join(sources), "skipped": skip}
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
+
+
+def _dialogue_of(pair: LoadedPair, dialogue: list[Message]) -> tuple[list[int], list[int]] | None:
+    """Return the ids of a dialogue's first question and of the rest; None if the question is too long for the models."""
+    prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
+    window = pair.window_of(pair.models).length
+    room = len(rest) if window is None else window - len(prompt)
+    return (prompt, rest[:room]) if room > 0 else None
+
+
+def _text_of(pair: LoadedPair, task: Task, sample: Sample, after: str) -> tuple[list[int], list[int]] | None:
+    """Return the ids of a prompt and of the text after it, with EOS; None if the prompt is too long for the models."""
+    try:
+        prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window_of(pair.models).length)
+    except ConfigError:  # of every prompt
+        raise
+    except ValueError:
+        return None
+    rest = pair.tokenizer.encode(after, add_special_tokens=False) if after else []
+    return prompt, rest if task.continues or not rest else rest + sorted(pair.eos)[:1]
 
 
 def steps_within(pair: LoadedPair, text: Text, steps: int) -> int:

@@ -5,7 +5,7 @@ Also fine-tuning of a pair's model, with transformers' Trainer.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -269,29 +269,15 @@ def finetune(job: Finetuning, observer: Observer) -> Table:
         MissingAsset: accelerate is not installed.
     """
     _require_accelerate()
-    from transformers import Trainer, TrainingArguments  # slow to import
-    from transformers.trainer_utils import get_last_checkpoint
+    from transformers.trainer_utils import get_last_checkpoint  # slow to import
 
     recipe = construct(FinetuneRecipe, job.recipe, "recipe")
     model = job.loaded.models[job.role].transformers().float().requires_grad_(True)
-    examples = _Examples(job.loaded, model, recipe.most)
     splits: dict[str, list[Text]] = {"train": [], "validation": [], "test": []}
     for text in job.texts.texts:
         splits[split_of(text.number, job.seed)].append(text)
     checkpoints = job.folder / "checkpoints"
-    arguments = TrainingArguments(
-        output_dir=str(checkpoints), num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
-        per_device_eval_batch_size=recipe.batch, learning_rate=recipe.rate, optim=recipe.optimizer,
-        lr_scheduler_type="constant", seed=job.seed, save_steps=500, save_total_limit=1, report_to=[], disable_tqdm=True,
-        use_cpu=job.loaded.device.type == "cpu", logging_strategy="no",
-    )  # fmt: skip
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        data_collator=examples.batch,
-        train_dataset=[*map(examples.of, splits["train"])],
-        eval_dataset=[*map(examples.of, splits["test"])],
-    )
+    trainer = _trainer(job, recipe, model, splits, checkpoints)
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
     before = trainer.evaluate()["eval_loss"] if last is None else None
     total = -(-len(splits["train"]) // recipe.batch) * max(int(recipe.epochs), 1)
@@ -309,6 +295,28 @@ def finetune(job: Finetuning, observer: Observer) -> Table:
     }  # fmt: skip
     write(job.folder / "report.json", json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _trainer(
+    job: Finetuning, recipe: FinetuneRecipe, model: nn.Module, splits: Mapping[str, list[Text]], checkpoints: Path
+) -> Any:
+    """Return transformers' Trainer of a model on the texts of the splits."""
+    from transformers import Trainer, TrainingArguments  # slow to import
+
+    examples = _Examples(job.loaded, model, recipe.most)
+    arguments = TrainingArguments(
+        output_dir=str(checkpoints), num_train_epochs=recipe.epochs, per_device_train_batch_size=recipe.batch,
+        per_device_eval_batch_size=recipe.batch, learning_rate=recipe.rate, optim=recipe.optimizer,
+        lr_scheduler_type="constant", seed=job.seed, save_steps=500, save_total_limit=1, report_to=[], disable_tqdm=True,
+        use_cpu=job.loaded.device.type == "cpu", logging_strategy="no",
+    )  # fmt: skip
+    return Trainer(
+        model=model,
+        args=arguments,
+        data_collator=examples.batch,
+        train_dataset=[*map(examples.of, splits["train"])],
+        eval_dataset=[*map(examples.of, splits["test"])],
+    )
 
 
 class _Examples:

@@ -3,7 +3,7 @@
 Greedy checks are deterministic, sampled ones are tests.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -44,6 +44,9 @@ from specbench.verification.case import (
 from specbench.verification.sampled import sampled
 
 CHANCE = 1e-6  # probabilities below this are rounding error
+PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
+TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
+TASK = "gsm8k"  # for a pair that does not name a suitable one
 
 
 def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
@@ -64,30 +67,27 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         room.append(rounding_gap(declared, case.dtype))
         outcomes += list(_greedy_tests(case, output, logits, gap[-1], room[-1]))
         advance()
-    off, limit = torch.cat(gap), torch.cat(room)
-    ties, beyond = int(((off > 0) & (off <= limit)).sum()), int((off > limit).sum())
-    worst = float(off.max())
-    tokens = CheckResult(
-        "greedy tokens",
-        f"{equal} of {len(prompts)} outputs equal the autoregressive method's;"
-        f" of {len(off)} tokens {ties} near-ties, {beyond} wrong",
-        f"gap {worst:.1e} <= {float(limit.max()):.1e}" if not beyond else f"gap {worst:.2g} > {float(limit.max()):.1e}",
-        not beyond,
-        {
-            "outputs": len(prompts),
-            "equal": equal,
-            "tokens": len(off),
-            "near_ties": ties,
-            "wrong": beyond,
-            "largest_gap": min(worst, FARTHEST),
-        },
-    )
+    tokens = _tokens_check(torch.cat(gap), torch.cat(room), {"outputs": len(prompts), "equal": equal})
     if not outcomes:
         return [tokens, CheckResult("greedy acceptance", no_first_tests(case.method), "", None)]
     wrong = outcomes.count("wrong")
     share = f"{outcomes.count('tie')} near-ties, {wrong} of {len(outcomes)} rounds not as expected"
     rounds: Table = {"rounds": len(outcomes), "near_ties": outcomes.count("tie"), "wrong": wrong}
     return [tokens, CheckResult("greedy acceptance", share, "", not wrong, rounds)]
+
+
+def _tokens_check(gap: Tensor, room: Tensor, counts: Table) -> CheckResult:
+    """Return the check of all tokens: each token's gap (n,) to the arg max, and the gap (n,) that rounding explains."""
+    ties, wrong = int(((gap > 0) & (gap <= room)).sum()), int((gap > room).sum())
+    worst, limit = float(gap.max()), float(room.max())
+    return CheckResult(
+        "greedy tokens",
+        f"{counts['equal']} of {counts['outputs']} outputs equal the autoregressive method's;"
+        f" of {len(gap)} tokens {ties} near-ties, {wrong} wrong",
+        f"gap {worst:.2g} > {limit:.1e}" if wrong else f"gap {worst:.1e} <= {limit:.1e}",
+        not wrong,
+        {**counts, "tokens": len(gap), "near_ties": ties, "wrong": wrong, "largest_gap": min(worst, FARTHEST)},
+    )
 
 
 def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Tensor, room: Tensor) -> Iterator[str]:
@@ -107,9 +107,6 @@ def _greedy_tests(case: Case, output: Output, logits: dict[str, Tensor], gap: Te
         close = bool(best.values[0] - best.values[1] <= rounding_gap({role: logits[role][at : at + 1]}, case.dtype)[0])
         possible = probability > CHANCE if accepted else probability < 1.0 - CHANCE
         yield "right" if possible else "tie" if close or 0 < gap[at] <= room[at] else "wrong"
-
-
-# The verdict
 
 
 class VerdictKind(StrEnum):
@@ -178,11 +175,6 @@ def undeclared(method: Method, name: str) -> Verdict:
     )
 
 
-PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
-TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
-TASK = "gsm8k"  # for a pair that does not name a suitable one
-
-
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
     """A method to verify on a pair, with prompts from tasks. `cuts` outputs are sampled per prompt."""
@@ -219,19 +211,9 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
     Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
     """
-    observer, options = observer or Observer(), request.options
-    if options.temperature is None:
-        options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
-    require_presets([request.method], request.pair, request.tasks)  # a single method, not the word `all`
-    methods, tasks_named = (request.method,), tuple(request.tasks)
-    choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks_named, options=options, out=Path()))
-    choice.require_used_options()
-    pair_preset, pair = choice.preset, choice.pair
-    base, on = pair_preset.path.parent, Execution(device_of(options.device), options.dtype, options.engine)
-    if pair.logits != "real":
-        raise ConfigError(
-            f"pair {pair_preset.name}: synthetic logits are not the models'; verify with pair.logits = 'real'"
-        )
+    observer, choice = observer or Observer(), _choice(request)
+    options, name, pair = choice.request.options, choice.preset.name, choice.pair
+    on = Execution(device_of(options.device), options.dtype, options.engine)
     models = choice.resolved_models(pair, on)
     require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
@@ -244,23 +226,20 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         # data are read first, since models take long to load
         chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
         tasks = tuple(task.name for task in chosen)
+        decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
         with observer.status(f"loading {', '.join(needed)}, twice"):
-            decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
-            loaded = load(needed, base, on.device, resolve_heads(pair, resolved.method.heads, base))
-            loaded = loaded.only(tuple(needed), decided_by=decided_by)
-            eager = resolve_models(pair, tuple(needed), base, replace(on, engine="eager"))
-            reference = load(eager, base, on.device).only(tuple(needed), decided_by=decided_by)
+            loaded, reference = _load_twice(choice, needed, on, resolved.method, decided_by)
         decoding = Decoding(options.max_new_tokens or 1, options.seed)
         case = Case(
             resolved.method, loaded, reference, _coarsest(needed.values()), _prompts(chosen, loaded, options), decoding,
             options.temperature or 0.0, request.cuts,
         )  # fmt: skip
         loaded.prepare(max(map(len, case.prompts)) + decoding.new, resolved.method.blocks)
-        verdict = _verdict(case, resolved, baseline, pair_preset.name, observer)
+        verdict = _verdict(case, resolved, baseline, name, observer)
     return Verification(
         method=resolved.label,
         spec=resolved.spec,
-        pair=pair_preset.name,
+        pair=name,
         tasks=tasks,
         device=str(on.device),
         dtype=", ".join(dict.fromkeys(model.dtype for model in needed.values())),
@@ -269,6 +248,32 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
         seed=options.seed,
         verdict=verdict,
     )
+
+
+def _choice(request: VerifyRequest) -> Choice:
+    """Return the presets of a request, with a default temperature."""
+    options = request.options
+    if options.temperature is None:
+        options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
+    require_presets([request.method], request.pair, request.tasks)  # a single method, not the word `all`
+    methods, tasks = (request.method,), tuple(request.tasks)
+    choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks, options=options, out=Path()))
+    choice.require_used_options()
+    if choice.pair.logits != "real":
+        name = choice.preset.name
+        raise ConfigError(f"pair {name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
+    return choice
+
+
+def _load_twice(
+    choice: Choice, models: Mapping[str, ResolvedModel], on: Execution, method: Method, decided_by: Method
+) -> tuple[LoadedPair, LoadedPair]:
+    """Return the models as the method runs them, with its heads, and as modules of transformers."""
+    pair, base, roles = choice.pair, choice.preset.path.parent, tuple(models)
+    loaded = load(models, base, on.device, resolve_heads(pair, method.heads, base))
+    eager = resolve_models(pair, roles, base, replace(on, engine="eager"))
+    reference = load(eager, base, on.device)
+    return loaded.only(roles, decided_by=decided_by), reference.only(roles, decided_by=decided_by)
 
 
 def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.decoding.targets import Contrastive, Last, Mixture, gaps
+from specbench.decoding.targets.target import Contrastive, Last, Mixture, gaps
 from specbench.verification.sampled import MartingaleTest, event_test
 
 
