@@ -36,14 +36,7 @@ def advise(
     target: params.Target = "",
     draft: params.Draft = "",
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            "-t",
-            help="The task that the prompts are from. [the pair's first task]",
-            autocompletion=params.preset_names("task"),
-            rich_help_panel=params.WHAT,
-        ),
+        list[str] | None, params.preset_option("task", "The task that the prompts are from. [the pair's first task]")
     ] = None,
     shared: params.SharedOptions,
     limit: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.console import output_console, printable, say
-from specbench.cli.params import preset_names
+from specbench.cli.params import preset_option
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
@@ -24,10 +24,8 @@ def export(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.")] = None,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite",
-            help="Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`.",
-            autocompletion=preset_names("suite"),
+        preset_option(
+            "suite", "Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`."
         ),
     ] = None,
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the runs of the suite.")] = Path(

@@ -11,7 +11,7 @@ import typer
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, say
-from specbench.cli.params import plot_formats, preset_names, words
+from specbench.cli.params import plot_formats, words
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
@@ -28,26 +28,10 @@ AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 @params.with_shared_options("repeats", "shard")
 def curve(
     *,
-    method: Annotated[
-        list[str],
-        typer.Option(
-            "--method",
-            "-m",
-            help="A method, or a TOML file; repeat for several.",
-            autocompletion=preset_names("method"),
-            rich_help_panel=params.WHAT,
-        ),
-    ],
+    method: Annotated[list[str], params.preset_option("method", "A method, or a TOML file; repeat for several.")],
     pair: params.Pair = "tiny",
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            "-t",
-            help="A task, or a TOML file; repeat for several. [the pair's]",
-            autocompletion=preset_names("task"),
-            rich_help_panel=params.WHAT,
-        ),
+        list[str] | None, params.preset_option("task", "A task, or a TOML file; repeat for several. [the pair's]")
     ] = None,
     over: Annotated[
         list[str] | None,

@@ -9,7 +9,7 @@ import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import output_console, print_table, printable
-from specbench.cli.params import Json, Plugins, import_plugins, preset_names, words
+from specbench.cli.params import Json, Plugins, import_plugins, preset_option, words
 from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
@@ -24,27 +24,11 @@ from specbench.reporting.tables import Table as TextTable
 
 def fetch(
     pair: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pair",
-            "-p",
-            help="A pair of models, or a TOML file; repeat for several.",
-            autocompletion=preset_names("pair"),
-        ),
+        list[str] | None, preset_option("pair", "A pair of models, or a TOML file; repeat for several.")
     ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task", "-t", help="A task, or a TOML file; repeat for several.", autocompletion=preset_names("task")
-        ),
-    ] = None,
+    task: Annotated[list[str] | None, preset_option("task", "A task, or a TOML file; repeat for several.")] = None,
     suite: Annotated[
-        str | None,
-        typer.Option(
-            "--suite",
-            help="The grid of a paper's table or figure, instead of -p and -t.",
-            autocompletion=preset_names("suite"),
-        ),
+        str | None, preset_option("suite", "The grid of a paper's table or figure, instead of -p and -t.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed without downloading.")] = False,
     plugin: Plugins = None,

@@ -91,6 +91,10 @@ def judge_table(source: str, model: str) -> Table:
     return {"name": "prompted", "path": source}
 
 
+WHAT, DATA, DECODING, MEASUREMENT = "What", "Data and prompts", "Decoding", "Measurement"
+SHORT = {"method": ("-m",), "pair": ("-p",), "task": ("-t",)}  # kind of preset -> short options
+
+
 def preset_names(kind: str) -> Callable[[str], list[str]]:
     """Return a completion function for preset names of a kind. In a comma-separated list it completes the last name."""
 
@@ -99,6 +103,12 @@ def preset_names(kind: str) -> Callable[[str], list[str]]:
         return [f"{before}{comma}{name}" for name in names(kind) if name.startswith(last)]
 
     return complete
+
+
+def preset_option(kind: str, text: str) -> Any:
+    """Return the option `--KIND` that names presets of a kind, with completion. `text` is its help."""
+    flags = [f"--{kind}", *SHORT.get(kind, ())]
+    return typer.Option(*flags, help=text, autocompletion=preset_names(kind), rich_help_panel=WHAT)
 
 
 def complete_kinds(incomplete: str) -> list[str]:
@@ -113,68 +123,31 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 # Panels of `--help`, in their order.
-WHAT, DATA, DECODING, MEASUREMENT = "What", "Data and prompts", "Decoding", "Measurement"
 MACHINE, OVERRIDES, SUITES, OUTPUT = "Machine", "Overrides and plugins", "Suites and jobs", "Output"
 PANELS = (WHAT, DATA, DECODING, MEASUREMENT, MACHINE, OVERRIDES, SUITES, OUTPUT)
 
 # Methods, pair and tasks.
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
-        "--method",
-        "-m",
-        help="A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
+    preset_option(
+        "method",
+        "A method, or a TOML file; repeat for several. all: every method that the pair allows; lossless: those that"
         " keep the output distribution. [sd; for an ensemble se]",
-        autocompletion=preset_names("method"),
-        rich_help_panel=WHAT,
     ),
 ]
-Method = Annotated[
-    str,
-    typer.Option(
-        "--method", "-m", help="A method, or a TOML file.", autocompletion=preset_names("method"), rich_help_panel=WHAT
-    ),
-]
-Pair = Annotated[
-    str,
-    typer.Option(
-        "--pair",
-        "-p",
-        help="A pair of models, a TOML file, or draft=PATH,target=PATH.",
-        autocompletion=preset_names("pair"),
-        rich_help_panel=WHAT,
-    ),
-]
+Method = Annotated[str, preset_option("method", "A method, or a TOML file.")]
+Pair = Annotated[str, preset_option("pair", "A pair of models, a TOML file, or draft=PATH,target=PATH.")]
 PairOrTiny = Annotated[
-    str | None,
-    typer.Option(
-        "--pair",
-        "-p",
-        help="A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]",
-        autocompletion=preset_names("pair"),
-        rich_help_panel=WHAT,
-    ),
+    str | None, preset_option("pair", "A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]")
 ]
 Target = Annotated[str, typer.Option(help="Instead of --pair: the target, a folder or a hub id.", rich_help_panel=WHAT)]
 Draft = Annotated[str, typer.Option(help="With --target: the draft, a folder or a hub id.", rich_help_panel=WHAT)]
 Tasks = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--task",
-        "-t",
-        help="A task, or a TOML file; repeat for several. [the pair's, else all]",
-        autocompletion=preset_names("task"),
-        rich_help_panel=WHAT,
-    ),
+    list[str] | None, preset_option("task", "A task, or a TOML file; repeat for several. [the pair's, else all]")
 ]
 Suite = Annotated[
     str | None,
-    typer.Option(
-        "--suite",
-        help="A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.",
-        autocompletion=preset_names("suite"),
-        rich_help_panel=SUITES,
-    ),
+    preset_option("suite", "A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t."),
 ]
 
 # Scoring.

@@ -9,7 +9,6 @@ from rich.console import Console
 from specbench.analysis.run_summary import RunSummary
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, say
-from specbench.cli.params import preset_names
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
@@ -40,24 +39,10 @@ def profile(
     *,
     pair: params.Pair = "tiny-polybasic",
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            help="The method whose chain of models is measured. [polybasic]",
-            autocompletion=preset_names("method"),
-            rich_help_panel=params.WHAT,
-        ),
+        str | None, params.preset_option("method", "The method whose chain of models is measured. [polybasic]")
     ] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            "-t",
-            help="The task that the prompts are from. [the pair's first task]",
-            autocompletion=preset_names("task"),
-            rich_help_panel=params.WHAT,
-        ),
+        list[str] | None, params.preset_option("task", "The task that the prompts are from. [the pair's first task]")
     ] = None,
     middle: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, printable, say
-from specbench.cli.params import plot_formats, preset_names, words
+from specbench.cli.params import plot_formats, words
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.experiment.archive import unpacked_results
@@ -60,10 +60,8 @@ def report(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite",
-            help="Report a suite: the paper's tables, with its numbers next to the measured ones.",
-            autocompletion=preset_names("suite"),
+        params.preset_option(
+            "suite", "Report a suite: the paper's tables, with its numbers next to the measured ones."
         ),
     ] = None,
     form: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.table,

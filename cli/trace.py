@@ -11,7 +11,6 @@ from rich.text import Text
 
 from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate, accepted_length
 from specbench.cli import params
-from specbench.cli.params import preset_names
 from specbench.cli.progress import TerminalObserver
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError
@@ -39,9 +38,7 @@ def trace(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
     method: params.Method = "se",
     pair: params.Pair = "tiny",
-    task: Annotated[
-        str | None, typer.Option("--task", "-t", help="A task, or a TOML file.", autocompletion=preset_names("task"))
-    ] = None,
+    task: Annotated[str | None, params.preset_option("task", "A task, or a TOML file.")] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
     shared: params.SharedOptions,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,

@@ -10,7 +10,7 @@ import typer
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
 from specbench.cli.console import printable
-from specbench.cli.params import HeadKind, preset_names, words
+from specbench.cli.params import HeadKind, words
 from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 def train(
     kind: Annotated[TrainKind, typer.Argument(help="The kind of head; finetune: a whole model, --base, on one task.")],
     pair: params.Pair = "tiny",
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task", "-t", help="A task; repeat for several. [the pair's]", autocompletion=preset_names("task")
-        ),
-    ] = None,
+    task: Annotated[list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]")] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(

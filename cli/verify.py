@@ -16,7 +16,7 @@ from rich.table import Table
 from specbench.cli import params
 from specbench.cli.app import wrapped
 from specbench.cli.console import output_console, printable
-from specbench.cli.params import Method, Plugins, SharedOptions, preset_names, words
+from specbench.cli.params import Method, Plugins, SharedOptions, words
 from specbench.cli.progress import TerminalObserver
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
@@ -38,12 +38,7 @@ def verify(
     pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            "--task",
-            "-t",
-            help="A task, or a TOML file; repeat for several. [the pair's, else gsm8k]",
-            autocompletion=preset_names("task"),
-        ),
+        params.preset_option("task", "A task, or a TOML file; repeat for several. [the pair's, else gsm8k]"),
     ] = None,
     shared: params.SharedOptions,
     limit: Annotated[
@@ -106,10 +101,7 @@ DEFAULT = 5  # the draft length of a first round
 
 def enumerate_(
     method: Method,
-    pair: Annotated[
-        str,
-        typer.Option("--pair", "-p", help="The pair that names the models.", autocompletion=preset_names("pair")),
-    ] = "tiny",
+    pair: Annotated[str, params.preset_option("pair", "The pair that names the models.")] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
 ) -> None:
