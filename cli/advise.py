@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import output_console, print_path, print_table, say
+from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
 from specbench.cli.params import pair_of_models
-from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.options import Access, SandboxKind
 from specbench.errors import ConfigError
 

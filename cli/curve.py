@@ -10,9 +10,8 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.console import output_console, print_path, print_table, say
+from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
 from specbench.cli.params import plot_formats, words
-from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.presets import parse_override, sweep_of

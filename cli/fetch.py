@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import output_console, print_table, printable
+from specbench.cli.console import output_console, print_table, printable, status
 from specbench.cli.params import Json, Plugins, import_plugins, preset_option, words
-from specbench.cli.progress import status
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import output_console, print_path, print_table
+from specbench.cli.console import TerminalObserver, output_console, print_path, print_table
 from specbench.cli.params import (
     BreakLock,
     Device,
@@ -18,7 +18,6 @@ from specbench.cli.params import (
     import_plugins,
     judge_table,
 )
-from specbench.cli.progress import TerminalObserver
 from specbench.cli.report import conclude, newest
 from specbench.config.options import Access
 from specbench.errors import ConfigError

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import output_console, print_table, say
+from specbench.cli.console import duration, output_console, print_table, say, status
 from specbench.cli.params import explicit_methods, pair_of_models, words
-from specbench.cli.progress import duration, status
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
 from specbench.config.presets import names, require_presets

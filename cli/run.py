@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import output_console, print_path
+from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path
 from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
-from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import require_presets

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.cli.console import output_console
+from specbench.cli.console import output_console, progress
 from specbench.cli.params import BreakLock, Plugins, Wait, import_plugins
-from specbench.cli.progress import progress
 from specbench.cli.report import newest, show
 from specbench.config.options import Access, SandboxKind
 from specbench.errors import ConfigError

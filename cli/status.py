@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from specbench.cli import params
-from specbench.cli.console import output_console, print_table, say
-from specbench.cli.progress import duration
+from specbench.cli.console import duration, output_console, print_table, say
 from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
 from specbench.reporting.tables import Table

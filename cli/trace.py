@@ -11,7 +11,7 @@ from rich.text import Text
 
 from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate, accepted_length
 from specbench.cli import params
-from specbench.cli.progress import TerminalObserver
+from specbench.cli.console import TerminalObserver
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError
 from specbench.reporting.columns import column_of

@@ -9,9 +9,8 @@ import typer
 
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
-from specbench.cli.console import printable
+from specbench.cli.console import TerminalObserver, interrupted, printable
 from specbench.cli.params import HeadKind, words
-from specbench.cli.progress import TerminalObserver, interrupted
 from specbench.config.construct import Table
 from specbench.config.options import Access
 from specbench.config.pair import FEATURES, TAU, Answers

@@ -15,9 +15,8 @@ from rich.table import Table
 
 from specbench.cli import params
 from specbench.cli.app import wrapped
-from specbench.cli.console import output_console, printable
+from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, words
-from specbench.cli.progress import TerminalObserver
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting import escaping

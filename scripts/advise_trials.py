@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specbench.analysis.advice import Advice
 from specbench.analysis.intervals import Estimate
-from specbench.cli.progress import TerminalObserver
+from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.advice import AdviceRequest, advise
 from specbench.experiment.pipeline import MeasureOptions, measure

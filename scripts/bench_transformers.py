@@ -13,7 +13,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarize
-from specbench.cli.progress import TerminalObserver
+from specbench.cli.console import TerminalObserver
 from specbench.cli.report import newest
 from specbench.config.construct import construct
 from specbench.config.options import Access, Options, Request

@@ -14,7 +14,7 @@ from typing import Any
 from specbench.analysis.intervals import by_repeat, interval_of_ratio
 from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_metrics import complete, round_count
-from specbench.cli.progress import TerminalObserver
+from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import Recording, record_outputs

@@ -15,9 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from specbench.data.rows import Row
+from specbench.data.rows import Row, SyntheticTask
 from specbench.data.synthetic import SYNTHETIC_TASKS, mmlu
-from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.wmt import WMT_BACK
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1

@@ -7,7 +7,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command line, or measure the batch of requests whose folder follows `--batch`."""
     try:
-        from specbench.experiment.batch import ARGUMENT, batch_in, end_with_parent, measure_here
+        from specbench.experiment.gating import ARGUMENT, batch_in, end_with_parent, measure_here
 
         end_with_parent()
         from specbench.cli import app
@@ -16,7 +16,7 @@ def main() -> None:
         if sys.argv[1:2] != [ARGUMENT]:
             run_command_line()
             return
-        from specbench.cli.progress import TerminalObserver
+        from specbench.cli.console import TerminalObserver
 
         out = Path(sys.argv[2])
         app.main(lambda: measure_here(batch_in(out), out, TerminalObserver()))

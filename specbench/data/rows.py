@@ -1,20 +1,23 @@
 """Rows of data sets: of local files (JSON lines, JSON, CSV, Parquet and Arrow), of the hub, and of files on the web.
 
-Rows of the hub and of the web are kept in a cache with their commit or checksum.
+Rows of the hub and of the web are kept in a cache with their commit or checksum. Synthetic tasks are endless, seeded
+generators of rows in the schema of a real data set.
 """
 
 import glob
 import hashlib
 import json
 import os
+import random
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from specbench.data.hub import first_line, look_for_hub, missing_data, offline_mode
@@ -295,3 +298,36 @@ def read_web(file: WebFile, task: str) -> Rows:
                 f" `specbench fetch -t {task}` on a machine with network access, or --data {task}=FILE.jsonl"
             ) from None
     return Rows(read_lines(file.cached), file.url, file.sha256[:16])
+
+
+Split = Literal["train", "test"]
+
+_TEST_BUCKETS = 16  # one row in sixteen is in the test split
+
+
+@dataclass(frozen=True)
+class SyntheticTask:
+    """A generator of rows, with the 0-shot prompt and the answer that a model is trained on.
+
+    Train and test never share a prompt: a checksum of its prompt assigns each row to one split, for all seeds.
+    """
+
+    make: Callable[[random.Random], Row]
+    prompt: Callable[[Row], str]
+    answer: Callable[[Row], str]  # what follows the prompt, with its leading space
+
+    def rows(self, split: Split, seed: int = 0) -> Iterator[Row]:
+        """Yield rows of one split without end; the same (split, seed) gives the same rows. No test row is repeated."""
+        rng, seen = random.Random(f"{split}:{seed}"), set[str]()
+        while True:
+            row = self.make(rng)
+            prompt = self.prompt(row)
+            if (zlib.crc32(prompt.encode()) % _TEST_BUCKETS == 0) == (split == "test") and prompt not in seen:
+                if split == "test":
+                    seen.add(prompt)
+                yield row
+
+
+def capital(text: str) -> str:
+    """Return `text` with its first letter in upper case and the rest unchanged."""
+    return text[:1].upper() + text[1:]

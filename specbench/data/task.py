@@ -18,6 +18,8 @@ from specbench.data.rows import (
     HubData,
     Row,
     Rows,
+    Split,
+    SyntheticTask,
     WebFile,
     read_file,
     read_hub,
@@ -25,7 +27,6 @@ from specbench.data.rows import (
     read_web,
     split_file,
 )
-from specbench.data.synthetic.generator import Split, SyntheticTask
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring import Metric, Score

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from specbench.config.suite import Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode
-from specbench.experiment.batch import PARENT
+from specbench.experiment.gating import PARENT
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.locking import holder_of
 from specbench.runs.run_folder import SAMPLES

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from specbench.cli import progress
+from specbench.cli import console
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table, say
 from specbench.reporting.tables import Table
@@ -159,8 +159,8 @@ def test_characters_that_an_encoding_lacks_are_replaced(monkeypatch):
 
 def test_progress_without_a_terminal_has_a_rate_and_the_time_left(monkeypatch, capsys):
     seconds = iter(range(0, 1000, 12))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))
-    with progress.progress("a run", 3) as advance:
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(seconds))
+    with console.progress("a run", 3) as advance:
         for _ in range(3):
             advance()
     lines = capsys.readouterr().err.splitlines()

@@ -10,8 +10,7 @@ from specbench.config.presets import chat_template
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.rows import read_file
 from specbench.errors import ConfigError, MissingAsset
-from specbench.tasks.dialogues import Dialogues
-from specbench.tasks.spec_bench import SpecBench
+from specbench.tasks.dialogues import Dialogues, SpecBench
 from tests.fixtures import console
 
 SYSTEM = (

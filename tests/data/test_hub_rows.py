@@ -16,9 +16,9 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.scorer import task_of
 from specbench.runs.run_folder import spec_of
 from specbench.tasks.custom import Custom, Prompts
+from specbench.tasks.dialogues import SpecBench
 from specbench.tasks.gsm8k import Gsm8k
 from specbench.tasks.mmlu import Mmlu
-from specbench.tasks.spec_bench import SpecBench
 from tests.fixtures import console
 
 ROWS = [

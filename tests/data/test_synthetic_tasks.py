@@ -9,8 +9,8 @@ import re
 import pytest
 
 from scripts.tiny_family import COPYING
+from specbench.data.rows import SyntheticTask
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.synthetic.generator import SyntheticTask
 from specbench.data.synthetic.gsm8k import LARGEST
 from specbench.data.synthetic.mmlu import TOWNS
 from specbench.data.synthetic.wmt import WMT_BACK

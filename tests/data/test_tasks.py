@@ -13,11 +13,11 @@ from specbench.data.task import Data, Sample, Task, filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Scored, combiner, table
-from specbench.tasks import cnndm, gsm8k, lm1b, mmlu, wiki_summary
+from specbench.tasks import cnndm, continuations, gsm8k, mmlu
 from specbench.tasks.custom import Prompts
+from specbench.tasks.dialogues import SpecBench
 from specbench.tasks.gsm8k import EXAMPLES, Gsm8k, number_of
 from specbench.tasks.mmlu import Mmlu
-from specbench.tasks.spec_bench import SpecBench
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 FILES = {
@@ -72,7 +72,7 @@ def test_reference_answers_score_the_maximum(name):
         values = [Scored(score[metric.name], sample.id, sample.group) for sample, score in scores]
         most = 1.0
         if (name, metric.name) == ("lm1b", "rouge2"):
-            most = sum(len(lm1b.WORDS.findall(sample.reference)) > 1 for sample, _ in scores) / len(scores)
+            most = sum(len(continuations.WORDS.findall(sample.reference)) > 1 for sample, _ in scores) / len(scores)
         assert combiner(metric.combine).whole(table(metric.combine, values)) == pytest.approx(most), metric.name
     assert not any(score.get(NO_ANSWER) for _, score in scores)
 
@@ -394,12 +394,12 @@ def test_spec_bench_has_six_kinds_of_480_questions():
 
 
 def test_continuations_split_at_thirty_percent_of_the_words_rounded_up():
-    assert wiki_summary.first_words("a b c d e f g h i j") == ("a b c", "d e f g h i j")
-    assert wiki_summary.first_words("a b c d") == ("a b", "c d")
-    assert wiki_summary.first_words("a") == ("a", "")
-    assert [s.prompt for s in lm1b.Lm1b().samples([{"text": "one"}, {"text": "one two"}, {"text": "one ."}], "")] == [
-        "one"
-    ]
+    assert continuations.first_words("a b c d e f g h i j") == ("a b c", "d e f g h i j")
+    assert continuations.first_words("a b c d") == ("a b", "c d")
+    assert continuations.first_words("a") == ("a", "")
+    assert [
+        s.prompt for s in continuations.Lm1b().samples([{"text": "one"}, {"text": "one two"}, {"text": "one ."}], "")
+    ] == ["one"]
 
 
 def test_a_worked_example_precedes_the_article():

@@ -29,13 +29,12 @@ from specbench.models.lean import (
     Graphs,
     LeanFeeder,
     cache,
-    fusing,
     llama,
     network_of,
     small_config,
     unsupported,
 )
-from specbench.models.lean.fusing import PLAIN, Elementwise
+from specbench.models.lean.layers import PLAIN, Elementwise
 from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolved_model import Architecture
@@ -316,7 +315,7 @@ def test_nan_logits_are_detected_after_a_roll_without_reads(monkeypatch):
 def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
     traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
-    attention = torch.compile(fusing._attention, backend="aot_eager", fullgraph=True, dynamic=False)
+    attention = torch.compile(cache._attention, backend="aot_eager", fullgraph=True, dynamic=False)
     usage = []
     monkeypatch.setattr(llama, "compiled", lambda: usage.append("elementwise") or traced)
     monkeypatch.setattr(cache, "compiled_attention", lambda: usage.append("attention") or attention)

@@ -6,8 +6,7 @@ An answer has GSM8K's format: one step per line, each with a calculator annotati
 import random
 from collections.abc import Callable
 
-from specbench.data.rows import Row
-from specbench.data.synthetic.generator import SyntheticTask
+from specbench.data.rows import Row, SyntheticTask
 
 NAMES = (
     "Ada Ben Cara Dan Ella Finn Gina Hugo Iris Jack Kira Leo Maya Noah Olga Paul Quinn Rosa Sam Tara Umar Vera Will Zoe"

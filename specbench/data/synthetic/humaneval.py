@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from specbench.data.rows import Row
-from specbench.data.synthetic.generator import SyntheticTask, capital
+from specbench.data.rows import Row, SyntheticTask, capital
 
 TRIES = 20
 LISTS = "xs nums values items data".split()

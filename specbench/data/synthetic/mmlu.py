@@ -8,8 +8,7 @@ family's tokenizer and is followed by its letter, so a small model only has to f
 import random
 from collections.abc import Callable
 
-from specbench.data.rows import Row
-from specbench.data.synthetic.generator import SyntheticTask
+from specbench.data.rows import Row, SyntheticTask
 
 LETTERS = "ABCD"
 TOWNS = (

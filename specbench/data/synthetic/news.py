@@ -7,8 +7,7 @@ An XSum summary is one sentence that joins facts from several sentences.
 import random
 from typing import NamedTuple
 
-from specbench.data.rows import Row
-from specbench.data.synthetic.generator import SyntheticTask
+from specbench.data.rows import Row, SyntheticTask
 
 TOWNS = (
     "Arlow Bexford Corwell Dunstow Elmham Farleigh Grantley Hadlow Ilmore Kelby Langport Marfield Norham Oakley".split()

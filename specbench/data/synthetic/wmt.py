@@ -7,8 +7,7 @@ and in the perfect tense. Every sentence has one translation in each direction.
 import random
 from typing import NamedTuple
 
-from specbench.data.rows import Row
-from specbench.data.synthetic.generator import SyntheticTask, capital
+from specbench.data.rows import Row, SyntheticTask, capital
 
 # English, German, gender
 PEOPLE = (

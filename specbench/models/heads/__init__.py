@@ -1,8 +1,7 @@
 """Small trained modules that read a model's hidden states or distributions, one file per kind."""
 
-from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier
 from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
-from specbench.models.heads.head import Head, Provenance
+from specbench.models.heads.head import AcceptanceHead, Head, LengthHead, Provenance, Verifier
 
 __all__ = [
     "AcceptanceHead",

@@ -3,17 +3,17 @@
 The cache of a CUDA graph stores its positions on the device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from specbench.decoding.sampling import to_device
 from specbench.models.feeder import Feed
-from specbench.models.lean.fusing import compiled_attention
 
 STEP = 256  # positions; capacities are this times a power of two
 BLOCK = 128  # positions that FlexAttention reads or skips as a unit
@@ -255,3 +255,16 @@ class FlexGraphCache(GraphCache):
             count, self._blocks, BLOCK_SIZE=BLOCK, mask_mod=is_visible, seq_lengths=(len(positions), self.capacity),
             compute_q_blocks=False,
         )  # fmt: skip
+
+
+def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scale: float) -> Tensor:
+    """Attend with q (1, heads, n, d) to visible keys and values (1, key-value heads, span, d): (1, heads, n, d)."""
+    out = flex_attention(q, keys, values, block_mask=visible, scale=scale, enable_gqa=q.shape[1] != keys.shape[1])
+    assert isinstance(out, Tensor)
+    return out
+
+
+@cache
+def compiled_attention() -> Callable[[Tensor, Tensor, Tensor, BlockMask, float], Tensor]:
+    """Return FlexAttention, compiled for each shape, since it splits the keys only for a fixed number of queries."""
+    return torch.compile(_attention, fullgraph=True, dynamic=False)

@@ -8,8 +8,7 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.fusing import PLAIN
-from specbench.models.lean.layers import STATIC_ROPES, Rope
+from specbench.models.lean.layers import PLAIN, STATIC_ROPES, Rope
 from specbench.models.lean.network import Network
 from specbench.models.products import product_of
 

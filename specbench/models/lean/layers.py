@@ -5,22 +5,67 @@ happens to queries and keys before they are rotated, in windows, and in a few fa
 overrides what differs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.fusing import PLAIN
 from specbench.models.lean.network import RMSNorm, normalized
 from specbench.models.products import Product, product_of
 
+SHAPES = 256  # shapes that a function may be compiled for; two models have more block sizes than torch's limit of 8
 Map = Callable[[Tensor], Tensor]
 STATIC_ROPES = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence's length
 ATTENTION = ("full_attention", "sliding_attention")
+
+
+class Elementwise(NamedTuple):
+    """The elementwise functions of a layer that torch.compile fuses, besides attention.
+
+    Fusion reduces rotary embeddings from three kernels to one, and the gate from two to one. Compiling takes seconds, so
+    only graphs use it, which are captured before timing starts, and only on request.
+
+    `rotate` rotates heads (n, heads, d) in place by cos and signed sin (n, 1, d). `gate` is SiLU of the first half
+    times the second, (n, 2 m) -> (n, m).
+    """
+
+    rotate: Callable[[Tensor, Tensor, Tensor], None]
+    gate: Callable[[Tensor], Tensor]
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    heads.mul_(cos).addcmul_(swapped, sin)
+
+
+def _gate(both: Tensor) -> Tensor:
+    gate, up = both.chunk(2, -1)
+    return F.silu(gate).mul_(up)
+
+
+PLAIN = Elementwise(_rotate, _gate)
+
+
+@cache
+def compiled() -> Elementwise:
+    """Return the compiled functions.
+
+    Each is compiled when it first sees a shape: once for one token, once for any other number.
+    """
+    return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Allow as many compiled shapes as graphs have."""
+    with torch._dynamo.config.patch(recompile_limit=SHAPES):
+        yield
 
 
 @dataclass(slots=True, kw_only=True)

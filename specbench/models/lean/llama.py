@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.fusing import PLAIN, compiled, compiling
-from specbench.models.lean.layers import Layer, Layers, unsupported_layers
+from specbench.models.lean.layers import PLAIN, Layer, Layers, compiled, compiling, unsupported_layers
 from specbench.models.lean.network import Network
 
 SMALL: Table = {
