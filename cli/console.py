@@ -46,6 +46,7 @@ PADDING = 3  # characters of padding for each column of a table
 LINES, AFTER_COMMAS = re.compile("\n"), re.compile("(?<=,) ")
 SEPARATORS = re.compile(r"[^|]*\||[^|]+")  # parts of a signature
 UNLIMITED = 10_000  # columns, to measure a table
+PLAIN_SECONDS = 10.0  # between progress lines without a terminal
 
 
 def output_console(file: TextIO | None = None) -> Console:
@@ -171,9 +172,6 @@ def _rich_table(table: "Table", wrapped: bool = False) -> Drawing:
     for row in table.rows:
         drawn.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     return drawn
-
-
-PLAIN_SECONDS = 10.0  # between progress lines without a terminal
 
 
 class Interrupts:

@@ -39,6 +39,8 @@ EXTRAS = {
     "torchao": "quantization = ... in a pair needs it: pip install 'specbench[quantization]'",
     "matplotlib": "plots need it: pip install matplotlib",
 }
+INDENT = 23  # of the second line of an item
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -245,10 +247,6 @@ def bundled(folder: Path) -> MachineCheck:
     return MachineCheck(
         "bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable"
     )
-
-
-INDENT = 23  # of the second line of an item
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(

@@ -31,6 +31,14 @@ SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
 Node = dict[str, Any]  # a JSON Schema
 LENGTH: Node = {"type": "integer", "minimum": 1}
 LENGTHS: Node = {"anyOf": [LENGTH, {"type": "array", "items": LENGTH, "minItems": 1}]}
+NAMES = tuple[str, ...] | str  # a list of roles, or a role or `ensemble`
+SECOND_NAME = {
+    "description": "A second name of another preset. Only in bundled presets.",
+    "type": "object",
+    "properties": {"same_as": {"type": "string"}},
+    "required": ["same_as"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,16 +202,6 @@ def _description(kind: type) -> str:
     """Return the docstring of a class; empty for the signature that `dataclass` generates."""
     text = kind.__doc__ or ""
     return "" if text.startswith(f"{kind.__name__}(") else inspect.cleandoc(text)
-
-
-NAMES = tuple[str, ...] | str  # a list of roles, or a role or `ensemble`
-SECOND_NAME = {
-    "description": "A second name of another preset. Only in bundled presets.",
-    "type": "object",
-    "properties": {"same_as": {"type": "string"}},
-    "required": ["same_as"],
-    "additionalProperties": False,
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 OUTCOMES = {
     "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no distribution": ExitCode.INCONCLUSIVE
 }  # fmt: skip
+GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
+DEFAULT = 5  # the draft length of a first round
 
 
 @params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "over", "shard")
@@ -92,10 +94,6 @@ def _show(verification: "Verification", as_json: bool) -> None:
         }
         table |= {"options": spec.options, "outcome": verdict.outcome, "line": verdict.line}
         print(json.dumps({**table, "checks": [dataclasses.asdict(check) for check in verdict.checks]}, indent=2))
-
-
-GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
-DEFAULT = 5  # the draft length of a first round
 
 
 def enumerate_(

@@ -42,6 +42,14 @@ Continuation A: {one}
 Continuation B: {two}
 
 Answer with one letter only: A, B, or C if neither is better."""
+RETRIED = (408, 409, 429, 500, 502, 503, 504)  # HTTP status codes
+LONGEST_WAIT = 60.0  # seconds
+MOST_BYTES = 2**20  # of an answer, decoded
+CHUNK = 2**12  # bytes
+PASSING = (requests.ConnectionError, requests.Timeout, ReadTimeoutError, TimeoutError)  # errors that may pass
+FAILURES = (requests.RequestException, HTTPError, TimeoutError, zlib.error)
+Chat = Literal["auto", "off"]
+LETTERS = ("A", "B", "C")
 
 
 class Exchange(NamedTuple):
@@ -117,14 +125,6 @@ def letter_of(answer: str) -> Letter | None:
     match = re.fullmatch(r"\W*([ABC])\W*", answer) or re.search(r"(?i:answer|choice)\W+(?:is\W+)?([ABC])\W*$", answer)
     letters: dict[str, Letter] = {"A": "A", "B": "B", "C": "C"}
     return letters[match[1]] if match else None
-
-
-RETRIED = (408, 409, 429, 500, 502, 503, 504)  # HTTP status codes
-LONGEST_WAIT = 60.0  # seconds
-MOST_BYTES = 2**20  # of an answer, decoded
-CHUNK = 2**12  # bytes
-PASSING = (requests.ConnectionError, requests.Timeout, ReadTimeoutError, TimeoutError)  # errors that may pass
-FAILURES = (requests.RequestException, HTTPError, TimeoutError, zlib.error)
 
 
 class _Answer(NamedTuple):
@@ -255,10 +255,6 @@ def _wait(answer: _Answer, attempt: int) -> float:
     except ValueError:
         wait = math.nan  # a date
     return min(max(wait, 0.0) if math.isfinite(wait) else 2.0**attempt, LONGEST_WAIT)
-
-
-Chat = Literal["auto", "off"]
-LETTERS = ("A", "B", "C")
 
 
 class _LocalModel(Judge):

@@ -25,6 +25,15 @@ from specbench.errors import MissingAsset, hint
 
 Score = dict[str, float | list[float]]  # metric -> a generation's value
 NO_ANSWER = "no_answer"  # a score that counts instead of measuring: 1 if no answer was found
+ROUGE_KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+SPLITTER = "sb1"  # the sentence splitter's version
+# A sentence ends at . ! or ? and its closing quotes, before a blank and a capital, digit or opening quote,
+# unless the word is a single letter, a title, or one of a few abbreviations.
+ABBREVIATIONS = (
+    "Mr Mrs Ms Dr Prof Sen Rep Gov Gen Lt Col Sgt St Jr Sr vs etc No Inc Ltd Co Corp U.S U.K a.m p.m".split()
+)
+_END = re.compile(r"""(?<=[.!?])["'”’)]*\s+(?=["'“‘(]*[A-Z0-9])""")
+_SHORT = re.compile(rf"(?:\b(?:{'|'.join(map(re.escape, ABBREVIATIONS))}|[A-Za-z]))\.$")
 
 
 @dataclass(frozen=True)
@@ -153,17 +162,6 @@ _COMBINERS = {
     "bleu": Combiner(_summed, _bleu),
     "chrf": Combiner(_summed, _chrf),
 }
-
-
-ROUGE_KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-SPLITTER = "sb1"  # the sentence splitter's version
-# A sentence ends at . ! or ? and its closing quotes, before a blank and a capital, digit or opening quote,
-# unless the word is a single letter, a title, or one of a few abbreviations.
-ABBREVIATIONS = (
-    "Mr Mrs Ms Dr Prof Sen Rep Gov Gen Lt Col Sgt St Jr Sr vs etc No Inc Ltd Co Corp U.S U.K a.m p.m".split()
-)
-_END = re.compile(r"""(?<=[.!?])["'”’)]*\s+(?=["'“‘(]*[A-Z0-9])""")
-_SHORT = re.compile(rf"(?:\b(?:{'|'.join(map(re.escape, ABBREVIATIONS))}|[A-Za-z]))\.$")
 
 
 class Rouge:

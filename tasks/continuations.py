@@ -19,6 +19,7 @@ from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.data.task_bases import RougeScored
 
 SHARE = 0.3  # of a text's words are the prompt, rounded up
+WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE tokenizes them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,6 @@ def first_words(text: str) -> tuple[str, str]:
     words = text.split()
     count = math.ceil(SHARE * len(words))
     return " ".join(words[:count]), " ".join(words[count:])
-
-
-WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE tokenizes them
 
 
 @dataclass(frozen=True, kw_only=True)

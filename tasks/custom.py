@@ -19,6 +19,9 @@ from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Translation, lines
 
+NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
+PUNCTUATION = re.compile(r"[^\w\s]|_")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts(Task, name="prompts"):
@@ -34,10 +37,6 @@ class Prompts(Task, name="prompts"):
                 suggestion = other or hint(self.field, row, "the row has")
                 raise ConfigError(f"{source}:{number}: no text under '{self.field}'{suggestion}")
         return [Sample(str(i), row[self.field]) for i, row in enumerate(rows)]
-
-
-NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
-PUNCTUATION = re.compile(r"[^\w\s]|_")
 
 
 @dataclass(frozen=True, kw_only=True)

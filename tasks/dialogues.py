@@ -22,6 +22,10 @@ from specbench.errors import ConfigError, short_repr
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 SCHEMAS = {"conversations": ("from", "value"), "messages": ("role", "content")}  # key of a row -> keys of a turn
+COMMIT = "66230f10cb0a02aced5ef3ce1e85163c16160454"
+# The benchmark's six kinds; MT-Bench's eight categories are one of them.
+MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()
+KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
 
 
 def turns_of(questions: Sequence[str], first: str) -> Iterator[tuple[str, str, str]]:
@@ -101,12 +105,6 @@ def _text(content: object) -> str | None:
         part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text" and "text" in part
     ]
     return "\n".join(texts) if len(texts) == len(content) and all(isinstance(text, str) for text in texts) else None
-
-
-COMMIT = "66230f10cb0a02aced5ef3ce1e85163c16160454"
-# The benchmark's six kinds; MT-Bench's eight categories are one of them.
-MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()
-KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ TIMED_SHARES = (
     "communication_share",
     "bound_share",
 )
+Applies = Callable[[Records, "Context"], bool]
 
 
 def complete(records: Records, method: str) -> list[Record]:
@@ -78,7 +79,6 @@ class Spread(NamedTuple):
 Value = float | int | Estimate | Spread | None  # None: not defined for this method
 Values = dict[str, Value]  # by the metric's name
 Compute = Callable[[Records, "Context"], Value]
-Applies = Callable[[Records, "Context"], bool]
 F = TypeVar("F", bound=Callable[..., Value])
 
 

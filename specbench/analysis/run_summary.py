@@ -25,6 +25,10 @@ from specbench.machine.hardware import Environment
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 
+SCHEMA = 7  # of summary.json
+SPEC = "spec"  # the field of RunSummary that is parsed separately
+VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupSteps:
@@ -84,11 +88,6 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
         host=measured_speedup(end_to_end=False),
         prefill=measured_speedup(end_to_end=True),
     )
-
-
-SCHEMA = 7  # of summary.json
-SPEC = "spec"  # the field of RunSummary that is parsed separately
-VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ Cost = Callable[[int, int], float]
 Lengths = Mapping[int, float]
 NEGLIGIBLE = 1e-12
 MOST_TOKENS = 20_000  # the longest run without rejections that is followed
+DEEPEST = 8  # depths of the trees that are compared
 
 
 def mean_cost(cost: Cost, i: int, fed: float) -> float:
@@ -218,9 +219,6 @@ def sprinter(
         tokens += accepted
         spent += accepted * (cost(0, 2) - cost(0, 1))
     return tokens * baseline / (spent + mean_cost(cost, 1, drafted + bonus))
-
-
-DEEPEST = 8  # depths of the trees that are compared
 
 
 def chances(a: Sequence[float]) -> list[float]:

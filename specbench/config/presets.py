@@ -35,6 +35,11 @@ KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites
 
 ALL, LOSSLESS = "all", "lossless"
 WORDS = (ALL, LOSSLESS)  # in place of methods: all that a pair allows
+_UNLISTED: set[tuple[str, str]] = set()
+TEMPLATE_SUFFIX = ".jinja"
+T = TypeVar("T")
+SCOPED_KINDS = ("method", "pair", "task")
+OVERRIDE_EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,6 @@ class Preset:
 
 
 _ADDED: dict[tuple[str, str], Preset] = {}  # presets of plugins, by kind and name
-_UNLISTED: set[tuple[str, str]] = set()
 
 
 def add(kind: str, new: Preset, listed: bool = True) -> None:
@@ -166,9 +170,6 @@ def require_presets(methods: Iterable[str], pair: str, tasks: Iterable[str]) -> 
             preset(kind, name)
 
 
-SUFFIX = ".jinja"
-
-
 def bundled_architecture(path: str) -> Table:
     """Return the configuration of a hub id. Raises MissingAsset if its architecture is not known."""
     table = _by_id().get(path)
@@ -215,18 +216,20 @@ class ChatTemplate:
 
 def chat_template(name: str, base: Path) -> ChatTemplate:
     """Return a bundled template by name, or the one in a file, relative to the folder `base`. Raises ConfigError."""
-    if name.endswith(SUFFIX):
+    if name.endswith(TEMPLATE_SUFFIX):
         path = base / Path(name).expanduser()
         if not path.is_file():
             raise ConfigError(f"no chat template {path}")
         text, stem = path.read_text(encoding="utf-8"), path.name
     else:
         bundled = {
-            file.name.removesuffix(SUFFIX): file for file in _templates().iterdir() if file.name.endswith(SUFFIX)
+            file.name.removesuffix(TEMPLATE_SUFFIX): file
+            for file in _templates().iterdir()
+            if file.name.endswith(TEMPLATE_SUFFIX)
         }
         if name not in bundled:
             raise ConfigError(
-                f"unknown chat template '{name}'{hint(name, bundled)}; help: a path that ends in {SUFFIX}"
+                f"unknown chat template '{name}'{hint(name, bundled)}; help: a path that ends in {TEMPLATE_SUFFIX}"
             )
         text, stem = bundled[name].read_text(encoding="utf-8"), name
     return ChatTemplate(f"{stem}:{hashlib.sha256(text.encode()).hexdigest()[:12]}", text)
@@ -234,11 +237,6 @@ def chat_template(name: str, base: Path) -> ChatTemplate:
 
 def _templates() -> Path:
     return Path(str(resources.files("specbench.configs"))) / "chat_templates"
-
-
-T = TypeVar("T")
-SCOPED_KINDS = ("method", "pair", "task")
-EXAMPLES = {"--set": "method.target.mu=0.2", "--over": "method.target.alpha=[0.1, 0.3], or gamma=[1, 3, 5]"}
 
 
 @dataclass(frozen=True)
@@ -317,7 +315,7 @@ def parse_override(text: str, flag: str = "--set") -> tuple[str, object]:
     if equals and flag == "--set" and key.replace("-", "_") in {*RunOptions.__annotations__, "place"}:
         raise ConfigError(f"{flag} {text}: {key} is an option of its own; help: --{key.replace('_', '-')} {value}")
     if not equals or ("." not in key and (flag, key) != ("--over", "gamma")):
-        raise ConfigError(f"{flag} {text}: expected table.key=value; help: {flag} {EXAMPLES[flag]}")
+        raise ConfigError(f"{flag} {text}: expected table.key=value; help: {flag} {OVERRIDE_EXAMPLES[flag]}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -34,6 +34,8 @@ HUB_FORM = f"{HUB}REPO[:CONFIG][#SPLIT][@REVISION]"
 HUB_ID = re.compile(
     rf"{HUB}(?P<repo>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^#@]+))?(#(?P<split>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )
+Split = Literal["train", "test"]
+_TEST_BUCKETS = 16  # one row in sixteen is in the test split
 
 
 @dataclass(frozen=True)
@@ -298,11 +300,6 @@ def read_web(file: WebFile, task: str) -> Rows:
                 f" `specbench fetch -t {task}` on a machine with network access, or --data {task}=FILE.jsonl"
             ) from None
     return Rows(read_lines(file.cached), file.url, file.sha256[:16])
-
-
-Split = Literal["train", "test"]
-
-_TEST_BUCKETS = 16  # one row in sixteen is in the test split
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
 ARGUMENT = "--batch"  # argument of `python -m specbench` before the folder of a batch
 REQUEST = "batch.json"
+SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
+AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
+CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +113,6 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):  # the parent ended before the call
         sys.exit(ExitCode.TERMINATED)
-
-
-SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
-AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
-CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ from specbench.runs.run_folder import PATHS, read, timed_forwards
 
 WRITTEN_EVERY = 16  # outputs
 Outputs = dict[tuple[str, int], RecordedOutput]  # by sample and repeat
+Output = tuple[str, int]  # a sample and a repeat
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,6 @@ def _drafter_of(row: Mapping[Hashable, Any], role: str, count: int) -> DrafterPr
     if len(arrays["q"]) not in (count, HEAD_DEPTH * count) or any(len(array) % count for array in arrays.values()):
         raise ValueError(role)
     return DrafterProbabilities(**arrays | {name: arrays[name].reshape(-1, count) for name in ("q", "rank")})
-
-
-Output = tuple[str, int]  # a sample and a repeat
 
 
 def predict_all(

@@ -26,6 +26,10 @@ from specbench.runs.suite_index import SUITES, Index
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
 UNLIMITED = sys.maxsize  # jobs that a queue takes
+LEDGER, FOLDER = "launch.json", "launch"
+State = Literal["waiting", "pending", "running", "done", "failed", "missing"]
+FINAL = ("done", "failed", "missing")
+TAIL_BYTES = 4096  # of a log, in which its last line is looked for
 
 
 @dataclass(frozen=True)
@@ -150,13 +154,6 @@ class Launcher(Protocol):
 
 if __name__ == "__main__":
     sys.exit(perform(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
-
-
-LEDGER, FOLDER = "launch.json", "launch"
-
-State = Literal["waiting", "pending", "running", "done", "failed", "missing"]
-FINAL = ("done", "failed", "missing")
-TAIL_BYTES = 4096  # of a log, in which its last line is looked for
 
 
 def folder_of(request: SuiteRequest) -> Path:

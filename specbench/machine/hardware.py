@@ -52,6 +52,10 @@ PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
 Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMING and CODE; empty strings if unknown
 STAT = Path("/proc/stat")
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, softirq, steal
+GIB = 1 << 30
+SMALLEST_FIGURE, LARGEST_FIGURE = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
+COPY_SHARE = 0.9  # assumed: bandwidth of a plain copy over the nominal one, where a machine's file has no measurement
+PREFILL_SHARE = (0.3, 0.6)  # assumed: share of the nominal bfloat16 throughput that reading a prompt reaches
 
 
 class Revision(TypedDict):
@@ -309,12 +313,6 @@ def _seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
 
 
-GIB = 1 << 30
-SMALLEST, LARGEST = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
-COPY_SHARE = 0.9  # assumed: bandwidth of a plain copy over the nominal one, where a machine's file has no measurement
-PREFILL_SHARE = (0.3, 0.6)  # assumed: share of the nominal bfloat16 throughput that reading a prompt reaches
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
     """One accelerator by its data sheet.
@@ -333,10 +331,14 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         for key in ("memory_gib", "bandwidth_gb_s", "bf16_tflops"):
-            if not SMALLEST <= getattr(self, key) <= LARGEST:
-                raise ValueError(f"{key} = {getattr(self, key):g} must be from {SMALLEST:g} to {LARGEST:g}")
-        if self.copy_share and not SMALLEST <= self.copy_share <= 1.0:
-            raise ValueError(f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST:g} to 1")
+            if not SMALLEST_FIGURE <= getattr(self, key) <= LARGEST_FIGURE:
+                raise ValueError(
+                    f"{key} = {getattr(self, key):g} must be from {SMALLEST_FIGURE:g} to {LARGEST_FIGURE:g}"
+                )
+        if self.copy_share and not SMALLEST_FIGURE <= self.copy_share <= 1.0:
+            raise ValueError(
+                f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST_FIGURE:g} to 1"
+            )
 
     @property
     def memory(self) -> float:

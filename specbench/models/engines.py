@@ -25,6 +25,7 @@ from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import EagerFeeder, new_cache, reads_trees, window_of
 
 REQUIRED = ("name", "tokenizer", "device", "dtype", "embedded", "vocabulary")  # attributes of every loaded model
+AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
 
 
 class LoadedModel(ABC):
@@ -233,9 +234,6 @@ class Compiled(Graph, name="compiled"):
         if not can_fuse(architecture.config):
             return f"torch.compile is not used for {architecture.family}; help: --engine graph"
         return super().unsupported(model, architecture, device)
-
-
-AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
 
 
 def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:

@@ -25,6 +25,8 @@ from specbench.runs.run_spec import SEMANTICS, RunSpec
 Timing = tuple[int, float]  # tokens, seconds
 Timings = dict[str, list[Timing]]  # by method, one round per repeat, of one process
 Costs = dict[str, dict[str, tuple[int, float]]]  # by method and model or head: decoding forwards, their seconds
+SCHEMA = 3
+PackedGeneration = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
 @dataclass(frozen=True)
@@ -171,11 +173,6 @@ def _generation(record: Record, values: dict[str, float | list[float]]) -> Gener
         forwards={role: usage["forwards"] + bool(usage["prefill_fed"]) for role, usage in record.models.items()},
         values=values,
     )
-
-
-SCHEMA = 3
-
-PackedGeneration = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
 class Command(TypedDict):

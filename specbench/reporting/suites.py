@@ -39,6 +39,13 @@ from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
 from specbench.runs.suite_index import DONE, SUITES, Index, IndexEntry
 
+WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
+BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that are not measurements
+NUMBERED = ("table", "figure", "algorithm")
+PARTLY, OUTDATED = ", in part", ", with an earlier definition"
+SAME = "the same grid, other models"
+Swept = dict[str, list[object]]
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -198,14 +205,6 @@ def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) 
         tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines
-
-
-WEIGHTS, BUNDLED, MADE_UP, NOT_YET = "the paper's weights", "tiny", "dummy + synthetic", "not yet"
-BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that are not measurements
-NUMBERED = ("table", "figure", "algorithm")
-PARTLY, OUTDATED = ", in part", ", with an earlier definition"
-SAME = "the same grid, other models"
-Swept = dict[str, list[object]]
 
 
 class _Item(TypedDict):

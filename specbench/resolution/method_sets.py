@@ -20,6 +20,16 @@ from specbench.resolution.method_tables import constructor
 from specbench.resolution.methods import method_on
 
 BASELINE, TARGET = "ar", "target"
+DRAFT = "draft"
+LENGTHS = (1, 2, 3, 4, 6)
+LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
+LENGTHS_OF_HEADS = (3, 5)
+PILOT_LENGTH = 4
+BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
+TREES = ((2, 1, 1),)  # widths by depth, of chosen children
+STOPPED = 8  # longest draft of a stop rule
+CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
+LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
 
 
 def levels_of(method: str) -> list[str]:
@@ -89,18 +99,6 @@ def _require_head(pair: Pair, base: str) -> None:
         raise MissingAsset(
             f"{error}; the bundled pair tiny-polybasic has one; or -m polybasic-model, for a chain without a head"
         ) from None
-
-
-DRAFT = "draft"
-LENGTHS = (1, 2, 3, 4, 6)
-LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
-LENGTHS_OF_HEADS = (3, 5)
-PILOT_LENGTH = 4
-BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
-TREES = ((2, 1, 1),)  # widths by depth, of chosen children
-STOPPED = 8  # longest draft of a stop rule
-CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
-LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
 
 
 def drafters_of(pair: Pair) -> list[str]:

@@ -34,6 +34,10 @@ from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of
 from specbench.runs.run_spec import RunSpec
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
+FIRST_DEVICE = "cuda:0"  # the run's device on a machine with GPUs
+CONTEXT_BYTES = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
+GRAPH_BYTES = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
+BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
 
 
 def least_bytes(models: Iterable[ResolvedModel]) -> int:
@@ -263,17 +267,11 @@ def _data(folder: Path, spec: RunSpec, task: Task) -> Data:
     return data
 
 
-FIRST = "cuda:0"  # the run's device on a machine with GPUs
-CONTEXT = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
-GRAPHS = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
-BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
-
-
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """The memory of one device in bytes, and the models that it holds."""
 
-    device: str = FIRST
+    device: str = FIRST_DEVICE
     models: tuple[str, ...] = ()
     weights: int
     cache: int
@@ -297,7 +295,7 @@ class _Part:
 
 
 def memory_by_device(
-    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
+    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST_DEVICE
 ) -> list[Memory]:
     """Return the memory of each device, with caches of so many positions. Weights that several roles read count once.
 
@@ -325,7 +323,7 @@ def memory_by_device(
             models=tuple(part.role for part in on_device),
             weights=sum(part.weights for part in on_device),
             cache=sum(part.cache for part in on_device),
-            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
+            graphs=(CONTEXT_BYTES if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
         )
         for device, on_device in sorted(parts.items())
     ]
@@ -335,9 +333,9 @@ def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) 
     """Yield the parts of a model. One without a placement is on every device of `default`."""
     placement, weights = model.spec.placement, model.size.resident_bytes
     if placement.parallel == "none":
-        graphs = GRAPHS if engine_named(model.engine).has_graphs else 0
+        graphs = GRAPH_BYTES if engine_named(model.engine).has_graphs else 0
         for device in placement.devices or default:
-            device = FIRST if device == "cuda" else device
+            device = FIRST_DEVICE if device == "cuda" else device
             yield _Part(device, role, weights + _copies(model, device), cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)

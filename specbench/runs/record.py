@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 CONFIG = "run.toml"
 DEFAULT = "generations"  # the kind of a run.toml that names none
+CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
+SECONDS_DIGITS = 7  # decimal places of a time
+USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
+    "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
+}  # fmt: skip
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
+Key = tuple[str, str, int]  # method, sample, repeat
 
 
 @dataclass(frozen=True)
@@ -134,17 +142,6 @@ def kind_of(folder: Path) -> RunKind[Any, Any]:
     if not path.exists():
         raise ConfigError(f"{folder} contains no run; help: specbench run")
     return kind_in(read_toml(path), path)
-
-
-CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
-SECONDS_DIGITS = 7  # decimal places of a time
-USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
-    "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
-}  # fmt: skip
-
-Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0.0)]
-Key = tuple[str, str, int]  # method, sample, repeat
 
 
 class RoundRecord(TypedDict):

@@ -28,6 +28,24 @@ from specbench.training.shards import Columns, chosen, joined
 from specbench.training.texts import Text, masks, sampler_of, steps_within
 
 MIXED = 0.15  # share of positions with the target's token instead of the draft's (SpecDec++)
+PREFIX_KINDS = (
+    "original",
+    "draft",
+    "target",
+    "mixed",
+)  # what follows the prompt in a prefix; "original": the text's answer
+THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
+ACCEPTABLE = 1.0  # the ratio q/p up to which Theorem 1 calls a token acceptable, and a mixed prefix takes the draft's
+HALF = 0.5  # tau_inf
+LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of texts that it was trained on
+COMPARED_FEATURES = (
+    "state",
+    "q",
+    "entropy",
+    "q+entropy",
+    "state+q+entropy",
+    "state+token",
+)  # features that a report compares
 
 
 def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
@@ -138,14 +156,6 @@ def _fit(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: 
     return report | {"curve": roc_curve(scores.numpy(), labels.numpy())}
 
 
-KINDS = ("original", "draft", "target", "mixed")  # what follows the prompt in a prefix; "original": the text's answer
-THRESHOLDS = (1.0, 1.2, 1.5)  # tau_train
-ACCEPTABLE = 1.0  # the ratio q/p up to which Theorem 1 calls a token acceptable, and a mixed prefix takes the draft's
-HALF = 0.5  # tau_inf
-LEAKING = "rows (leaks)"  # in the report of a verifier whose test rows are of texts that it was trained on
-SHOWN = ("state", "q", "entropy", "q+entropy", "state+q+entropy", "state+token")  # features that a report compares
-
-
 def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
@@ -158,7 +168,7 @@ def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     models[rollout.draft].keeps_hidden = True
     parts = []
     with torch.inference_mode():
-        for kind, name in enumerate(KINDS):
+        for kind, name in enumerate(PREFIX_KINDS):
             tokens, drafted = _rollout(models, name, text, rollout, sampler, pair.eos)
             if tokens:
                 parts.append(_prefix_rows(models, tokens, drafted, rollout, sampler, kind))
@@ -215,7 +225,7 @@ def _prefix_rows(
 def balanced(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
-    positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(KINDS))]
+    positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(PREFIX_KINDS))]
     least = min(len(indices) for indices in positions if len(indices))
     picks = [indices[torch.randperm(len(indices), generator=generator)[:least]] for indices in positions]
     return chosen(rows, torch.cat(picks).sort().values)
@@ -338,4 +348,4 @@ def plot(reports: Sequence[Table], path: Path) -> None:
         figure.savefig(path.with_suffix(suffix), dpi=150)
 
 
-assert set(SHOWN) <= set(FEATURES)
+assert set(COMPARED_FEATURES) <= set(FEATURES)

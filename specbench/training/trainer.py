@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T", bound="DataclassInstance")
+ACCELERATE_HELP = "fine-tuning needs accelerate, which is not installed\n  help: pip install 'specbench[train]'"
+IGNORED = -100  # a label without a loss
+LABELS = "labels"
 
 
 def check_recipe(kind: HeadKind, recipe: Table, features: str) -> None:
@@ -124,7 +127,9 @@ class Training:
             embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0
         )
         thresholds = sorted({*classifiers.THRESHOLDS, tau}) if self.settings.compare else [tau]
-        every = tuple(dict.fromkeys((*classifiers.SHOWN, features))) if self.settings.compare else (features,)
+        every = (
+            tuple(dict.fromkeys((*classifiers.COMPARED_FEATURES, features))) if self.settings.compare else (features,)
+        )
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
             heads = classifiers.compare(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
@@ -236,11 +241,6 @@ class Training:
         defaults = {field.name: getattr(start, field.name) for field in fields(start)}
         changes = {key: value for key, value in self.settings.recipe.items() if key in defaults}
         return construct(type(start), {**defaults, **more, **changes}, "recipe")
-
-
-HELP = "fine-tuning needs accelerate, which is not installed\n  help: pip install 'specbench[train]'"
-IGNORED = -100  # a label without a loss
-LABELS = "labels"
 
 
 @dataclass(frozen=True)
@@ -362,4 +362,4 @@ def _callback(advance: Callable[[], None], minutes: float) -> Any:
 
 def _require_accelerate() -> None:
     if find_spec("accelerate") is None:
-        raise MissingAsset(HELP)
+        raise MissingAsset(ACCELERATE_HELP)

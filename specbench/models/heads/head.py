@@ -29,6 +29,10 @@ UNREADABLE = (  # errors that reading a damaged file can raise
     OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError, EOFError, KeyError, TypeError, AttributeError,
 )  # fmt: skip
 Identity = Table  # of a model: source, revision or checksum, ...
+Features = Literal["state", "token", "state+token", "q", "entropy", "q+entropy", "state+q+entropy"]
+FEATURES: tuple[str, ...] = get_args(Features)
+LARGEST_PROBABILITIES = 10  # probabilities of q among the features
+LONGEST_DRAFT = 20.0  # draft length that positions are divided by
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,6 @@ def described(model: Identity) -> str:
     """Return a model for a message: its source, and the start of its checksum or commit."""
     mark = model.get("checksum") or model.get("revision")
     return f"{model.get('source', 'an unknown model')}" + (f" ({str(mark)[:12]})" if mark else "")
-
-
-Features = Literal["state", "token", "state+token", "q", "entropy", "q+entropy", "state+q+entropy"]
-FEATURES: tuple[str, ...] = get_args(Features)
-LARGEST_PROBABILITIES = 10  # probabilities of q among the features
-LONGEST_DRAFT = 20.0  # draft length that positions are divided by
 
 
 class Verifier(Head):

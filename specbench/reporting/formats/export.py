@@ -32,6 +32,8 @@ from specbench.runs.run_folder import read
 
 HEAD_IDENTITY = ("source", "checksum")  # columns of a head
 RUN_COLUMNS = ("run", "folder", "simulated", "pair", "task", "baseline", "headline", "complete")
+PASSPORT_SCHEMA = 1
+RATE_DIGITS = 4
 
 
 def runs_json(summaries: Sequence[RunSummary]) -> str:
@@ -195,15 +197,14 @@ def _estimate(name: str, value: object) -> dict[str, float | None]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
 
 
-SCHEMA = 1
-DIGITS = 4
-
-
 def passports(summaries: Sequence[RunSummary]) -> str:
     """Return the passports of runs as JSON, one per method with tested drafts."""
     return (
         json.dumps(
-            {"schema": SCHEMA, "passports": [passport for run in summaries for passport in _passports_of(run)]},
+            {
+                "schema": PASSPORT_SCHEMA,
+                "passports": [passport for run in summaries for passport in _passports_of(run)],
+            },
             indent=2,
         )
         + "\n"
@@ -304,4 +305,4 @@ def _share(cells: Sequence[tuple[Record, list[tuple[int, int]]]], position: int,
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
+    return None if value is None else round(value, RATE_DIGITS)

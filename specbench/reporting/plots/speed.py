@@ -24,6 +24,8 @@ ROW, REST = 0.36, 1.25  # inches of a row, and of the rest of the panel
 MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method is shown
 BAND = 0.34  # half the height of the band of theory, in rows
 THEORY = "theory: from ideal to measured cost of a block"
+MOST_LINES = 6
+POINTS = ("theory", *(field.name for field in fields(SpeedupSteps)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +111,6 @@ def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> 
 def _band(axes: "Axes", position: int, theory: tuple[float, float], color: str) -> None:
     """Draw the range of theory as a band. A range too narrow to be seen is visible by its edge."""
     axes.fill_between(theory, position - BAND, position + BAND, color=color, alpha=0.22, linewidth=1.2, zorder=2)
-
-
-MOST_LINES = 6
-POINTS = ("theory", *(field.name for field in fields(SpeedupSteps)))
 
 
 def steps_panel(summary: RunSummary, title: str) -> Panel | None:
