@@ -13,7 +13,7 @@ from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
 from specbench.machine.hardware import GIB
 from specbench.reporting.notes import counted
-from specbench.runs.record import CONFIG
+from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import load
 
 

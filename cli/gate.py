@@ -66,8 +66,9 @@ def check(
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     import_plugins(plugin)
     from specbench.experiment import gating  # imports numpy
+    from specbench.experiment.batch import RequestBatch
 
-    batch = gating.RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         verdicts = [
             verdict
@@ -102,11 +103,12 @@ def record(
     import_plugins(shared.plugin)
     require_presets(explicit_methods(names), pair, tasks)
     from specbench.experiment import gating  # imports numpy
+    from specbench.experiment.batch import RequestBatch
 
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
     kind = sandbox if allow_code_execution else None
-    batch = gating.RequestBatch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
+    batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
     with _folder(out) as folder:
         how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         gating.record(snapshot, folder, batch, how)
@@ -125,8 +127,9 @@ def update(
     """Measure the commands of snapshot files again, and write the files from the results."""
     import_plugins(plugin)
     from specbench.experiment import gating  # imports numpy
+    from specbench.experiment.batch import RequestBatch
 
-    batch = gating.RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
             gating.update(path, folder / f"{number}-{path.stem}", batch, sessions)

@@ -21,13 +21,14 @@ from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.machine.hardware import GIB, Accelerator, read_accelerator
+from specbench.machine.accelerator import Accelerator, read_accelerator
+from specbench.machine.hardware import GIB
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
     from specbench.resolution.grid import PlanRow
     from specbench.resolution.machine_plan import MachineRow, MachineTotal
-    from specbench.resolution.plan import Memory
+    from specbench.resolution.memory_estimate import Memory
 
 MACHINES = ", ".join(names("machine"))
 MISSING = " is not in the local cache"

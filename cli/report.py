@@ -27,7 +27,7 @@ from specbench.reporting.plots.runs import of_runs as plots_of_runs
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
 from specbench.reporting.suites import Collected, chosen_suite, collect, suite_notes
 from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
-from specbench.runs.record import CONFIG, kind_of
+from specbench.runs.kind import CONFIG, kind_of
 from specbench.runs.run_folder import GENERATIONS, SAMPLES, runs_in
 
 

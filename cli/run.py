@@ -115,7 +115,7 @@ def _device(name: LauncherName, settings: Table) -> str:
 def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
     from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch, launcher_of  # imports torch
-    from specbench.launch.job import folder_of
+    from specbench.launch.ledger import folder_of
 
     attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
     if type(attempts) is not int or attempts < 1:

@@ -23,7 +23,7 @@ from specbench.config.options import CHOICES, TABLES, Options
 from specbench.config.pair import Pair
 from specbench.config.suite import GridLine, Suite
 from specbench.errors import ConfigError, hint
-from specbench.machine.hardware import Accelerator
+from specbench.machine.accelerator import Accelerator
 from specbench.runs.run_spec import RunSpec
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -18,7 +18,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
-    from specbench.launch.job import JobProgress
+    from specbench.launch.ledger import JobProgress
 
 REDRAW_SECONDS = 2.0
 
@@ -33,7 +33,7 @@ def status(
 
     Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
     """
-    from specbench.launch.job import driver_runs, progress_of  # imports the suite's runner
+    from specbench.launch.ledger import driver_runs, progress_of  # imports the suite's runner
 
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")

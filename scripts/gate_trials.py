@@ -24,18 +24,16 @@ import numpy as np
 from specbench._logging import quiet
 from specbench.cli.compare import findings, outcome
 from specbench.config.options import Options, Request
-from specbench.experiment.gating import (
+from specbench.experiment.batch import (
     ARGUMENT,
     Launch,
     RequestBatch,
-    SnapshotOptions,
     batch_in,
-    check,
     end_with_parent,
     measure_here,
     measure_in_new_process,
-    record,
 )
+from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR

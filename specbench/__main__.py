@@ -7,7 +7,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command line, or measure the batch of requests whose folder follows `--batch`."""
     try:
-        from specbench.experiment.gating import ARGUMENT, batch_in, end_with_parent, measure_here
+        from specbench.experiment.batch import ARGUMENT, batch_in, end_with_parent, measure_here
 
         end_with_parent()
         from specbench.cli import app

@@ -51,7 +51,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
     from specbench.config.options import Options
     from specbench.models.loader import load
     from specbench.models.resolve import Execution, resolve_models
-    from specbench.resolution.plan import memory_by_device
+    from specbench.resolution.memory_estimate import memory_by_device
     from specbench.resolution.selection import read_pair
 
     if device.type != "cuda":

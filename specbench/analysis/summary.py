@@ -24,7 +24,7 @@ from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import Context, Records, Values, complete, levels, paired, token_count
+from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
 from specbench.analysis.run_summary import (
     SCHEMA,
     CapturedGraphs,
@@ -34,11 +34,12 @@ from specbench.analysis.run_summary import (
     speedup_steps,
     to_table,
 )
+from specbench.analysis.speculation import levels
 from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
-from specbench.runs.record import CONFIG
+from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import (
     ENVIRONMENT,
     MANIFEST,

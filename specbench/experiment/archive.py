@@ -23,7 +23,8 @@ from specbench.files import json_with_checksum, parse_json, read_with_checksum, 
 from specbench.machine.hardware import Environment
 from specbench.reporting.suites import measured_runs
 from specbench.reporting.verifiers import report_files
-from specbench.runs.record import CONFIG, Record, RoundRecord, line_of
+from specbench.runs.kind import CONFIG
+from specbench.runs.record import Record, RoundRecord, line_of
 from specbench.runs.run_folder import (
     BLOCKS,
     ENVIRONMENT,

@@ -1,118 +1,25 @@
-"""Record, update and check snapshots by measuring their requests, in this process or in a fresh one."""
+"""Record, update and check snapshots by measuring their requests."""
 
-import ctypes
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import Access, Request, SandboxKind
+from specbench.config.options import Request
 from specbench.config.presets import preset
-from specbench.errors import ConfigError, ExitCode
-from specbench.observer import Observer
+from specbench.errors import ConfigError
+from specbench.experiment.batch import (
+    Launch,
+    RequestBatch,
+    measure_here,
+    measure_in_new_process,
+    measure_sessions,
+)
 from specbench.regression.compare import ANCHOR, compare
-from specbench.regression.snapshot import MeasuredRun, Snapshot, command_of, load, of_run, pooled, request_of
+from specbench.regression.snapshot import MeasuredRun, Snapshot, load, pooled
 from specbench.regression.verdict import GateLimits, GateVerdict, Status
-from specbench.runs.run_folder import SAMPLES
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
-ARGUMENT = "--batch"  # argument of `python -m specbench` before the folder of a batch
-REQUEST = "batch.json"
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
 CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestBatch:
-    """Requests to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins.
-
-    Without a backend, generated code is not executed.
-    """
-
-    requests: Sequence[Request] = ()
-    threads: int = 0
-    sandbox: SandboxKind | None = None
-    plugins: Sequence[str] = ()
-
-
-Launch = Callable[[RequestBatch, Path], None]
-
-
-def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = None) -> None:
-    """Measure every request into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
-    # imports torch
-    from specbench.experiment.pipeline import run
-    from specbench.resolution.plugins import load_all
-
-    plugins = load_all(batch.plugins) if batch.plugins else ()
-    with _threads(batch.threads):
-        for request in batch.requests:
-            options, access = replace(request.options, plugins=plugins), Access(fresh=True)
-            results = run(replace(request, options=options, out=out, access=access, sandbox=batch.sandbox), observer)
-            if results.unscored:
-                raise results.unscored
-
-
-def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
-    """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
-    out.mkdir(parents=True, exist_ok=True)
-    commands = [command_of(request) for request in batch.requests]
-    text = json.dumps({**asdict(batch), "requests": commands})
-    (out / REQUEST).write_text(text, encoding="utf-8")
-    environment = os.environ | {PARENT: str(os.getpid())}
-    command = [sys.executable, "-P", "-m", module, *arguments, ARGUMENT, str(out)]
-    done = subprocess.run(command, check=False, env=environment)
-    if done.returncode:
-        sys.exit(done.returncode)
-
-
-def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> list[MeasuredRun]:
-    """Measure `count` sessions one after the other, and return their runs, pooled."""
-    runs = []
-    for number in range(first, first + count):
-        folder = out / f"session-{number}"
-        launch(batch, folder)
-        runs += [of_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
-    return pooled(runs)
-
-
-def batch_in(out: Path) -> RequestBatch:
-    """Return the batch that `measure_in_new_process` wrote."""
-    table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
-    requests = [request_of(command) for command in table["requests"]]
-    return RequestBatch(
-        **{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])}
-    )
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set the number of CPU threads for a block, since it changes the last bits of sums."""
-    import torch  # slow to import
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def end_with_parent() -> None:
-    """Have Linux send SIGTERM to this process when its parent in `measure_in_new_process` ends, even by SIGKILL."""
-    parent = os.environ.get(PARENT)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # the parent ended before the call
-        sys.exit(ExitCode.TERMINATED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import Choice
-from specbench.runs.record import CONFIG
+from specbench.runs.kind import CONFIG
 
 Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions

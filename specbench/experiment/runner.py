@@ -30,8 +30,9 @@ from specbench.machine.hardware import (
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock
-from specbench.runs.record import CONFIG, Manifest, Record
+from specbench.runs.record import Record
 from specbench.runs.run_folder import (
     ATTEMPTS,
     BLOCKS,

@@ -10,7 +10,8 @@ from typing import Any
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, short_repr
 from specbench.files import read_with_checksum, write_with_checksum
-from specbench.runs.record import CONFIG, Record, StoredRecord
+from specbench.runs.kind import CONFIG, StoredRecord
+from specbench.runs.record import Record
 from specbench.runs.run_folder import SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Score

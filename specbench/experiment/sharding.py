@@ -20,8 +20,9 @@ from specbench.observer import Observer
 from specbench.resolution.grid import resolve_grid
 from specbench.resolution.plan import PlannedRun
 from specbench.resolution.resolve import resolve
+from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock, locked
-from specbench.runs.record import CONFIG, Manifest, line_of
+from specbench.runs.record import line_of
 from specbench.runs.run_folder import ENVIRONMENT, MANIFEST, SAMPLES, spec_of
 from specbench.runs.suite_index import Index
 

@@ -11,7 +11,8 @@ from specbench.errors import ExitCode
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
 from specbench.experiment.suite_runner import train_missing_heads, write_index
-from specbench.launch.job import FINAL, JobState, Launcher, Ledger, LedgerEntry, State, folder_of
+from specbench.launch.job import JobState, Launcher
+from specbench.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
 from specbench.launch.local import local_launcher
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.launch.slurm import slurm_launcher

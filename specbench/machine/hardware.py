@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -25,9 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
-
-from specbench.config.construct import construct
-from specbench.config.presets import names, preset
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +49,6 @@ Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMIN
 STAT = Path("/proc/stat")
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, softirq, steal
 GIB = 1 << 30
-SMALLEST_FIGURE, LARGEST_FIGURE = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
-COPY_SHARE = 0.9  # assumed: bandwidth of a plain copy over the nominal one, where a machine's file has no measurement
-PREFILL_SHARE = (0.3, 0.6)  # assumed: share of the nominal bfloat16 throughput that reading a prompt reaches
 
 
 class Revision(TypedDict):
@@ -311,81 +304,3 @@ def _seconds_of(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accelerator:
-    """One accelerator by its data sheet.
-
-    `memory_gib` is the memory that a process can use, `bandwidth_gb_s` the nominal memory bandwidth in 10^9 bytes per second,
-    and `bf16_tflops` the dense bfloat16 throughput. `copy_share` is the measured bandwidth of a plain copy over the nominal
-    one; 0 if it was not measured.
-    """
-
-    name: str
-    description: str = ""
-    memory_gib: float
-    bandwidth_gb_s: float
-    bf16_tflops: float
-    copy_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        for key in ("memory_gib", "bandwidth_gb_s", "bf16_tflops"):
-            if not SMALLEST_FIGURE <= getattr(self, key) <= LARGEST_FIGURE:
-                raise ValueError(
-                    f"{key} = {getattr(self, key):g} must be from {SMALLEST_FIGURE:g} to {LARGEST_FIGURE:g}"
-                )
-        if self.copy_share and not SMALLEST_FIGURE <= self.copy_share <= 1.0:
-            raise ValueError(
-                f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST_FIGURE:g} to 1"
-            )
-
-    @property
-    def memory(self) -> float:
-        """Its memory in bytes."""
-        return self.memory_gib * GIB
-
-
-def read_accelerator(name: str) -> Accelerator:
-    """Return the machine of a name or of a path to a TOML file. Raises ConfigError for an unknown name or a mistake."""
-    source = preset("machine", name)
-    return construct(Accelerator, source.table, str(source.path))
-
-
-def smallest_with(bytes_: float) -> Accelerator | None:
-    """Return the bundled machine with the least memory of at least this many bytes; None if none has as much."""
-    fitting = [machine for machine in map(read_accelerator, names("machine")) if machine.memory >= bytes_]
-    return min(fitting, key=lambda accelerator: accelerator.memory, default=None)
-
-
-@dataclass(frozen=True)
-class EngineSpeed:
-    """An engine's assumed speed: a slow and a fast value of each.
-
-    `share` is the share of the copy bandwidth that a forward of a large model reaches, `layer` the seconds of the host per
-    layer, and `forward` the seconds per forward outside the model.
-    """
-
-    share: tuple[float, float]
-    layer: tuple[float, float]
-    forward: tuple[float, float]
-
-
-ENGINES = {  # assumed
-    "eager": EngineSpeed((0.4, 0.8), (800e-6, 250e-6), (1e-3, 2e-4)),
-    "lean": EngineSpeed((0.5, 0.85), (300e-6, 100e-6), (5e-4, 1e-4)),
-    "graph": EngineSpeed((0.6, 0.9), (30e-6, 8e-6), (3e-4, 5e-5)),
-    "compiled": EngineSpeed((0.6, 0.95), (25e-6, 6e-6), (3e-4, 5e-5)),
-}
-
-
-def forward_seconds(machine: Accelerator, engine: str, bytes_: float, layers: int, fast: bool) -> float:
-    """Return the seconds of a decoding forward that reads so many bytes, under the fast or the slow assumptions."""
-    speed = ENGINES.get(engine, ENGINES["eager"])  # a plugin's engine is assumed to be as fast as eager
-    bandwidth = machine.bandwidth_gb_s * 1e9 * (machine.copy_share or COPY_SHARE)
-    return max(bytes_ / (bandwidth * speed.share[fast]), layers * speed.layer[fast]) + speed.forward[fast]
-
-
-def prefill_seconds(machine: Accelerator, parameters: int, tokens: int, fast: bool) -> float:
-    """Return the seconds that reading a prompt takes by its arithmetic: two operations per parameter and token."""
-    return 2.0 * parameters * tokens / (machine.bf16_tflops * 1e12 * PREFILL_SHARE[fast])

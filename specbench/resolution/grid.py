@@ -24,9 +24,10 @@ from specbench.models.resolved_model import ResolvedModel
 from specbench.reporting.chain import GAMMA
 from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
+from specbench.resolution.memory_estimate import Memory, memory_by_device
 from specbench.resolution.method_sets import levels_of, pairings
 from specbench.resolution.methods import Methods, ResolvedMethod
-from specbench.resolution.plan import CACHED, Memory, PairPlan, least_bytes, memory_by_device
+from specbench.resolution.plan import CACHED, PairPlan, least_bytes
 from specbench.resolution.prepared_heads import untrained, with_prepared
 from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.selection import prompt_count, read_task

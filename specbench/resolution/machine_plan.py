@@ -14,14 +14,15 @@ from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
-from specbench.machine.hardware import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
+from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds, smallest_with
+from specbench.machine.hardware import GIB
 from specbench.methods.proposers import Eagle
 from specbench.methods.trees import HeadTree
 from specbench.models.resolve import Execution
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.grid import GridPart, Outline
+from specbench.resolution.memory_estimate import Memory, memory_by_device
 from specbench.resolution.methods import ResolvedMethod
-from specbench.resolution.plan import Memory, memory_by_device
 
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation

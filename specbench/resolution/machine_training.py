@@ -13,7 +13,7 @@ from specbench.config.pair import Answers, HeadKind, default_base
 from specbench.config.suite import Preparation, PreparedHead, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.hardware import Accelerator, forward_seconds, prefill_seconds
+from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds
 from specbench.models.resolve import resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import selection
@@ -26,7 +26,7 @@ from specbench.resolution.machine_plan import (
     downloads_of,
     longest_prompt,
 )
-from specbench.resolution.plan import memory_by_device
+from specbench.resolution.memory_estimate import memory_by_device
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, steps_of
 from specbench.training.recipes import MOST_EPOCHS, training_share
 

@@ -13,21 +13,8 @@ from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import read_toml, read_with_checksum
-from specbench.runs.record import (
-    CONFIG,
-    DEFAULT,
-    Count,
-    Expectation,
-    Manifest,
-    R,
-    Record,
-    RunKind,
-    S,
-    kind_in,
-    line_of,
-    parse_record,
-    register,
-)
+from specbench.runs.kind import CONFIG, DEFAULT, Expectation, Manifest, R, RunKind, S, kind_in, register
+from specbench.runs.record import Count, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import AcceptanceHead, LengthHead, Verifier
-from specbench.models.heads.head import FEATURES
+from specbench.models.heads.classifiers import FEATURES
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.training.fitting import error_rate, fit, loss_of, outcome, roc_curve, roc_rates, roc_summary
 from specbench.training.recipes import AUTHORS_SHARE, DraftRollout, PrefixRollout, Recipe, Split, SprinterRecipe

@@ -19,7 +19,7 @@ from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import write
 from specbench.models.heads import Head
-from specbench.models.heads.head import FEATURES as SUPPORTED_FEATURES
+from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import classifiers, eagle, shards

@@ -21,7 +21,8 @@ from specbench.analysis.forwards import (
 )
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import groups_of, quality, score_estimate
-from specbench.analysis.run_metrics import METRICS, average_tokens, complete
+from specbench.analysis.run_metrics import METRICS, complete
+from specbench.analysis.speculation import average_tokens
 from specbench.analysis.speed import (
     completion_speedup,
     drift,

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from specbench.analysis.points import Point, reference_of
-from specbench.analysis.run_metrics import METRICS, Context, gigaflops, papers_gigaflops
+from specbench.analysis.run_metrics import METRICS, Context
+from specbench.analysis.speculation import gigaflops, papers_gigaflops
 from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
 from specbench.reporting.suite_tables import value_text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from specbench.analysis import run_metrics as d
+from specbench.analysis import speculation as d
 from specbench.analysis.points import reference_of
 from specbench.config.suite import read_suite
 from specbench.files import write_with_checksum

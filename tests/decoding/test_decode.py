@@ -11,8 +11,8 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
-from specbench.methods.cascades import SequenceCascade, TokenCascade
 from specbench.methods.proposers import DraftModel
+from specbench.methods.sequential_cascades import SequenceCascade, TokenCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.verification.enumeration import TableModels

@@ -13,7 +13,8 @@ from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import Job, JobOutcome, JobState, Ledger, folder_of
+from specbench.launch.job import Job, JobOutcome, JobState
+from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load

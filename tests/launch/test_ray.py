@@ -10,7 +10,7 @@ import pytest
 
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
-from specbench.launch.job import Ledger
+from specbench.launch.ledger import Ledger
 from specbench.launch.ray_cluster import ray_launcher
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
 from tests.fixtures import console

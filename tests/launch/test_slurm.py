@@ -17,7 +17,8 @@ from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.launch import slurm
 from specbench.launch.driver import Campaign, launch
-from specbench.launch.job import LEDGER, Job, JobState, Ledger, folder_of
+from specbench.launch.job import Job, JobState
+from specbench.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.launch.slurm import slurm_launcher
 from specbench.observer import Observer
 from specbench.runs.run_folder import SAMPLES, load

@@ -13,7 +13,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, ChowLog, Diff, Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
-from specbench.methods.cascades import SequenceCascade, TokenCascade
+from specbench.methods.sequential_cascades import SequenceCascade, TokenCascade
 from specbench.verification.enumeration import distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world
 from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting, reference

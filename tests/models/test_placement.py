@@ -31,7 +31,7 @@ from specbench.models.resolve import (
 )  # fmt: skip
 from specbench.models.resolved_model import Architecture
 from specbench.resolution import selection
-from specbench.resolution.plan import layer_split, memory_by_device
+from specbench.resolution.memory_estimate import layer_split, memory_by_device
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of

@@ -17,6 +17,7 @@ from specbench import __main__ as entry
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
+from specbench.experiment import batch as remeasure
 from specbench.experiment import gating
 from specbench.experiment.pipeline import Results
 from specbench.files import CHECKSUM, json_with_checksum
@@ -30,7 +31,7 @@ from tests.fixtures.fabricated import quiet
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "results" / "snapshots" / "tiny.json"
 FEW = ["-m", "sd", "-p", "tiny", "-t", "gsm8k", "-n", "5", "--max-new-tokens", "12", "--counters-only"]
-NOTHING = gating.RequestBatch()
+NOTHING = remeasure.RequestBatch()
 REQUEST = Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=Options())
 
 
@@ -87,7 +88,7 @@ def test_update_and_add_keep_the_commands(recorded, tmp_path):
 def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
     how = gating.SnapshotOptions(counters_only=False, sessions=1, add=True)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(recorded / "base.json", recorded, gating.RequestBatch(requests=[REQUEST]), how)
+        gating.record(recorded / "base.json", recorded, remeasure.RequestBatch(requests=[REQUEST]), how)
     assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
@@ -167,7 +168,7 @@ def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatc
     found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits(counters_only=True))
     ((request, launch),) = seen
     assert request.requests == [replace(REQUEST, options=Options(repeats=1))]
-    assert launch is gating.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
+    assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
 
 
 def test_the_anchor_is_measured_with_methods_whose_baseline_is_ar():
@@ -198,8 +199,8 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit) as ended:
-        gating.measure_in_new_process(
-            gating.RequestBatch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
+        remeasure.measure_in_new_process(
+            remeasure.RequestBatch(requests=[request], sandbox=SandboxKind.none), tmp_path / "session-1"
         )
     assert ended.value.code == 4
     access = Access(fresh=True)
@@ -209,11 +210,11 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
 def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
     (tmp_path / "sleeper.py").write_text(
-        "import time; from specbench.experiment.gating import end_with_parent\n"
+        "import time; from specbench.experiment.batch import end_with_parent\n"
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
-        "from pathlib import Path; from specbench.experiment.gating import RequestBatch, measure_in_new_process\n"
+        "from pathlib import Path; from specbench.experiment.batch import RequestBatch, measure_in_new_process\n"
         f"measure_in_new_process(RequestBatch(), Path({str(tmp_path)!r}), 'sleeper')\n"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}

@@ -15,7 +15,7 @@ from specbench.config import suite as suite_files
 from specbench.config.suite import TINY, read_suite
 from specbench.files import read_toml, write_with_checksum
 from specbench.reporting import suites
-from specbench.reporting.suites import SAME, counterpart, papers, state_of
+from specbench.reporting.reproduction import SAME, counterpart, papers, state_of
 from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import rows_on_h200

@@ -13,9 +13,9 @@ from specbench.data.task import Sample
 from specbench.errors import ConfigError
 from specbench.experiment.scorer import grade
 from specbench.files import write_with_checksum
-from specbench.runs import record as records_module
+from specbench.runs import kind as kinds
+from specbench.runs.kind import CONFIG, RunKind, TextTable
 from specbench.runs.locking import locked
-from specbench.runs.record import CONFIG, RunKind, TextTable
 from specbench.runs.run_folder import MANIFEST, SAMPLES, Recorder, load, read, spec_of
 from specbench.tasks.gsm8k import Gsm8k
 from tests.fixtures.console import specbench
@@ -93,7 +93,7 @@ SPEC = LoadSpec((1, 5), 2)
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A run folder of that kind, which is registered for the test."""
-    monkeypatch.setitem(records_module._KINDS, SERVER.name, SERVER)
+    monkeypatch.setitem(kinds._KINDS, SERVER.name, SERVER)
     made = tmp_path / "server"
     made.mkdir()
     (made / CONFIG).write_text(tomli_w.dumps({"kind": SERVER.name, "rates": list(SPEC.rates), "requests": 2}))

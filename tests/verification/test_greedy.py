@@ -5,8 +5,8 @@ import pytest
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Contrastive, Diff, Last, Mixture, Opt
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.cascades import TokenCascade
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
+from specbench.methods.sequential_cascades import TokenCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specbench.decoding.targets.target import Contrastive, Last, Mixture, gaps
+from specbench.decoding.targets.ensembles import Contrastive, Mixture
+from specbench.decoding.targets.target import Last, gaps
 from specbench.verification.sampled import MartingaleTest, event_test
 
 

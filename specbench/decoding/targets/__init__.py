@@ -13,8 +13,9 @@ from specbench.decoding.targets.deferral import (
     TokenSpecific,
     Unaided,
 )
+from specbench.decoding.targets.ensembles import Contrastive, Mixture, Realigned
 from specbench.decoding.targets.lossy import Lossy, LossyStar
-from specbench.decoding.targets.target import Contrastive, Last, Mixture, Realigned, Target, TwoModels
+from specbench.decoding.targets.target import Last, Target, TwoModels
 
 __all__ = [
     "Bild",

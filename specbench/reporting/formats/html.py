@@ -38,7 +38,8 @@ from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.plots.suites import of_suite as plots_of_suite
 from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
-from specbench.runs.record import CONFIG, Record
+from specbench.runs.kind import CONFIG
+from specbench.runs.record import Record
 from specbench.runs.run_folder import ENVIRONMENT, read
 
 SCRIPTS = ("page.js", "chart.js", "tables.js", "samples.js", "start.js")  # in the order in which they run

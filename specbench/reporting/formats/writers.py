@@ -25,7 +25,8 @@ from specbench.reporting.notes import (
     warnings_of,
     without_warnings,
 )
-from specbench.reporting.suites import Collected, counterpart, suite_notes
+from specbench.reporting.reproduction import counterpart
+from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 
 

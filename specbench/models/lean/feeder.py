@@ -1,0 +1,78 @@
+"""The feeders of lean models, with and without CUDA graphs."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output
+from specbench.models.lean.cache import Cache
+from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.network import Network
+from specbench.models.transformers_session import encoded
+
+
+class LeanFeeder(Feeder):
+    """Runs the forwards of a lean model. `source` holds an encoder's ids."""
+
+    branches = True
+
+    def __init__(self, network: Network, vocabulary: int, source: list[int] | None = None) -> None:
+        self.name, self.device = network.config.name_or_path, network.model.device
+        self.network, self._vocabulary, self._source = network, vocabulary, source
+        self._cache: Cache | None = None
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self.network.logits(states.to(self.network.head.dtype), self._vocabulary)
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        with torch.inference_mode():
+            count = len(self._source) if self._cache is None and self._source is not None else 0
+            cache = self._cache or self._open()
+            cache.begin(feed)
+            hidden = self.network.forward(feed.tokens, cache)
+            return Output(self.network.logits(hidden[-rows:], self._vocabulary), hidden, count)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        assert self._cache is not None
+        with torch.inference_mode():
+            self._cache.keep(start, path)
+
+    def _open(self) -> Cache:
+        """Return a new cache, with the encoder's output if there is one; called once per prompt, in its first forward."""
+        source = None
+        if self._source is not None:
+            source = encoded(self.network.model, self._source).last_hidden_state[0]  # (m, hidden)
+        self._cache = self.network.new_cache(source)
+        return self._cache
+
+
+class GraphFeeder(LeanFeeder):
+    """Replays CUDA graphs for short forwards. Prompts, growing trees, and what has no graph run as in LeanFeeder."""
+
+    def __init__(self, graphs: Graphs, vocabulary: int) -> None:
+        assert isinstance(graphs.network, Network)
+        super().__init__(graphs.network, vocabulary)
+        self._graphs = graphs
+        self._cache = graphs.cache
+        graphs.open(self)
+
+    def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        return self._graphs.find_draft(drafting, length, start)
+
+    def finish(self) -> None:
+        if self._graphs.is_open_for(self):
+            self._graphs.mark_finite()
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        assert self._graphs.is_open_for(self), "another session owns these graphs"
+        n = len(feed.tokens)
+        fits = feed.start and feed.first == feed.start  # neither a prompt nor a tree that grows
+        graph = self._graphs.find(n, feed.start + n, feed.parents is not None) if fits else None
+        if graph is None:
+            return super().feed(feed, rows)
+        with torch.inference_mode():
+            logits, states = graph.replay(feed)
+            saved_states = states.clone() if self.keeps_states else None
+            return Output(logits[-rows:, : self._vocabulary].clone(), saved_states)

@@ -1,0 +1,125 @@
+"""The memory of a run on each of its devices, from the sizes and the placements of its models."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.machine.hardware import GIB
+from specbench.models.engines import engine_named
+from specbench.models.resolved_model import ResolvedModel
+
+FIRST_DEVICE = "cuda:0"  # the run's device on a machine with GPUs
+CONTEXT_BYTES = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
+GRAPH_BYTES = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
+BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of one device in bytes, and the models that it holds."""
+
+    device: str = FIRST_DEVICE
+    models: tuple[str, ...] = ()
+    weights: int
+    cache: int
+    graphs: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts, in bytes."""
+        return self.weights + self.cache + self.graphs
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a model that is on one device."""
+
+    device: str
+    role: str
+    weights: int
+    cache: int
+    graphs: int = 0
+
+
+def memory_by_device(
+    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST_DEVICE
+) -> list[Memory]:
+    """Return the memory of each device, with caches of so many positions. Weights that several roles read count once.
+
+    `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
+    """
+    first_roles = {model.copy_of(role): role for role, model in reversed([*models.items()])}
+    placements = [model.spec.placement for model in models.values()]
+    ranks = next((placement.devices for placement in placements if placement.parallel == "tensor"), ())
+    parts: dict[str, list[_Part]] = defaultdict(list)
+    for role, model in models.items():
+        is_shared = first_roles[model.copy_of(role)] != role
+        for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
+            parts[part.device].append(replace(part, weights=0) if is_shared else part)
+            is_first = part.device in ranks or not any(
+                part_.role == role
+                for device, on_device in parts.items()
+                for part_ in on_device
+                if device != part.device
+            )
+            if role in heads and is_first:
+                parts[part.device].append(_Part(part.device, f"head of {role}", model.size.layer_bytes, 0))
+    return [
+        Memory(
+            device=device,
+            models=tuple(part.role for part in on_device),
+            weights=sum(part.weights for part in on_device),
+            cache=sum(part.cache for part in on_device),
+            graphs=(CONTEXT_BYTES if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
+        )
+        for device, on_device in sorted(parts.items())
+    ]
+
+
+def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) -> Iterator[_Part]:
+    """Yield the parts of a model. One without a placement is on every device of `default`."""
+    placement, weights = model.spec.placement, model.size.resident_bytes
+    if placement.parallel == "none":
+        graphs = GRAPH_BYTES if engine_named(model.engine).has_graphs else 0
+        for device in placement.devices or default:
+            device = FIRST_DEVICE if device == "cuda" else device
+            yield _Part(device, role, weights + _copies(model, device), cache, graphs)
+    elif placement.parallel == "tensor":
+        count = len(placement.devices)
+        for device in placement.devices:
+            yield _Part(device, role, -(-weights // count), -(-cache // count))
+    else:
+        limits = [int(limit * 2**30) for limit in placement.memory_gib]
+        for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
+            yield _Part(device, role, share, cache * layers // model.size.layers)
+
+
+def _copies(model: ResolvedModel, device: str) -> int:
+    """Return the bytes of second copies of weights, which only a CPU holds."""
+    if device != "cpu":
+        return 0
+    return model.size.block_copy_bytes + (model.size.packed_head_bytes if model.engine == "lean" else 0)
+
+
+def layer_split(model: ResolvedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+    """Return the bytes and the number of layers on each device of a model in layers, as accelerate divides it.
+
+    Blocks are the embedding, the layers in order and the LM head, which is with the embedding if they are one matrix. All
+    devices but the last hold an equal share and a little more; with `limits`, each device holds as much as its limit.
+    """
+    size, count = model.size, len(model.spec.placement.devices)
+    layer = (size.resident_bytes - size.embedding_bytes) // size.layers
+    embedding = size.lm_head_bytes
+    blocks = [(embedding, 0), *[(layer, 1)] * size.layers]
+    if size.embedding_bytes > embedding:
+        blocks.append((size.embedding_bytes - embedding, 0))
+    share = int(size.resident_bytes / count + BUFFER * layer)
+    bounds = list(limits) or [share] * (count - 1) + [size.resident_bytes]
+    sizes, layers, device = [0] * count, [0] * count, 0
+    for block, number in blocks:
+        while sizes[device] + block > bounds[device] and device < count - 1:
+            device += 1
+        sizes[device] += block
+        layers[device] += number
+    return sizes, layers
