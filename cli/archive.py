@@ -11,7 +11,7 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import archive as archives
 from specbench.experiment.archive import pack_suite
-from specbench.machine.hardware import GIB
+from specbench.machine.accelerator import GIB
 from specbench.reporting.notes import counted
 from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import load
@@ -25,7 +25,9 @@ def export(
     suite: Annotated[
         str | None,
         preset_option(
-            "suite", "Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`."
+            "suite",
+            "Export the runs of a suite and what its page needs, for `report --suite NAME --from ARCHIVE`.",
+            None,
         ),
     ] = None,
     results: Annotated[Path, typer.Option("--from", help="Folder that contains the runs of the suite.")] = Path(

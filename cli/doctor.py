@@ -23,7 +23,8 @@ from specbench.cli.params import Json
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import ExitCode, MissingAsset
-from specbench.machine.hardware import GIB, Fingerprint, fingerprint, gpu_processes
+from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.reporting import escaping
 from specbench.sandbox import Sandbox
 

@@ -17,17 +17,19 @@ from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.machine.hardware import GIB
+from specbench.machine.accelerator import GIB
 from specbench.reporting.tables import Table as TextTable
 
 
 def fetch(
     pair: Annotated[
-        list[str] | None, preset_option("pair", "A pair of models, or a TOML file; repeat for several.")
+        list[str] | None, preset_option("pair", "A pair of models, or a TOML file; repeat for several.", None)
     ] = None,
-    task: Annotated[list[str] | None, preset_option("task", "A task, or a TOML file; repeat for several.")] = None,
+    task: Annotated[
+        list[str] | None, preset_option("task", "A task, or a TOML file; repeat for several.", None)
+    ] = None,
     suite: Annotated[
-        str | None, preset_option("suite", "The grid of a paper's table or figure, instead of -p and -t.")
+        str | None, preset_option("suite", "The grid of a paper's table or figure, instead of -p and -t.", None)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is needed without downloading.")] = False,
     plugin: Plugins = None,

@@ -91,7 +91,10 @@ def judge_table(source: str, model: str) -> Table:
     return {"name": "prompted", "path": source}
 
 
+# Panels of `--help`, in their order.
 WHAT, DATA, DECODING, MEASUREMENT = "What", "Data and prompts", "Decoding", "Measurement"
+MACHINE, OVERRIDES, SUITES, OUTPUT = "Machine", "Overrides and plugins", "Suites and jobs", "Output"
+PANELS = (WHAT, DATA, DECODING, MEASUREMENT, MACHINE, OVERRIDES, SUITES, OUTPUT)
 SHORT = {"method": ("-m",), "pair": ("-p",), "task": ("-t",)}  # kind of preset -> short options
 
 
@@ -105,10 +108,10 @@ def preset_names(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def preset_option(kind: str, text: str) -> Any:
-    """Return the option `--KIND` that names presets of a kind, with completion. `text` is its help."""
+def preset_option(kind: str, text: str, panel: str | None = WHAT) -> Any:
+    """Return the option `--KIND` that names presets of a kind, with completion. `text` is its help, in a panel or without."""
     flags = [f"--{kind}", *SHORT.get(kind, ())]
-    return typer.Option(*flags, help=text, autocompletion=preset_names(kind), rich_help_panel=WHAT)
+    return typer.Option(*flags, help=text, autocompletion=preset_names(kind), rich_help_panel=panel)
 
 
 def complete_kinds(incomplete: str) -> list[str]:
@@ -121,10 +124,6 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     kind = ctx.params.get("kind")
     return preset_names(kind)(incomplete) if kind in KINDS else []
 
-
-# Panels of `--help`, in their order.
-MACHINE, OVERRIDES, SUITES, OUTPUT = "Machine", "Overrides and plugins", "Suites and jobs", "Output"
-PANELS = (WHAT, DATA, DECODING, MEASUREMENT, MACHINE, OVERRIDES, SUITES, OUTPUT)
 
 # Methods, pair and tasks.
 Methods = Annotated[
@@ -147,7 +146,9 @@ Tasks = Annotated[
 ]
 Suite = Annotated[
     str | None,
-    preset_option("suite", "A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t."),
+    preset_option(
+        "suite", "A suite (the grid of a paper's table or figure), or a TOML file; replaces -m, -p and -t.", SUITES
+    ),
 ]
 
 # Scoring.

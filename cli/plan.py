@@ -21,8 +21,8 @@ from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
 from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.machine.accelerator import Accelerator, read_accelerator
-from specbench.machine.hardware import GIB
+from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
+from specbench.machine.hardware import free_bytes
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -184,7 +184,6 @@ def _total(rows: "list[PlanRow]") -> str:
 
 def _device_table(devices: "Sequence[Memory]") -> Table:
     """Return the memory of the largest run on each device of this machine."""
-    from specbench.machine.hardware import free_bytes
 
     def gib(size: int | None) -> str:
         return "–" if size is None else f"{size / GIB:.2f}"

@@ -61,7 +61,7 @@ def report(
     suite: Annotated[
         str | None,
         params.preset_option(
-            "suite", "Report a suite: the paper's tables, with its numbers next to the measured ones."
+            "suite", "Report a suite: the paper's tables, with its numbers next to the measured ones.", None
         ),
     ] = None,
     form: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.table,

@@ -38,7 +38,7 @@ def trace(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
     method: params.Method = "se",
     pair: params.Pair = "tiny",
-    task: Annotated[str | None, params.preset_option("task", "A task, or a TOML file.")] = None,
+    task: Annotated[str | None, params.preset_option("task", "A task, or a TOML file.", None)] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
     shared: params.SharedOptions,
     seed: Annotated[int, typer.Option(help="The same seed gives the same tokens.")] = 0,

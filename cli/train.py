@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def train(
     kind: Annotated[TrainKind, typer.Argument(help="The kind of head; finetune: a whole model, --base, on one task.")],
     pair: params.Pair = "tiny",
-    task: Annotated[list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]")] = None,
+    task: Annotated[
+        list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]", None)
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(

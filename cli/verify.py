@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 OUTCOMES = {
     "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no distribution": ExitCode.INCONCLUSIVE
 }  # fmt: skip
-GAMMAS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
-DEFAULT = 5  # the draft length of a first round
+WHOLE_LENGTHS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
+FIRST_ROUND_LENGTH = 5  # the draft length of a first round
 
 
 @params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "over", "shard")
@@ -126,7 +126,7 @@ def enumerate_(
     applied = [override for override in plain.overrides_for("method", method) if applies(override, base)]
     is_set = any(".".join(override.path) == length_path(base) for override in applied)
     is_open = Methods((method,), roles, plain).have_draft_length and not is_set
-    for gamma in (*GAMMAS, DEFAULT) if is_open else (0,):
+    for gamma in (*WHOLE_LENGTHS, FIRST_ROUND_LENGTH) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
         resolved = Methods((method,), roles, options).groups(dict.fromkeys(roles.models, 1))[0][-1]
         label, built = resolved.label, resolved.method
@@ -134,8 +134,8 @@ def enumerate_(
             why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
             raise ConfigError(f"{label} declares no exact output distribution{why}")
         drafts, kinds = max(built.blocks) > 1, {name: roles.heads[name].kind for name in built.heads}
-        findings = examine(built, kinds) if gamma in (0, *GAMMAS) else []
-        findings += examine_drafts(built, kinds) if gamma in (0, DEFAULT) else []
+        findings = examine(built, kinds) if gamma in (0, *WHOLE_LENGTHS) else []
+        findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
         for finding in findings:
             worst[finding.setting] = max(
                 worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance

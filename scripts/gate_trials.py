@@ -37,7 +37,7 @@ from specbench.experiment.gating import SnapshotOptions, check, record
 from specbench.files import write
 from specbench.regression.checks import log_ratios
 from specbench.regression.compare import ANCHOR
-from specbench.regression.snapshot import Timings, load, of_run
+from specbench.regression.snapshot import Timings, load, measured_run
 from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
@@ -149,7 +149,7 @@ def _trials(args: argparse.Namespace, folder: Path) -> None:
     sessions = [each for cell in load(path).runs for each in cell.sessions]
     for number in range(args.trials):
         runs = sorted((folder / f"trial-{number}").glob(f"session-*/*/{SAMPLES}"))
-        sessions += [each for run in runs for each in of_run(run.parent).sessions]
+        sessions += [each for run in runs for each in measured_run(run.parent).sessions]
     environment = load(path).runs[0].environment
     write(args.out, _page(args, trials, sessions, environment, time.monotonic() - begin))
     print(args.out.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import Recording, record_outputs
 from specbench.files import write
 from specbench.methods.recorded_drafts import Replay, replay_of
-from specbench.resolution.method_sets import candidate_of, register
+from specbench.resolution.method_sets import candidate_of, register_for_advice
 from specbench.resolution.resolve import resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read
@@ -140,7 +140,7 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
     else:
         tree: dict[str, Any] = {"name": "model-tree", "model": drafter, "widths": [2, 1, 1], "children": "chosen"}
         methods.append(candidate_of(f"tree-2-1-1@{pair}", tree))
-    register(methods)
+    register_for_advice(methods)
     options = Options(
         data=(("", "synthetic"),), limit=prompts, max_new_tokens=tokens, temperature=temperature, device="cpu",
         dtype="float32", repeats=1 if temperature == 0.0 else 4,

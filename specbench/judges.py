@@ -1,7 +1,8 @@
 """Judges that compare two continuations of a text: a local model, or a server with an OpenAI-compatible API.
 
 SPRINTER (Table 1) reports how often GPT-4 prefers its continuations, for accuracy and level of detail. The paper's prompt
-is not published. A comparison is asked in both orders, since models favor one position (Zheng et al. 2023).
+is not published. Judges that answer a question compare in both orders, since models favor one position (Zheng et al.
+2023).
 """
 
 import json

@@ -248,8 +248,6 @@ class Evaluate:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        from importlib.metadata import version
-
         options = "".join(f"|{k}:{v}" for k, v in sorted(self.options.items()))
         form = f"pkg:evaluate-{version('evaluate')}|module:{Path(self.module).name}{self._checksum}{options}|agg:mean"
         return tuple(Metric(key, f"{key}|{form}") for key in self.keys)

@@ -1,4 +1,4 @@
-"""Dialogues, for measuring speed on the questions and for training heads on all turns, and Spec-Bench. Unscored.
+"""Two unscored tasks for measuring speed: dialogues, on which heads are also trained, and Spec-Bench.
 
 Dialogues are in ShareGPT's or OpenAI's schema. Source: a local file. The EAGLE heads of Polybasic are trained on such
 dialogues. A text may also be a list of parts of type text, as in OpenAI's schema; they are joined by line breaks.
@@ -6,7 +6,7 @@ Example rows:
 {"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Hello."}]}
 {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]}
 
-Spec-Bench has 480 questions of six kinds, some with two turns, for measuring speed (Xia et al. 2024).
+Spec-Bench has 480 questions of six kinds, some with two turns (Xia et al. 2024).
 Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl, at a fixed commit. License: Apache-2.0. MT-Bench's
 question file has the same schema.
 Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}

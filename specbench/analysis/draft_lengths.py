@@ -12,6 +12,7 @@ Costs and replay are sums over prompts, so that one jackknife over prompts gives
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,6 +132,14 @@ def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
     return bool(base) and any(x["tested"] for x in rounds_of(rows))
 
 
+class _Speeds(NamedTuple):
+    """Speeds by draft length: of all prompts (n,), without each prompt (prompts, n), at other assumed costs (variants, n)."""
+
+    whole: np.ndarray
+    left_out: np.ndarray
+    variants: np.ndarray
+
+
 def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthPrediction]:
     """Predict the decoding speedup of draft lengths over the baseline.
 
@@ -159,13 +168,13 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     )  # (variants, lengths)
     weights = parts.times[:, TIMES.index("seconds")]
 
-    def estimate(of: Sequence[np.ndarray], gamma: int) -> Estimate:
+    def estimate(speeds: _Speeds, gamma: int) -> Estimate:
         """Return a speed with its interval, widened by what the costs that were not measured may be."""
-        value, without, others = float(of[0][gamma - 1]), of[1][:, gamma - 1], of[2][:, gamma - 1]
-        return _widened(jackknifed_ratio(value, without, weights), others, 0.0 if gamma == used else TOLERANCE)
+        value, without, others = (part[..., gamma - 1] for part in speeds)
+        return _widened(jackknifed_ratio(float(value), without, weights), others, 0.0 if gamma == used else TOLERANCE)
 
-    speeds = whole, jackknife, variants
-    over_used = [each / each[..., used - 1 : used] for each in speeds]
+    speeds = _Speeds(whole, jackknife, variants)
+    over_used = _Speeds(*(part / part[..., used - 1 : used] for part in speeds))
     return [LengthPrediction(gamma, estimate(speeds, gamma), estimate(over_used, gamma)) for gamma in lengths]
 
 

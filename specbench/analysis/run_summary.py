@@ -1,8 +1,8 @@
 """Summaries of runs, typed: what summary.json and the JSON report contain.
 
-Among them, the steps from the theoretical speedup to the measured one: which part of a round costs how much of it. Each
-step replaces one idealization by what was measured, and its speedup includes all steps before it. So the factors between
-steps multiply to measured / theory, and the last two steps are the measured speedups themselves.
+`speedup_steps` returns the steps from the theoretical speedup to the measured one: which part of a round costs how much of
+it. Each step replaces one idealization by what was measured, and its speedup includes all steps before it. So the factors
+between steps multiply to measured / theory, and the last two steps are the measured speedups themselves.
 """
 
 import json

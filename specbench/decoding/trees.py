@@ -66,9 +66,9 @@ class Growth:
         places, parents = list[int](), list[int]()  # of all tokens so far; of those that the drafter reads
         scored: list[int] = []  # which of all tokens the drafter reads
         drawn: list[ChildTokens] = []
+        draw = partial(sampled_children, sampler=sampler) if sampled else chosen_children
         for depth in range(1, self.room + 1):
             counts = [len(below[place + 1]) for place in level]
-            draw = partial(sampled_children, sampler=sampler) if sampled else chosen_children
             new = draw(logits, counts, is_open)
             drawn.append(new)
             ranks = range(max(counts))

@@ -1,4 +1,7 @@
-"""Tests of a draft against the distribution that the output must follow: token by token, and the rejection rules."""
+"""Verification of a draft against the distribution that the output must follow, and the rejection rules.
+
+Drafts are tested token by token, as trees, or as whole blocks.
+"""
 
 import itertools
 from abc import abstractmethod

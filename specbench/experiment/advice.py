@@ -371,7 +371,7 @@ def _measured_in(run: PlannedRun) -> dict[Candidate, Method]:
 
 
 def _pilots_of_models(run: PlannedRun, pilots: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pilots that draft with a model or head. Raises ConfigError for a run without one, or without baseline."""
+    """Return the pilots that draft with a model or head. Raises ConfigError without one, or if the baseline is not `ar`."""
     models = [
         candidate for candidate in pilots if candidate.kind in ("model", "head") and "rejection" not in candidate.table
     ]

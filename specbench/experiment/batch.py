@@ -73,14 +73,14 @@ def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbe
 
 def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
-    from specbench.regression.snapshot import of_run, pooled  # imports numpy, which `--help` need not
+    from specbench.regression.snapshot import measured_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
 
     runs = []
     for number in range(first, first + count):
         folder = out / f"session-{number}"
         launch(batch, folder)
-        runs += [of_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
+        runs += [measured_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
     return pooled(runs)
 
 

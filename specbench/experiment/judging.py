@@ -62,7 +62,7 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     require_texts(run)
     judge = _judge(json.dumps(request.judge), str(device))
     comparisons = list(_comparisons(run, data, request))
-    stored = _stored(run)
+    stored = _stored_judgments(run)
     earlier = {row["key"]: row for judged in stored for row in judged["rows"]}
     others = [judged for judged in stored if _of(judged) != (request.judge, request.of, request.against)]
     rows = {comparison.key: earlier[comparison.key] for comparison in comparisons if comparison.key in earlier}
@@ -70,13 +70,13 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
 
     def current() -> Judged:
         done = [rows[comparison.key] for comparison in comparisons if comparison.key in rows]
-        return _judged_of(request, judge.label, len(comparisons), done, others)
+        return _content_of(request, judge.label, len(comparisons), done, others)
 
     if not missing and stored and stored[1:] == others and stored[0]["rows"] == current()["rows"]:
         return current()
     try:
         with observer.progress(f"judging {run.name}", len(comparisons), len(rows)) as advance:
-            for i, (comparison, judgment) in enumerate(_judged(judge, missing), 1):
+            for i, (comparison, judgment) in enumerate(_judgments(judge, missing), 1):
                 rows[comparison.key] = _row(comparison, judgment)
                 if i % FLUSHED == 0:
                     write_with_checksum(run / JUDGED, current())
@@ -87,10 +87,10 @@ def judge_run(run: Path, data: Data, request: JudgeRequest, device: torch.device
     return current()
 
 
-def _judged_of(
+def _content_of(
     request: JudgeRequest, label: str, comparisons: int, rows: list[JudgedRow], earlier: list[Judged]
 ) -> Judged:
-    """Return what judged.json holds."""
+    """Return the content of judged.json."""
     judged: Judged = {
         "judge": request.judge,
         "label": label,
@@ -129,7 +129,7 @@ def _comparisons(run: Path, data: Data, request: JudgeRequest) -> Iterator[_Comp
             yield _Comparison(sample, records[method, sample, repeat].prompt, repeat, text, one, two, key)
 
 
-def _judged(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
+def _judgments(judge: Judge, comparisons: Sequence[_Comparison]) -> Iterator[tuple[_Comparison, Judgment]]:
     """Yield (comparison, judgment) pairs in order, several judgments at a time if the judge allows it."""
 
     def judgment(comparison: _Comparison) -> Judgment:
@@ -168,7 +168,7 @@ def _judge(table: str, device: str) -> Judge:
     return Judge.build({**local, **keys}, "judge")
 
 
-def _stored(run: Path) -> list[Judged]:
+def _stored_judgments(run: Path) -> list[Judged]:
     """Return what judges have found, the last one first; nothing if the file is missing or damaged."""
     try:
         stored = read_with_checksum(run / JUDGED, Judged) if (run / JUDGED).exists() else None

@@ -41,8 +41,8 @@ from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read, timed_forwards
 
 WRITTEN_EVERY = 16  # outputs
-Outputs = dict[tuple[str, int], RecordedOutput]  # by sample and repeat
-Output = tuple[str, int]  # a sample and a repeat
+OutputKey = tuple[str, int]  # sample and repeat
+Outputs = dict[OutputKey, RecordedOutput]
 
 
 @dataclass(frozen=True)
@@ -322,11 +322,11 @@ class _Prediction:
     `factor` corrects them: the measured seconds of methods that draft in the same way over their predicted ones.
     """
 
-    seconds: Mapping[Output, float]
+    seconds: Mapping[OutputKey, float]
     blocks: Mapping[int, float]
     factor: float = 1.0
 
-    def speedup(self, base: Mapping[Output, float], prices: Prices, recordings: Sequence[Recording]) -> Estimate:
+    def speedup(self, base: Mapping[OutputKey, float], prices: Prices, recordings: Sequence[Recording]) -> Estimate:
         """Return the predicted speedup over the baseline's seconds by output."""
         ours, theirs = defaultdict[str, float](float), defaultdict[str, float](float)
         for record in (recording.record for recording in recordings):
@@ -344,7 +344,7 @@ def _predicted(
 ) -> _Prediction:
     """Return the predicted seconds of a method on recorded outputs, at the prices of its drafter."""
     shape, bonus = replayed.method.proposer.shape or (), replayed.method.bonus != "none"
-    spent, blocks = dict[Output, float](), defaultdict[int, float](float)
+    spent, blocks = dict[OutputKey, float](), defaultdict[int, float](float)
     for recording in recordings:
         rounds = replayed.rounds(recording.output)
         key = recording.record.sample, recording.record.repeat
@@ -364,7 +364,7 @@ def _per_token(rows: Records) -> float:
     return sum(map(seconds, rows)) / token_count(rows)
 
 
-def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[Output, float]:
+def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[OutputKey, float]:
     """Return the decoding seconds of each recorded output; at temperature 0, the mean over the repeats of its prompt."""
     repeats = defaultdict[str, list[float]](list)
     for record in rows:

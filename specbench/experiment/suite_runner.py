@@ -223,7 +223,7 @@ def training_notes(suite: Suite, out: Path) -> list[str]:
                     f"; its features take at most {gb(feature_set.bytes)} in {head.collected(out)},"
                     f" {feature_set.texts:,} texts"
                 )
-    return [*lines, *([_room(features, out)] if features else [])]
+    return [*lines, *([_disk_note(features, out)] if features else [])]
 
 
 def _skip_note(head: PreparedHead) -> str:
@@ -255,7 +255,7 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     return features
 
 
-def _room(features: Mapping[Hashable, _Features], out: Path) -> str:
+def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> str:
     """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
     size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
@@ -271,7 +271,7 @@ def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Obser
     """
     missing: list[str] = []
     features = _features_of(pending(suite, out))
-    if features and (note := _room(features, out)).startswith("!"):
+    if features and (note := _disk_note(features, out)).startswith("!"):
         observer.message(note)
     for step in steps_of(suite):
         head = step.head
@@ -283,7 +283,7 @@ def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Obser
         folder = head.folder(out)
         observer.message(f"training {head.words}, in {folder}")
         try:
-            train_head(_request(step, out, access), observer)
+            train_head(_training_request(step, out, access), observer)
         except MissingAsset as error:
             missing.append(f"{head.words}: {error}")
             continue
@@ -291,7 +291,7 @@ def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Obser
     return missing
 
 
-def _request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
+def _training_request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
     head, options, source = step.head, step.options, step.head.preparation
     return TrainRequest(
         kind=source.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),

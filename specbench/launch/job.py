@@ -1,8 +1,6 @@
-"""Jobs, the protocol of launchers: submit, poll, cancel, and the jobs of a suite and their progress.
+"""Jobs, and the protocol of launchers: submit, poll, cancel.
 
 A job is a command with a log and an outcome file. `python -m specbench.launch.job OUTCOME LOG COMMAND ...` performs it.
-The driver writes the jobs of a suite to RESULTS/suites/NAME/launch.json, and `specbench status` reads that file together
-with the logs and the records.
 """
 
 import os

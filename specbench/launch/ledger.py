@@ -16,6 +16,7 @@ from specbench.runs.run_folder import SAMPLES
 from specbench.runs.suite_index import SUITES, Index
 
 LEDGER, FOLDER = "launch.json", "launch"
+
 State = Literal["waiting", "pending", "running", "done", "failed", "missing"]
 FINAL = ("done", "failed", "missing")
 TAIL_BYTES = 4096  # of a log, in which its last line is looked for

@@ -6,16 +6,12 @@ result of it is published yet.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specbench.config.construct import construct
 from specbench.config.presets import names, preset
 
-if TYPE_CHECKING:
-    pass
-from specbench.machine.hardware import GIB
-
-SMALLEST_FIGURE, LARGEST_FIGURE = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
+GIB = 1 << 30
+SMALLEST, LARGEST = 1e-3, 1e9  # of memory, bandwidth and throughput: beyond it, estimates overflow
 COPY_SHARE = 0.9  # assumed: bandwidth of a plain copy over the nominal one, where a machine's file has no measurement
 PREFILL_SHARE = (0.3, 0.6)  # assumed: share of the nominal bfloat16 throughput that reading a prompt reaches
 
@@ -38,14 +34,10 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         for key in ("memory_gib", "bandwidth_gb_s", "bf16_tflops"):
-            if not SMALLEST_FIGURE <= getattr(self, key) <= LARGEST_FIGURE:
-                raise ValueError(
-                    f"{key} = {getattr(self, key):g} must be from {SMALLEST_FIGURE:g} to {LARGEST_FIGURE:g}"
-                )
-        if self.copy_share and not SMALLEST_FIGURE <= self.copy_share <= 1.0:
-            raise ValueError(
-                f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST_FIGURE:g} to 1"
-            )
+            if not SMALLEST <= getattr(self, key) <= LARGEST:
+                raise ValueError(f"{key} = {getattr(self, key):g} must be from {SMALLEST:g} to {LARGEST:g}")
+        if self.copy_share and not SMALLEST <= self.copy_share <= 1.0:
+            raise ValueError(f"copy_share = {self.copy_share:g} must be 0 (not measured), or from {SMALLEST:g} to 1")
 
     @property
     def memory(self) -> float:

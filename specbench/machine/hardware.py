@@ -1,11 +1,6 @@
 """The fingerprint of machine and software in env.json, and conditions under which two measurements are comparable.
 
 Also the processor time that other programs use during a measurement.
-
-Machines to plan for: nominal figures of an accelerator, from configs/machines/ or a TOML file, and assumed speeds. Before
-anything was measured, a forward takes the longer of two times: reading its weights and its cache at a share of the
-bandwidth, and the host's work per layer. Every constant there is assumed. `make gpu-bench` measures the shares on a GPU;
-no result of it is published yet.
 """
 
 import hashlib
@@ -28,7 +23,6 @@ from msgspec import Meta
 if TYPE_CHECKING:
     import torch
 
-
 ATTENTION = {  # torch's attention backends in the order of preference; cuDNN's makes a plan for every new length
     "flash": "flash_sdp_enabled", "memory-efficient": "mem_efficient_sdp_enabled", "math": "math_sdp_enabled",
     "cudnn": "cudnn_sdp_enabled",
@@ -48,7 +42,6 @@ PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
 Conditions = dict[str, str | int | float | bool | None]  # by the names in TIMING and CODE; empty strings if unknown
 STAT = Path("/proc/stat")
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, softirq, steal
-GIB = 1 << 30
 
 
 class Revision(TypedDict):

@@ -113,7 +113,7 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
     if decoded.status in (Status.regression, Status.improved):
         cost = "; ".join(finding.detail for _, finding in timed if finding.status is not Status.skipped)
         decoded = decoded._replace(detail=f"{decoded.detail}; {cost}" if cost else decoded.detail)
-        timed = [both for both in timed if both[1].status is not decoded.status]  # reported already
+        timed = [(aspect, found) for aspect, found in timed if found.status is not decoded.status]  # reported already
     if text := ", ".join(changes):
         detail = f"{text}; {decoded.detail}".removesuffix("; ")
         decoded = decoded._replace(detail=detail, short=f"{decoded.short} ({text})")

@@ -80,7 +80,7 @@ class MeasuredRun:
         return self.spec.task.data.samples
 
 
-def of_run(folder: Path) -> MeasuredRun:
+def measured_run(folder: Path) -> MeasuredRun:
     """Return the measurements of a run folder. Raises ConfigError if it contains no run."""
     spec, scores, recorded = spec_of(folder), scores_of(folder), load_records(folder)
     records = recorded.records
@@ -98,7 +98,7 @@ def of_run(folder: Path) -> MeasuredRun:
         metrics=[{key: metric[key] for key in ("name", "signature", "combine")} for metric in scores["metrics"]],
         groups=groups,
         generations={
-            name: [_generation(r, values.get(r.key, {})) for r in complete(records, name)] for name in methods
+            name: [_summary_of(r, values.get(r.key, {})) for r in complete(records, name)] for name in methods
         },
         failed={name: sum(r.method == name and r.error is not None for r in records) for name in methods},
         sessions=[session_of(records, methods, spec.clock == "end to end")],
@@ -112,8 +112,8 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     costs: dict[str, tuple[int, float]] = {}
     for usage in (usage for record in records for usage in record.models.items()):
         role, spent = usage
-        forwards, seconds = costs.get(role, (0, 0.0))
-        costs[role] = (forwards + spent["forwards"], seconds + spent["seconds"])
+        forwards, time = costs.get(role, (0, 0.0))
+        costs[role] = (forwards + spent["forwards"], time + spent["seconds"])
     return costs
 
 
@@ -125,10 +125,10 @@ def _problems(recorded: RunRecords[Record], scores: Scores) -> list[str]:
         out.append(f"{there} of {expected} generations")
     if recorded.problems:
         out.append(f"{len(recorded.problems)} unknown, damaged or duplicate records ({listed(recorded.problems)})")
-    complete = {record.key for record in recorded.records if record.error is None}
-    scored = complete & {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
-    if len(scored) < len(complete):
-        out.append(f"{len(scored)} of {len(complete)} generations are scored")
+    completed = {record.key for record in recorded.records if record.error is None}
+    scored = completed & {(row["method"], row["sample"], row["repeat"]) for row in scores["rows"]}
+    if len(scored) < len(completed):
+        out.append(f"{len(scored)} of {len(completed)} generations are scored")
     return out
 
 
@@ -144,13 +144,13 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
     return session
 
 
-def pooled(cells: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+def pooled(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Merge the measurements of equal config and machine, and concatenate their sessions.
 
     Counters are those of the first session. The number of failures is the largest of any session.
     """
     out: dict[str, MeasuredRun] = {}
-    for run in cells:
+    for run in runs:
         key = json.dumps([run.spec.sha256, run.environment], sort_keys=True)
         if key in out:
             problems = [*out[key].problems, *run.problems]
@@ -160,7 +160,7 @@ def pooled(cells: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     return list(out.values())
 
 
-def _generation(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
+def _summary_of(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
     sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
     return GenerationSummary(
         record.sample,
@@ -261,7 +261,7 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
         raise ConfigError(f"{path} has no runs; {recording}")
     requests = [request_of(command, path) for command in table["commands"]]
     try:
-        snapshot = Snapshot(requests, [_run_of(run, path) for run in table["runs"]], table["counters_only"])
+        snapshot = Snapshot(requests, [_parsed_run(run, path) for run in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
@@ -309,7 +309,7 @@ def read_runs(path: Path) -> list[MeasuredRun]:
     folders = runs_in(path)
     if not folders:
         raise ConfigError(f"{path} contains no run and is not a snapshot; help: specbench run")
-    return pooled(map(of_run, folders))
+    return pooled(map(measured_run, folders))
 
 
 def _compact(value: Any) -> str:
@@ -345,11 +345,11 @@ def _rounded(session: Timings) -> Timings:
     return {name: [(tokens, round(seconds, 6)) for tokens, seconds in rounds] for name, rounds in session.items()}
 
 
-def _run_of(stored: dict[str, Any], path: Path) -> MeasuredRun:
+def _parsed_run(stored: dict[str, Any], path: Path) -> MeasuredRun:
     names = [metric["name"] for metric in stored["metrics"]]
     same_as = stored.pop("same_as", {})
     generations = {
-        method: [_row_of(row, table["roles"], names, same_as) for row in table["rows"]]
+        method: [_parsed_generation(row, table["roles"], names, same_as) for row in table["rows"]]
         for method, table in stored["generations"].items()
     }
     sessions = [
@@ -368,7 +368,9 @@ def _missing(run: MeasuredRun) -> list[str]:
     return [f"{name}: {count} of {expected} generations" for name, count in counts.items() if count != expected]
 
 
-def _row_of(row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]) -> GenerationSummary:
+def _parsed_generation(
+    row: list[Any], roles: list[str], names: list[str], same_as: dict[str, str]
+) -> GenerationSummary:
     sample, repeat, ids, tokens, rounds, drafted, tested, accepted, forwards, values = row
     counted = _named(roles, forwards), _named(names, values)
     prompt = same_as.get(sample, sample)

@@ -1,8 +1,4 @@
-"""All results of a suite, for every format: summaries, points, tables and expectations.
-
-Also the coverage of the papers by the suites: every table, figure, algorithm and theorem, what it was reproduced on, and
-the command.
-"""
+"""All results of a suite, for every format: summaries, points, tables and expectations."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The grid of a suite: every line on each of its pairs and tasks, resolved, or with the reason why it cannot be run.
 
-Of a plan on another machine, an outline: what a request would measure, from architectures alone. As rows: the state of
-every run, what is missing, and the least time and memory that it takes.
+`outline` describes a part from architectures alone, for plans on another machine. `plan_rows` returns the state of every
+run, what is missing, and the least time and memory.
 """
 
 from collections import Counter
@@ -17,7 +17,8 @@ from specbench.config.presets import preset as preset_of
 from specbench.config.suite import GridLine, Suite
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
-from specbench.machine.hardware import GIB, free_bytes
+from specbench.machine.accelerator import GIB
+from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import copy_bandwidth
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel

@@ -14,8 +14,7 @@ from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
-from specbench.machine.accelerator import Accelerator, forward_seconds, prefill_seconds, smallest_with
-from specbench.machine.hardware import GIB
+from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
 from specbench.methods.proposers import Eagle
 from specbench.methods.trees import HeadTree
 from specbench.models.resolve import Execution

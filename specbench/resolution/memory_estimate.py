@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.machine.hardware import GIB
+from specbench.machine.accelerator import GIB
 from specbench.models.engines import engine_named
 from specbench.models.resolved_model import ResolvedModel
 
-FIRST_DEVICE = "cuda:0"  # the run's device on a machine with GPUs
-CONTEXT_BYTES = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
-GRAPH_BYTES = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
+FIRST = "cuda:0"  # the run's device on a machine with GPUs
+CONTEXT = 1 * GIB  # assumed: CUDA's context, the libraries' workspaces and activations
+GRAPHS = GIB // 2  # assumed: the graphs and buffers of a model on an engine with CUDA graphs
 BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
 
 
@@ -19,7 +18,7 @@ BUFFER = 1.25  # layers by which accelerate lets a device exceed an equal share
 class Memory:
     """The memory of one device in bytes, and the models that it holds."""
 
-    device: str = FIRST_DEVICE
+    device: str = FIRST
     models: tuple[str, ...] = ()
     weights: int
     cache: int
@@ -43,7 +42,7 @@ class _Part:
 
 
 def memory_by_device(
-    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST_DEVICE
+    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
 ) -> list[Memory]:
     """Return the memory of each device, with caches of so many positions. Weights that several roles read count once.
 
@@ -71,7 +70,7 @@ def memory_by_device(
             models=tuple(part.role for part in on_device),
             weights=sum(part.weights for part in on_device),
             cache=sum(part.cache for part in on_device),
-            graphs=(CONTEXT_BYTES if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
+            graphs=(CONTEXT if device.startswith("cuda") else 0) + sum(part.graphs for part in on_device),
         )
         for device, on_device in sorted(parts.items())
     ]
@@ -81,9 +80,9 @@ def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) 
     """Yield the parts of a model. One without a placement is on every device of `default`."""
     placement, weights = model.spec.placement, model.size.resident_bytes
     if placement.parallel == "none":
-        graphs = GRAPH_BYTES if engine_named(model.engine).has_graphs else 0
+        graphs = GRAPHS if engine_named(model.engine).has_graphs else 0
         for device in placement.devices or default:
-            device = FIRST_DEVICE if device == "cuda" else device
+            device = FIRST if device == "cuda" else device
             yield _Part(device, role, weights + _copies(model, device), cache, graphs)
     elif placement.parallel == "tensor":
         count = len(placement.devices)

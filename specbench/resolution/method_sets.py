@@ -50,8 +50,7 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
 
     Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
     """
-
-    names = [_register(alone(level), _plain(level)) for level in levels[1:-1]]
+    registered = [_add_for_profile(alone(level), _plain(level)) for level in levels[1:-1]]
     for level in levels:
         if level not in ("eagle", "pld", *pair.models):
             raise ConfigError(
@@ -69,22 +68,24 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}
             elif low == "pld":
                 proposer = {"name": "pld", "gamma": gamma}
-            names.append(_register(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high}))
-    return names
+            registered.append(
+                _add_for_profile(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high})
+            )
+    return registered
 
 
 def models_alone(pair: Pair) -> list[str]:
     """Return plain decoding by every model of a pair, registered, with the target or the first model as the baseline."""
     roles = sorted(pair.models, key=lambda role: role != TARGET)
-    first = BASELINE if roles[0] == TARGET else _register(alone(roles[0]), _plain(roles[0]), baseline="")
-    return [first, *(_register(alone(role), _plain(role), baseline=first) for role in roles[1:])]
+    first = BASELINE if roles[0] == TARGET else _add_for_profile(alone(roles[0]), _plain(roles[0]), baseline="")
+    return [first, *(_add_for_profile(alone(role), _plain(role), baseline=first) for role in roles[1:])]
 
 
 def _plain(role: str) -> Table:
     return {"name": "autoregressive", "scorers": role}
 
 
-def _register(name: str, table: Table, baseline: str = BASELINE) -> str:
+def _add_for_profile(name: str, table: Table, baseline: str = BASELINE) -> str:
     """Register a method under a name and return it. Without a baseline, it is one."""
     whole = {"description": name, **({"baseline": baseline} if baseline else {}), "target": {"name": "last"}, **table}
     add("method", Preset(name, Path("profile"), whole), listed=False)
@@ -115,7 +116,7 @@ def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
     if TARGET not in pair.models:
         raise ConfigError("advise needs a pair with a model 'target'; help: add [models.target] to the pair's file")
     candidates = list(_candidates(pair, temperature))
-    register(candidates)
+    register_for_advice(candidates)
     return candidates
 
 
@@ -129,7 +130,7 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     ]
 
 
-def register(candidates: Iterable[Candidate]) -> None:
+def register_for_advice(candidates: Iterable[Candidate]) -> None:
     """Register candidates as methods under their names. Those that are presets already stay as they are."""
     for candidate in candidates:
         if candidate.name in names("method"):

@@ -1,7 +1,6 @@
 """What a request measures: its runs, where their records are, and the models that they share, loaded on first use.
 
-The plan of a run folder is read from its run.toml. The memory of a plan is estimated per device, from the sizes and the
-placements of its models.
+The plan of a run folder is read from its run.toml.
 """
 
 import gc

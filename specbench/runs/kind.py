@@ -6,15 +6,11 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from specbench.config.construct import Table
 from specbench.errors import ConfigError, hint
 from specbench.files import read_toml
-
-if TYPE_CHECKING:
-    pass
-
 
 CONFIG = "run.toml"
 DEFAULT = "generations"  # the kind of a run.toml that names none

@@ -1,8 +1,4 @@
-"""Kinds of run folders, what a spec and a record are, and the records of generations.
-
-The recorder, locks, manifests and reports work for every kind. `specbench/runs/run_folder.py` registers the kind of
-today's runs, generations of one sequence at a time: the lines of samples.jsonl, each with a checksum.
-"""
+"""Records of generations: the lines of samples.jsonl, each with a checksum."""
 
 import dataclasses
 import json
@@ -18,14 +14,14 @@ from specbench.errors import ConfigError
 from specbench.files import parse_json
 
 if TYPE_CHECKING:
-    from specbench.decoding.session import Usage
-
+    from specbench.decoding.session import Usage  # imports torch
 
 CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
 SECONDS_DIGITS = 7  # decimal places of a time
 USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
     "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
 }  # fmt: skip
+
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
 Key = tuple[str, str, int]  # method, sample, repeat

@@ -238,7 +238,7 @@ def assemble(architecture: Architecture) -> bytes:
     lines += _at(number["clone"], _when(JUMP_ANY_BIT, CLONE_NEW, eperm))
     for name in ("socket", "socketpair"):
         lines += _at(number[name], _unless(JUMP_EQUAL, AF_UNIX, ERRNO | errno.EAFNOSUPPORT))
-    locks = [line for command in FCNTL_LOCKS for line in _when(JUMP_EQUAL, command, eperm)]
+    locks = [line for lock in FCNTL_LOCKS for line in _when(JUMP_EQUAL, lock, eperm)]
     lines += _at(number["fcntl"], locks, SECOND_ARGUMENT)
     return b"".join([*lines, _line(RETURN, ALLOW)])
 

@@ -156,7 +156,7 @@ def _fit(head: AcceptanceHead | LengthHead, rows: Columns, column: str, recipe: 
     return report | {"curve": roc_curve(scores.numpy(), labels.numpy())}
 
 
-def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
+def sprinter_rows(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     """Return the training rows of a text, for four kinds of prefixes. Each row describes a token x drafted after one.
 
     Columns: state (n, H) of the draft before x; x; q and p, its unscaled probabilities; tv between the distributions;
@@ -169,13 +169,13 @@ def rows_of(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Columns:
     parts = []
     with torch.inference_mode():
         for kind, name in enumerate(PREFIX_KINDS):
-            tokens, drafted = _rollout(models, name, text, rollout, sampler, pair.eos)
+            tokens, drafted = _prefix_of(models, name, text, rollout, sampler, pair.eos)
             if tokens:
                 parts.append(_prefix_rows(models, tokens, drafted, rollout, sampler, kind))
     return joined(parts)
 
 
-def _rollout(
+def _prefix_of(
     models: Models, kind: str, text: Text, rollout: PrefixRollout, sampler: Sampler, eos: frozenset[int]
 ) -> tuple[list[int], list[int]]:
     """Return the tokens read after the prompt, ending at an EOS, and the drafted tokens if the prefix determines them."""
@@ -222,7 +222,7 @@ def _prefix_rows(
     return {key: column[0 if kind == 0 else 1 :].cpu() for key, column in rows.items()}
 
 
-def balanced(rows: Columns, seed: int) -> Columns:
+def balanced_by_kind(rows: Columns, seed: int) -> Columns:
     """Return equally many rows of each kind of prefix, as in the paper."""
     generator = torch.Generator().manual_seed(seed)
     positions = [torch.nonzero(rows["kind"] == kind).squeeze(1) for kind in range(len(PREFIX_KINDS))]
@@ -231,7 +231,7 @@ def balanced(rows: Columns, seed: int) -> Columns:
     return chosen(rows, torch.cat(picks).sort().values)
 
 
-def labels_of(rows: Columns, threshold: float) -> Tensor:
+def acceptable_labels(rows: Columns, threshold: float) -> Tensor:
     """Return 1 for acceptable draft tokens: q(x) <= tau p(x) (docs/papers/sprinter.md, Acceptable tokens)."""
     return (rows["q"] <= threshold * rows["p"]).float()
 
@@ -250,7 +250,7 @@ def _inputs(head: Verifier, rows: Columns) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fitting:
+class VerifierFitting:
     """What all verifiers of a report share: the draft's embedding (V, H), the recipe, the seed, and how tokens were drawn.
 
     `is_sampled` says that the rows' tokens were drawn from q at T = 1, as Theorem 1 requires.
@@ -262,7 +262,7 @@ class Fitting:
     is_sampled: bool = True
 
 
-def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> tuple[Verifier, Table]:
+def train_sprinter(rows: Columns, features: str, threshold: float, fitting: VerifierFitting) -> tuple[Verifier, Table]:
     """Fit a verifier to balanced rows. Returns it, and a table of its results on the test texts and of how the fit ended."""
     torch.manual_seed(fitting.seed)
     head = Verifier(hidden=rows["state"].shape[1], features=features, threshold=threshold)
@@ -270,12 +270,12 @@ def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> t
     by_rows = fitting.recipe.split == "rows"
     split_masks = row_masks(len(rows["text"]), fitting.seed) if by_rows else masks(rows["text"], fitting.seed)
     parts = {split: chosen(rows, mask) for split, mask in split_masks.items()}
-    ready = {split: (_inputs(head, part), labels_of(part, threshold)) for split, part in parts.items()}
+    ready = {split: (_inputs(head, part), acceptable_labels(part, threshold)) for split, part in parts.items()}
     head.mean.copy_(ready["train"][0].mean(0))
     head.spread.copy_(ready["train"][0].std(0).clamp_min(1e-6))
     validate = error_rate if by_rows else loss_of
     losses = fit(head, head, ready["train"], ready["validation"], fitting.recipe, validate)
-    results = evaluated(head, parts["test"], fitting.is_sampled)
+    results = evaluated_verifier(head, parts["test"], fitting.is_sampled)
     curve = results.pop("curve")
     report = {**results, "features": features, "tau_train": threshold, **outcome(losses, fitting.recipe)}
     if by_rows:
@@ -283,7 +283,7 @@ def train(rows: Columns, features: str, threshold: float, fitting: Fitting) -> t
     return head, report | {"curve": curve}
 
 
-def evaluated(head: Verifier, test: Columns, is_sampled: bool) -> Table:
+def evaluated_verifier(head: Verifier, test: Columns, is_sampled: bool) -> Table:
     """Return the rates of a verifier on rows that it was not trained on, and its ROC curve.
 
     `eta_tp` and `eta_fp` are against the labels that the verifier was trained on, q <= tau_train p, and `ratio_eta_fp` is
@@ -296,13 +296,13 @@ def evaluated(head: Verifier, test: Columns, is_sampled: bool) -> Table:
     """
     with torch.no_grad():
         scores = head(_inputs(head, test)).sigmoid()
-    labels = labels_of(test, head.settings["threshold"]).numpy()
+    labels = acceptable_labels(test, head.settings["threshold"]).numpy()
     report = roc_summary(scores.numpy(), labels, test["text"].numpy(), HALF)
     wrong = (1.0 - test["p"] / test["q"].clamp_min(1e-12)).clamp_min(0.0)  # x ~ q, so its mean is the distance
     report["draft_tv"] = float(test["tv"].mean())
     if is_sampled:
         report["predicted_tv"] = float(((scores >= HALF) * wrong).mean())
-        report["ratio_eta_fp"] = roc_rates(scores.numpy(), labels_of(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
+        report["ratio_eta_fp"] = roc_rates(scores.numpy(), acceptable_labels(test, ACCEPTABLE).numpy(), HALF)["eta_fp"]
         if head.parts == ["state"]:
             report["output_tv"] = float(((scores >= HALF) * test["tv"]).mean())
     return {**report, "curve": roc_curve(scores.numpy(), labels)}
@@ -316,19 +316,23 @@ def row_masks(count: int, seed: int) -> dict[Split, Tensor]:
     return {"train": train, "validation": ~train, "test": ~train}
 
 
-def compare(
-    rows: Columns, features: Sequence[str], thresholds: Sequence[float], fitting: Fitting, advance: Callable[[], None]
+def compare_verifiers(
+    rows: Columns,
+    features: Sequence[str],
+    thresholds: Sequence[float],
+    fitting: VerifierFitting,
+    advance: Callable[[], None],
 ) -> dict[tuple[str, float], tuple[Verifier, Table]]:
     """Return a verifier and its report for each set of features at each tau_train."""
     out = {}
     for which in features:
         for threshold in thresholds:
-            out[which, threshold] = train(rows, which, threshold, fitting)
+            out[which, threshold] = train_sprinter(rows, which, threshold, fitting)
             advance()
     return out
 
 
-def plot(reports: Sequence[Table], path: Path) -> None:
+def plot_roc(reports: Sequence[Table], path: Path) -> None:
     """Plot ROC curves of one tau_train as SVG and PNG."""
     from matplotlib.figure import Figure  # slow to import, and used here only
 

@@ -94,7 +94,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
         samples = [(*both, dialogue) for both, dialogue in zip(pairs, dialogues, strict=True)][skip:]
         rng.shuffle(samples)
         for sample, after, dialogue in samples[: -(-count // len(tasks)) if count else None]:
-            ids = _dialogue_of(pair, dialogue) if dialogue else _text_of(pair, source.task, sample, after)
+            ids = _ids_of_dialogue(pair, dialogue) if dialogue else _ids_of_text(pair, source.task, sample, after)
             if ids is not None:
                 items.append((*ids, sample, source))
     if len(items) < 10:
@@ -111,7 +111,7 @@ def gather(pair: LoadedPair, tasks: Sequence[TaskSource], count: int, skip: int,
     return Texts(texts, {**about, "sha256": hashes, "texts": len(texts)})
 
 
-def _dialogue_of(pair: LoadedPair, dialogue: list[Message]) -> tuple[list[int], list[int]] | None:
+def _ids_of_dialogue(pair: LoadedPair, dialogue: list[Message]) -> tuple[list[int], list[int]] | None:
     """Return the ids of a dialogue's first question and of the rest; None if the question is too long for the models."""
     prompt, rest = dialogue_ids(pair.tokenizer, dialogue)
     window = pair.window_of(pair.models).length
@@ -119,7 +119,7 @@ def _dialogue_of(pair: LoadedPair, dialogue: list[Message]) -> tuple[list[int], 
     return (prompt, rest[:room]) if room > 0 else None
 
 
-def _text_of(pair: LoadedPair, task: Task, sample: Sample, after: str) -> tuple[list[int], list[int]] | None:
+def _ids_of_text(pair: LoadedPair, task: Task, sample: Sample, after: str) -> tuple[list[int], list[int]] | None:
     """Return the ids of a prompt and of the text after it, with EOS; None if the prompt is too long for the models."""
     try:
         prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window_of(pair.models).length)

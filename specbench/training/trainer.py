@@ -23,7 +23,6 @@ from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import classifiers, eagle, shards
-from specbench.training.eagle import rows_of
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,
@@ -56,7 +55,7 @@ def check_recipe(kind: HeadKind, recipe: Table, features: str) -> None:
         if key not in keys:
             raise ConfigError(f"--set recipe.{key}: the recipe of {kind.value} has no key '{key}'{hint(key, keys)}")
     for part in RECIPES[kind]:
-        names = {field.name for field in fields(part)}
+        names = {entry.name for entry in fields(part)}
         construct(type(part), {key: value for key, value in recipe.items() if key in names}, "recipe")
     if features not in SUPPORTED_FEATURES:
         raise ConfigError(f"--features {features}{hint(features, SUPPORTED_FEATURES)}")
@@ -120,10 +119,10 @@ class Training:
             self.settings.seed,
         )
         rollout = self._built(PrefixRollout(), draft=base, answers=self.settings.answers, seed=seed)
-        collected, texts = self._rows(lambda text: classifiers.rows_of(self.loaded, text, rollout), rollout)
-        rows = classifiers.balanced(collected, seed)
+        collected, texts = self._rows(lambda text: classifiers.sprinter_rows(self.loaded, text, rollout), rollout)
+        rows = classifiers.balanced_by_kind(collected, seed)
         embedding = self.loaded.models[base].transformers().get_input_embeddings().weight.detach()
-        shared = classifiers.Fitting(
+        shared = classifiers.VerifierFitting(
             embedding, self._built(SprinterRecipe(), seed=seed), seed, rollout.temperature == 1.0
         )
         thresholds = sorted({*classifiers.THRESHOLDS, tau}) if self.settings.compare else [tau]
@@ -131,10 +130,10 @@ class Training:
             tuple(dict.fromkeys((*classifiers.COMPARED_FEATURES, features))) if self.settings.compare else (features,)
         )
         with self.observer.progress("fitting verifiers", len(every) * len(thresholds)) as advance:
-            heads = classifiers.compare(rows, every, thresholds, shared, advance)
+            heads = classifiers.compare_verifiers(rows, every, thresholds, shared, advance)
         head, report = heads[features, tau]
         reports = [entry for _, entry in heads.values()]
-        classifiers.plot([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
+        classifiers.plot_roc([entry for entry in reports if entry["tau_train"] == tau], self.folder / "roc")
         compared = [{key: value for key, value in entry.items() if key != "curve"} for entry in reports]
         return Trained(head, {**report, "all": compared}, self._answered(texts, rollout.temperature))
 
@@ -177,7 +176,7 @@ class Training:
         if not checkpoint:
             self._plan_size(recipe.most, is_written, settings)
         files, texts = self._shards(
-            lambda text: rows_of(self.loaded, text, base, recipe.most),
+            lambda text: eagle.rows_of(self.loaded, text, base, recipe.most),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
         )

@@ -1,7 +1,4 @@
-"""Verification of a method on a pair: loads models and prompts, runs the checks, and combines them in a verdict.
-
-Greedy checks are deterministic, sampled ones are tests.
-"""
+"""Verification of a method on a pair: loads models and prompts, runs the checks, and combines them in a verdict."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +60,7 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
 
     The checks are greedy, and also sampled if the case's temperature is above 0.
 
-    The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `outputs` times in
+    The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `output_count` times in
     total.
     """
     checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
@@ -88,7 +85,7 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     )
 
 
-def outputs(case: Case) -> int:
+def output_count(case: Case) -> int:
     """Return how many outputs a verdict needs, including the controls'."""
     return len(case.prompts) * (2 + (2 * case.cuts if case.temperature else 0))
 
@@ -181,7 +178,10 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
 
 def _choice(request: VerifyRequest) -> Choice:
-    """Return the presets of a request, with a default temperature."""
+    """Return the presets of a request, with a default temperature.
+
+    Raises ConfigError for an option that nothing reads, and for a pair with synthetic logits.
+    """
     options = request.options
     if options.temperature is None:
         options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
@@ -214,7 +214,7 @@ def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
 
 def _verdict(case: Case, resolved: ResolvedMethod, baseline: Method, pair: str, observer: Observer) -> Verdict:
     """Run the checks of a case. Raises ConfigError for prompts that cannot be decoded."""
-    with observer.progress(f"verify {resolved.label} on {pair}", outputs(case)) as advance:
+    with observer.progress(f"verify {resolved.label} on {pair}", output_count(case)) as advance:
         try:
             return verify(case, resolved.label, baseline, advance)
         except ValueError as error:  # a prompt that does not fit, or a token that a model lacks

@@ -16,7 +16,7 @@ from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
-from specbench.resolution.method_sets import candidate_of, register
+from specbench.resolution.method_sets import candidate_of, register_for_advice
 from specbench.resolution.plan import plan_of_folder
 from specbench.resolution.resolve import Request, resolve
 from specbench.runs.run_folder import PATHS, read, runs_in, spec_of
@@ -96,7 +96,7 @@ def recorded(tmp_path_factory):
             "tested-chain", {"name": "chain", "model": "middle", "threshold": 5, "proposer": {**model, "gamma": 3}}
         ),
     ]
-    register(methods)
+    register_for_advice(methods)
     names = tuple(method.name for method in methods)
     (plan,) = resolve(Request(methods=names, pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=folder)).plans
     measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())

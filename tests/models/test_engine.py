@@ -34,7 +34,7 @@ from specbench.models.lean import (
     small_config,
     unsupported,
 )
-from specbench.models.lean.layers import PLAIN, Elementwise
+from specbench.models.lean.layers import PLAIN_ELEMENTWISE, Elementwise
 from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolved_model import Architecture
@@ -314,10 +314,10 @@ def test_nan_logits_are_detected_after_a_roll_without_reads(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "llama-scaled", "qwen2", "qwen3", "mistral-window", "olmo2"])
 def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     """Traced and functionalized as for a GPU, without its kernels, which take a minute to compile on a CPU."""
-    traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN))
+    traced = Elementwise(*(torch.compile(part, backend="aot_eager", fullgraph=True) for part in PLAIN_ELEMENTWISE))
     attention = torch.compile(cache._attention, backend="aot_eager", fullgraph=True, dynamic=False)
     usage = []
-    monkeypatch.setattr(llama, "compiled", lambda: usage.append("elementwise") or traced)
+    monkeypatch.setattr(llama, "compiled_elementwise", lambda: usage.append("elementwise") or traced)
     monkeypatch.setattr(cache, "compiled_attention", lambda: usage.append("attention") or attention)
     network = network_of(random_model(family, 1))
     graphs = Graphs(network, CPU, fused=True)
@@ -330,11 +330,11 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
         assert torch.allclose(compiled.score(ids, len(ids) - 1), plain.score(ids, len(ids) - 1), atol=1e-4)
     heads_are_large_enough = network.layers.dim >= cache.MIN_DIM
     assert set(usage) == ({"elementwise", "attention"} if heads_are_large_enough else {"elementwise"})
-    assert network.layers.elementwise is PLAIN
+    assert network.layers.elementwise is PLAIN_ELEMENTWISE
 
 
 def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
-    monkeypatch.setattr(llama, "compiled", lambda: PLAIN)
+    monkeypatch.setattr(llama, "compiled_elementwise", lambda: PLAIN_ELEMENTWISE)
     masks = []
     monkeypatch.setattr(cache, "compiled_attention", lambda: lambda q, k, v, visible, scale: masks.append(visible) or q)
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)

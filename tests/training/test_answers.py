@@ -168,7 +168,7 @@ def test_rows_of_every_kind_follow_the_chosen_answers(pair):
     collect = {
         "state": lambda text, answers: classifiers.specdec_rows(pair, text, DraftRollout(answers=answers, steps=8)),
         "inputs": lambda text, answers: classifiers.dsl_rows(pair, text, DraftRollout(answers=answers, steps=8)),
-        "q": lambda text, answers: classifiers.rows_of(pair, text, PrefixRollout(answers=answers, steps=8)),
+        "q": lambda text, answers: classifiers.sprinter_rows(pair, text, PrefixRollout(answers=answers, steps=8)),
     }
     for column, rows_of in collect.items():
         outputs = [rows_of(text, Answers.outputs)[column] for text in (one, other)]

@@ -31,7 +31,7 @@ Q, P = (0.5, 0.3, 0.15, 0.05), (0.2, 0.2, 0.5, 0.1)
 @pytest.mark.parametrize(("tau", "labels"), [(1.0, [0, 0, 1, 1]), (1.2, [0, 0, 1, 1]), (1.5, [0, 1, 1, 1])])
 def test_labels_are_those_of_the_ratio_q_over_p(tau, labels):
     """docs/papers/sprinter.md, Acceptable tokens: the label is 1 if q(x) <= tau p(x)."""
-    assert classifiers.labels_of({"q": torch.tensor(Q), "p": torch.tensor(P)}, tau).tolist() == labels
+    assert classifiers.acceptable_labels({"q": torch.tensor(Q), "p": torch.tensor(P)}, tau).tolist() == labels
 
 
 def test_theorem_1_takes_unacceptable_tokens_by_the_ratio_whatever_tau_train_is():
@@ -44,10 +44,10 @@ def test_theorem_1_takes_unacceptable_tokens_by_the_ratio_whatever_tau_train_is(
         "state": torch.nn.functional.one_hot(kind, 3).float(), "x": kind, "p": p, "tv": torch.full((600,), 0.5),
         "q": p * torch.tensor([0.5, 1.1, 2.0])[kind], "entropy": torch.zeros(600), "text": torch.arange(600) // 6,
     }  # fmt: skip
-    fitting = classifiers.Fitting(torch.zeros(3, 3), SprinterRecipe(epochs=30, rate=0.2), seed=0)
-    _, loose = classifiers.train(rows, "state", 1.2, fitting)
+    fitting = classifiers.VerifierFitting(torch.zeros(3, 3), SprinterRecipe(epochs=30, rate=0.2), seed=0)
+    _, loose = classifiers.train_sprinter(rows, "state", 1.2, fitting)
     assert (loose["eta_tp"], loose["eta_fp"], loose["ratio_eta_fp"]) == (1.0, 0.0, 0.5)
-    _, strict = classifiers.train(rows, "state", 1.0, fitting)
+    _, strict = classifiers.train_sprinter(rows, "state", 1.0, fitting)
     assert strict["ratio_eta_fp"] == strict["eta_fp"] == 0.0
     assert loose["draft_tv"] == strict["draft_tv"] == 0.5
 
@@ -65,8 +65,10 @@ def test_the_authors_split_leaks_and_is_reported_so():
     }  # fmt: skip
     found = {}
     for split in ("texts", "rows"):
-        fitting = classifiers.Fitting(torch.zeros(60, 120), SprinterRecipe(epochs=20, rate=0.01, split=split), seed=0)
-        _, found[split] = classifiers.train(rows, "state", 1.0, fitting)
+        fitting = classifiers.VerifierFitting(
+            torch.zeros(60, 120), SprinterRecipe(epochs=20, rate=0.01, split=split), seed=0
+        )
+        _, found[split] = classifiers.train_sprinter(rows, "state", 1.0, fitting)
     assert found["rows"]["auc"] == 1.0 and found["rows"]["split"] == "rows (leaks)"
     assert found["rows"]["rows"] == 180 and found["rows"]["validation_error"] == 0.0
     assert found["texts"]["auc_low"] < 0.6 and "split" not in found["texts"]
@@ -75,7 +77,7 @@ def test_the_authors_split_leaks_and_is_reported_so():
 def test_prefixes_are_balanced_by_kind():
     """The paper's equal shares of the four kinds, whole rows, drawn without replacement."""
     kinds = torch.tensor([0] * 5 + [1] * 9 + [2] * 30 + [3] * 12)
-    rows = classifiers.balanced({"kind": kinds, "row": torch.arange(len(kinds))}, seed=0)
+    rows = classifiers.balanced_by_kind({"kind": kinds, "row": torch.arange(len(kinds))}, seed=0)
     assert torch.bincount(rows["kind"]).tolist() == [5, 5, 5, 5]
     assert len(set(rows["row"].tolist())) == 20
     assert (kinds[rows["row"]] == rows["kind"]).all()

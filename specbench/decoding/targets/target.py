@@ -1,7 +1,7 @@
-"""Target distributions, pi = T(p_1, ..., p_n): the interface, greedy choices, and ensembles (SE, Section 3.2).
+"""The interface of target distributions, pi = T(p_1, ..., p_n), computed from the models' logits, and their greedy choices.
 
 A target takes the models' raw logits in the order in which a method names its models (small before large), each (k, V),
-and returns a distribution (k, V). Ensembles are weighted, contrastive or realigned.
+and returns a distribution (k, V).
 """
 
 from abc import abstractmethod

@@ -1,10 +1,7 @@
-"""Heads: small trained modules, each in a folder that names the model it was trained with.
+"""The base class of heads: small trained modules, each in a folder that names the model it was trained with.
 
 `head.safetensors` holds the weights, and in its metadata the kind, the module's own settings and its provenance, so
 that a head is a single file. EAGLE heads use the published format (`heads/eagle.py`).
-
-Besides the base class, the heads that predict whether a drafted token is accepted: SPRINTER's verifier, and the heads of
-SpecDec++ and DSL.
 """
 
 import dataclasses

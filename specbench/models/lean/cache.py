@@ -3,8 +3,8 @@
 The cache of a CUDA graph stores its positions on the device.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -264,7 +264,7 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: BlockMask, scal
     return out
 
 
-@cache
+@functools.cache
 def compiled_attention() -> Callable[[Tensor, Tensor, Tensor, BlockMask, float], Tensor]:
     """Return FlexAttention, compiled for each shape, since it splits the keys only for a fixed number of queries."""
     return torch.compile(_attention, fullgraph=True, dynamic=False)

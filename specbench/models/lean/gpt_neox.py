@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.layers import PLAIN, STATIC_ROPES, Rope
+from specbench.models.lean.layers import PLAIN_ELEMENTWISE, STATIC_ROPES, Rope
 from specbench.models.lean.network import Network
 from specbench.models.products import product_of
 
@@ -66,7 +66,7 @@ class GPTNeoX(Network):
         size, width, parallel = x.shape[-1:], cos.shape[-1], self.config.use_parallel_residual
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, self.heads, 3, self.dim)
-            PLAIN.rotate(heads[:, :, :2, :width], cos, sin)
+            PLAIN_ELEMENTWISE.rotate(heads[:, :, :2, :width], cos, sin)
             kv = heads[:, :, 1:].transpose(1, 2).flatten(1, 2)  # (n, keys then values, d)
             seen = cache.attend(i, heads[:, :, 0], kv, self.bias)
             read = F.layer_norm(x, size, *norm_mlp, self.eps) if parallel else None

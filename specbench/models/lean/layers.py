@@ -5,10 +5,10 @@ happens to queries and keys before they are rotated, in windows, and in a few fa
 overrides what differs.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ ATTENTION = ("full_attention", "sliding_attention")
 
 
 class Elementwise(NamedTuple):
-    """The elementwise functions of a layer that torch.compile fuses, besides attention.
+    """The elementwise functions of a layer, which torch.compile fuses for graphs.
 
     Fusion reduces rotary embeddings from three kernels to one, and the gate from two to one. Compiling takes seconds, so
     only graphs use it, which are captured before timing starts, and only on request.
@@ -49,11 +49,11 @@ def _gate(both: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-PLAIN = Elementwise(_rotate, _gate)
+PLAIN_ELEMENTWISE = Elementwise(_rotate, _gate)
 
 
-@cache
-def compiled() -> Elementwise:
+@functools.cache
+def compiled_elementwise() -> Elementwise:
     """Return the compiled functions.
 
     Each is compiled when it first sees a shape: once for one token, once for any other number.
@@ -62,7 +62,7 @@ def compiled() -> Elementwise:
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def with_more_compiled_shapes() -> Iterator[None]:
     """Allow as many compiled shapes as graphs have."""
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
         yield
@@ -100,7 +100,7 @@ class Layers:
         self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         self.heads: int = c.num_attention_heads
         self.like: Tensor = inner.get_input_embeddings().weight
-        self.elementwise = PLAIN
+        self.elementwise = PLAIN_ELEMENTWISE
         self.ropes = [Rope(angles, self.like) for angles in self.angles(inner)]
         self.layers = [self.layer(module, i) for i, module in enumerate(inner.layers)]
         self.norm = self.norm_of(inner.norm)

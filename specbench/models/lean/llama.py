@@ -11,7 +11,14 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.layers import PLAIN, Layer, Layers, compiled, compiling, unsupported_layers
+from specbench.models.lean.layers import (
+    PLAIN_ELEMENTWISE,
+    Layer,
+    Layers,
+    compiled_elementwise,
+    unsupported_layers,
+    with_more_compiled_shapes,
+)
 from specbench.models.lean.network import Network
 
 SMALL: Table = {
@@ -58,12 +65,12 @@ class Llama(Network):
 
     @contextmanager
     def fused(self) -> Iterator[None]:
-        self.layers.elementwise = compiled()
+        self.layers.elementwise = compiled_elementwise()
         try:
-            with compiling():
+            with with_more_compiled_shapes():
                 yield
         finally:
-            self.layers.elementwise = PLAIN
+            self.layers.elementwise = PLAIN_ELEMENTWISE
 
     def tables(self) -> tuple[Tensor, ...]:
         return tuple(table for rope in self.layers.ropes for table in rope.until(0))

@@ -1,6 +1,6 @@
 """Charts of speedups: a dot with its interval per method, sorted, and what theory predicts.
 
-Also the steps from the theoretical to the measured one: a line per method, with one more measured part at each point.
+Also the steps from the theoretical to the measured speedup: a line per method, with one more measured part at each point.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method
 BAND = 0.34  # half the height of the band of theory, in rows
 THEORY = "theory: from ideal to measured cost of a block"
 MOST_LINES = 6
-POINTS = ("theory", *(field.name for field in fields(SpeedupSteps)))
+STEPS = ("theory", *(field.name for field in fields(SpeedupSteps)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +76,10 @@ def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
 
 def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style] | None = None) -> Panel:
     """Return a panel of speedups. `axis` is the label of the axis, and `styles` those of a run's methods."""
-    return Panel(title, _drawn(rows, axis, styles or {}), REST + ROW * len(rows))
+    return Panel(title, _drawing(rows, axis, styles or {}), REST + ROW * len(rows))
 
 
-def _drawn(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> Callable[["Axes"], Sequence[Label]]:
+def _drawing(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -> Callable[["Axes"], Sequence[Label]]:
     def draw(axes: "Axes") -> Sequence[Label]:
         axes.axvline(1.0, color=MUTED, linewidth=1.2, zorder=1)
         if any(row.theory for row in rows):
@@ -116,18 +116,19 @@ def _band(axes: "Axes", position: int, theory: tuple[float, float], color: str) 
 def steps_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the panel of the fastest methods of a run whose steps are known; None if there are none."""
     rows = selected([row for row in ranked(summary) if row.steps and row.number("predicted")], MOST_LINES)
-    draw = partial(_drawn_steps, rows=rows, styles=styles_of(summary.spec.methods))
+    draw = partial(_draw_steps, rows=rows, styles=styles_of(summary.spec.methods))
     return Panel(f"{title}: from theory to the measured speedup", draw) if rows else None
 
 
-def _drawn_steps(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, Style]) -> list[Label]:
+def _draw_steps(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str, Style]) -> list[Label]:
+    """Draw a line per method, and return its label."""
     labels = []
     axes.axhline(1.0, color=MUTED, linewidth=1.2, zorder=1)
     for row in rows:
         speedups, style = [row.number("predicted") or 0.0, *vars(row.steps).values()], styles[row.method]
-        axes.plot(range(len(POINTS)), speedups, style.dashes, marker=style.marker, color=style.color)
-        labels.append(Label(row.label, len(POINTS) - 1, speedups[-1], style.color))
-    axes.set_xticks(range(len(POINTS)), POINTS)
+        axes.plot(range(len(STEPS)), speedups, style.dashes, marker=style.marker, color=style.color)
+        labels.append(Label(row.label, len(STEPS) - 1, speedups[-1], style.color))
+    axes.set_xticks(range(len(STEPS)), STEPS)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("measured parts, cumulative")
     axes.set_ylabel("speedup")
