@@ -222,6 +222,8 @@ def main(command: Callable[[], None] = app) -> None:
             fail("plugin", f"{location}: {type(error).__name__}: {error}", 2)
         if isinstance(error, OSError) and error.errno in UNUSABLE:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
+        if isinstance(error, FloatingPointError):
+            fail("model", f"{error}; help: --dtype float32, or other weights", ExitCode.SOME_FAILED)
         if _is_out_of_memory(error):
             fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", ExitCode.MISSING)
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):

@@ -4,17 +4,18 @@ A plugin adds an engine as a subclass of Engine, which a pair names: `engine = "
 """
 
 import time
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.config.construct import Named
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import ConfigError, PluginError, short_repr
+from specbench.errors import ConfigError, PluginError, hint, short_repr
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
 from specbench.models.feeder import Feeder
@@ -24,7 +25,11 @@ from specbench.models.quantization import quantization_method, quantize
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import EagerFeeder, new_cache, reads_trees, window_of
 
-REQUIRED = ("name", "tokenizer", "device", "dtype", "embedded", "vocabulary")  # attributes of every loaded model
+REQUIRED = {  # attributes of every loaded model
+    "name": str, "tokenizer": PreTrainedTokenizerBase, "device": torch.device, "dtype": torch.dtype, "embedded": int,
+    "vocabulary": int, "window": int | None, "eos": Set, "start": int | None,
+}  # fmt: skip
+T = TypeVar("T")
 AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
 
 
@@ -244,10 +249,9 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
     """
     if choice != "auto":
         engine = engine_named(choice)
-        try:
-            why = engine.unsupported(model, architecture, device)
-        except TypeError as error:  # of a plugin's other parameters
-            raise PluginError(f"engine '{choice}': unsupported(): {error}") from None
+        why = _called(f"engine '{choice}': unsupported()", lambda: engine.unsupported(model, architecture, device))
+        if not why and model.parallel == "tensor" and not isinstance(engine, Eager):
+            why = f"{choice} cannot split tensors; help: --engine eager"
         if why:
             raise ValueError(why)
         return choice
@@ -257,18 +261,37 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
 
 def engine_named(name: str) -> Engine:
     """Return an engine by name. Raises ConfigError, with the nearest name, if there is none."""
-    engine: Engine = Engine.build({"name": name}, "engine")
+    if name not in Engine.members:
+        raise ConfigError(f"unknown engine{hint(name, Engine.members)}; help: --plugin FILE adds one")
+    engine: Engine = _called(f"engine '{name}'", Engine.members[name])
     return engine
 
 
 def load_model_on(name: str, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
     """Load a model on an engine. Raises what `Engine.load` does, and PluginError if that returns no complete model."""
-    loaded: object = engine_named(name).load(role, model, base, device)
+    engine = engine_named(name)
+    loaded: object = _called(f"engine '{name}': load()", lambda: engine.load(role, model, base, device))
     if not isinstance(loaded, LoadedModel):
         raise PluginError(f"engine '{name}': load() returned {short_repr(loaded)}, which is not a LoadedModel")
     if missing := [key for key in REQUIRED if not hasattr(loaded, key)]:
         raise PluginError(f"engine '{name}': load() returned a model without {', '.join(missing)}")
+    for key, kind in REQUIRED.items():
+        if not isinstance(value := getattr(loaded, key), kind):
+            needed = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.") if isinstance(kind, type) else kind
+            raise PluginError(
+                f"engine '{name}': load() returned a model with {key} = {short_repr(value)}; needed: {needed}"
+            )
     return loaded
+
+
+def _called(what: str, call: Callable[[], T]) -> T:
+    """Call a plugin's function. Raises PluginError, which names it, if it has other parameters than the interface."""
+    try:
+        return call()
+    except TypeError as error:
+        if traceback.extract_tb(error.__traceback__)[-1].filename != __file__:  # raised inside of it
+            raise
+        raise PluginError(f"{what}: {error}") from None
 
 
 def load_transformers(

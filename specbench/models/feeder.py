@@ -144,6 +144,9 @@ class Feeder(ABC):
         return
 
 
+PRECISIONS = (torch.float32, torch.float64)  # of logits
+
+
 class CheckedFeeder(Feeder):
     """The feeder of a plugin's engine, whose logits are checked. They are (rows, vocabulary)."""
 
@@ -156,10 +159,18 @@ class CheckedFeeder(Feeder):
         out: object = self._feeder.feed(feed, rows)
         if not isinstance(out, Output):
             raise PluginError(f"{self.name}: feed() returned {short_repr(out)}, which is not an Output")
-        if tuple(out.logits.shape) != (rows, self._vocabulary):
+        logits: object = out.logits
+        if not isinstance(logits, Tensor) or logits.dtype not in PRECISIONS:
+            given = f"of {logits.dtype}" if isinstance(logits, Tensor) else short_repr(logits)
+            raise PluginError(f"{self.name}: feed() returned logits {given}; needed: a tensor of float32 or float64")
+        if tuple(logits.shape) != (rows, self._vocabulary):
             raise PluginError(
-                f"{self.name}: feed() returned logits of shape {tuple(out.logits.shape)}, and ({rows}, {self._vocabulary})"
+                f"{self.name}: feed() returned logits of shape {tuple(logits.shape)}, and ({rows}, {self._vocabulary})"
                 " were expected"
+            )
+        if self.keeps_states and out.states is None:
+            raise PluginError(
+                f"{self.name}: feed() returned no states, which heads read; help: --engine eager, or lean"
             )
         return out
 
@@ -177,7 +188,12 @@ class CheckedFeeder(Feeder):
 
 
 def checked_feeder(feeder: Feeder, vocabulary: int) -> Feeder:
-    """Return a feeder of this package as it is, and one of a plugin checked."""
+    """Return a feeder of this package as it is, and one of a plugin checked. Raises PluginError for an incomplete one."""
+    given: object = feeder
+    if not isinstance(given, Feeder) or not isinstance(getattr(given, "device", None), torch.device):
+        raise PluginError(f"feeder() returned {short_repr(given)}; needed: a Feeder whose device is a torch.device")
+    if not hasattr(given, "name"):
+        raise PluginError(f"feeder() returned {short_repr(given)}, which has no name")
     return feeder if type(feeder).__module__.startswith(OURS) else CheckedFeeder(feeder, vocabulary)
 
 

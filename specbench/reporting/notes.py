@@ -108,7 +108,8 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
         yield f"! {part}: not comparable with published scores" if data.revision else f"{part}."
     if failed:
         first = next(row.first_error for row in rows if row.first_error)
-        yield f"! {counted(failed, 'generation')} failed and were not timed (`error` in samples.jsonl). The first: {first}"
+        verb = "was" if failed == 1 else "were"
+        yield f"! {counted(failed, 'generation')} failed and {verb} not timed (`error` in samples.jsonl). The first: {first}"
     if summary.problems:
         yield f"! {counted(len(summary.problems), 'line')} of samples.jsonl not counted: {listed(summary.problems)}"
     if not summary.complete:

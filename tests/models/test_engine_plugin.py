@@ -1,6 +1,7 @@
 """A plugin's engine decodes with every method that needs no Transformers model."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,57 +13,8 @@ from specbench.resolution.methods import Methods
 from specbench.resolution.selection import read_pair
 from tests.fixtures.console import specbench
 
-ENGINE = '''
-"""Logits by the last token alone, from a table."""
-
-import torch
-
-from specbench.config.pair import folder
-from specbench.models.checkpoints import load_tokenizer
-from specbench.models.engines import Engine
-from specbench.models.feeder import Feeder, Output
-from specbench.models.engines import LoadedModel
-
-
-def normal(seed, size):
-    return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
-
-
-class TableFeeder(Feeder):
-    name, device, branches = "table", torch.device("cpu"), True
-
-    def __init__(self, logits):
-        self.logits = logits  # (V, V)
-
-    def feed(self, feed, rows):
-        return Output(self.logits[feed.tokens[-rows:]], None)
-
-    def keep(self, start, path):
-        return  # nothing is cached
-
-    def logits_of(self, states):
-        raise ValueError("a table has no states")
-
-
-class TableModel(LoadedModel):
-    name, device, dtype, branches = "table", torch.device("cpu"), torch.float32, True
-
-    def __init__(self, tokenizer, role):
-        self.tokenizer, size = tokenizer, len(tokenizer)
-        self.embedded = self.vocabulary = size
-        self.logits = 3.0 * normal(0, size) + normal(len(role), size)  # the models of a pair are alike
-
-    def feeder(self, vocabulary, source):
-        return TableFeeder(self.logits[:, :vocabulary])
-
-
-class TableEngine(Engine, name="table"):
-    def unsupported(self, model, architecture, device):
-        return "the engine table has no encoder" if architecture.encoder_decoder else ""
-
-    def load(self, role, model, base, device):
-        return TableModel(load_tokenizer(role, str(folder(model.spec.path, base))), role)
-'''
+ROOT = Path(__file__).parents[2]
+ENGINE = (ROOT / "examples/own_engine.py").read_text(encoding="utf-8").partition("\n\n\nif __name__")[0]
 ROLES = ("draft", "middle", "math", "code", "target")
 FEW = ("-t", "gsm8k", "--data", "synthetic", "-n", "1", "--repeats", "1", "--max-new-tokens", "8")
 
@@ -149,6 +101,13 @@ BROKEN = {
     "a reserved name": ('name="table")', 'name="auto")', "cannot have the name 'auto'"),
     "unsupported": ("def unsupported(self, model, architecture, device):", "def unsupported(self, model):",
                     "engine 'table': unsupported(): "),
+    "load": ("def load(self, role, model, base, device):", "def load(self, role, model):", "engine 'table': load(): "),
+    "init": ('name="table"):', 'name="table"):\n    def __init__(self, x):\n        pass\n', "engine 'table': "),
+    "eos": ("device, dtype, branches = \"table\", torch.device(\"cpu\"), torch.float32, True",
+            "device, dtype, eos = \"table\", torch.device(\"cpu\"), torch.float32, 1",
+            "with eos = 1; needed: collections.abc.Set"),
+    "device": ("dtype, branches = \"table\", torch.device(\"cpu\"),", "dtype, branches = \"table\", \"cpu\",",
+               "with device = 'cpu'; needed: torch.device"),
 }  # fmt: skip
 
 
@@ -165,9 +124,51 @@ def test_a_mistake_in_an_engine_is_one_line(place, mistake):
     ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-1:]]", "feed() returned logits of shape (1, "),
     ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:], :5]", "5), and "),
     ("return Output(self.logits[feed.tokens[-rows:]], None)", "return self.logits", "which is not an Output"),
+    ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:]].half()", "logits of torch.float16; needed"),
+    ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:]].tolist()", "needed: a tensor of float32"),
 ])  # fmt: skip
 def test_wrong_logits_fail_the_generation_and_name_the_feeder(place, right, wrong, message):
     (place / "table.py").write_text(ENGINE.replace(right, wrong))
     specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=3)
     errors = {row["method"]: row["error"] for row in records(place / "results")}
     assert "table: " in errors["sd"] and message in errors["sd"]
+
+
+def test_heads_on_an_engine_without_states_are_rejected(place):
+    chosen = ("-p", "tiny", "--set", "pair.models.draft.engine=table", "--plugin", "table.py")
+    specbench("run", "-m", "specdec++", *chosen, *FEW, cwd=place, code=3)
+    errors = {row["method"].partition("(")[0]: row["error"] for row in records(place / "results")}
+    assert "feed() returned no states, which heads read" in errors["specdec++"] and not errors["ar"]
+
+
+def test_verify_names_the_engine_if_only_its_logits_differ(place):
+    chosen = (
+        "-p",
+        "pair.toml",
+        "-t",
+        "gsm8k",
+        "--data",
+        "synthetic",
+        "-n",
+        "2",
+        "--repeats",
+        "1",
+        "--temperature",
+        "0",
+    )
+    done = specbench("verify", "-m", "sd", *chosen, "--plugin", "table.py", cwd=place, code=5)
+    assert "NOT as Transformers: sd decodes as the autoregressive method does" in done.stdout
+    assert "NOT lossless" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "trace"])
+def test_infinite_logits_are_one_line(place, command):
+    (place / "table.py").write_text(ENGINE.replace("self.logits = logits  #", "self.logits = logits / 0.0  #"))
+    chosen = ("-p", "pair.toml", "-t", "gsm8k", "--data", "synthetic", "--plugin", "table.py")
+    done = specbench(command, "-m", "sd", *chosen, cwd=place, code=3)
+    assert "error[model]: table: NaN or infinite logits" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_docs_show_the_engine_of_the_example():
+    page = (ROOT / "docs/new-method.md").read_text(encoding="utf-8")
+    assert ENGINE.split('"""\n\n', 1)[1] in page
