@@ -11,7 +11,7 @@ class Theory:
     `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time,
     the default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the
     innermost first. `drafter_scores` says whether the proposer is also one of the scorers. `shape` are the parents of the
-    tokens of a static draft tree.
+    tokens of a static draft tree. `parameters` are other numbers that the formula takes, by name.
     """
 
     formula: str
@@ -21,6 +21,7 @@ class Theory:
     bonus: str = ""
     drafter_scores: bool = False
     shape: tuple[int, ...] | None = None
+    parameters: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,13 @@ from transformers import LlamaConfig
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.schema import SCHEMAS
+from specbench.config.construct import construct, to_table
 from specbench.config.options import Options
 from specbench.config.presets import names
 from specbench.config.suite import read_suite, suites
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
+from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolved_model import Architecture, ResolvedModel
@@ -118,3 +120,9 @@ def test_run_toml_validates_against_its_schema():
     jsonschema.validate(table, schema)
     with pytest.raises(jsonschema.ValidationError, match="seed"):
         jsonschema.validate({**table, "decoding": {**table["decoding"], "seed": "one"}}, schema)
+
+
+def test_a_formulas_own_numbers_are_stored_with_the_method():
+    theory = Theory(formula="alternating", models=("draft", "target"), parameters={"every": 2.0})
+    assert construct(Theory, to_table(theory), "theory") == theory
+    assert "parameters" not in to_table(Theory(formula="speculation", models=("draft", "target")))
