@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config import suite as suite_files
-from specbench.config.suite import TINY, read_suite
+from specbench.config.suite import TINY, read_suite, suites
 from specbench.files import read_toml, write_with_checksum
-from specbench.reporting import suites
+from specbench.reporting import reproduction
 from specbench.reporting.reproduction import SAME, counterpart, papers, state_of
 from specbench.runs.suite_index import Index, IndexEntry
 from tests.fixtures.console import specbench
@@ -103,7 +102,7 @@ def wrong_pointer(item, label):
             return f"no section {item['docs']}"
         return "" if not numbered or label in cited(sections(page)[anchor]) else f"{item['docs']} does not cite {label}"
     if "suite" in item:
-        if item["suite"] not in suite_files.suites():
+        if item["suite"] not in suites():
             return f"no suite {item['suite']}"
         row = rows_of_suites().get(item["suite"], "")
         return "" if not numbered or label in cited(row) else f"docs/suites.md: {item['suite']} does not name {label}"
@@ -204,7 +203,7 @@ def test_reproduce_says_that_a_suite_measured_something_else(empty_results):
 def test_reproduce_finds_the_checkouts_results_from_anywhere(tmp_path, monkeypatch):
     states = json.loads(specbench("reproduce", "--json", cwd=tmp_path).stdout)
     assert "tiny" in {item["state"] for item in states}
-    monkeypatch.setattr(suites, "PACKAGE", tmp_path / "specbench")  # as an installed package
+    monkeypatch.setattr(reproduction, "PACKAGE", tmp_path / "specbench")  # as an installed package
     done = specbench("reproduce", "--status", cwd=tmp_path).stdout
     assert "no results here" in done and "--from FOLDER" in done
     assert "no such folder" in specbench("reproduce", "--from", "nowhere", cwd=tmp_path, code=2).stderr
@@ -259,9 +258,7 @@ def test_only_a_small_version_of_a_bundled_suite_has_a_counterpart():
     assert counterpart(read_suite("se-table3")) == counterpart(replace(suite, name="mine-tiny")) == ""
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in suite_files.suites() if name.startswith(("se-table2", "cos-parallel"))]
-)
+@pytest.mark.parametrize("name", [name for name in suites() if name.startswith(("se-table2", "cos-parallel"))])
 def test_three_models_have_the_same_draft_lengths_wherever_the_paper_prints_one_cell(name):
     lines = [line for line in read_suite(name).grid if {"qwen-1.5b-3", "tiny-3"} & set(line.pairs)]
     assert bool(lines) == (name != "cos-parallel" + TINY)

@@ -25,7 +25,7 @@ MOST_ROWS = 16  # of a panel; with more, only the fastest setting of each method
 BAND = 0.34  # half the height of the band of theory, in rows
 THEORY = "theory: from ideal to measured cost of a block"
 MOST_LINES = 6
-STEPS = ("theory", *(field.name for field in fields(SpeedupSteps)))
+STEP_NAMES = ("theory", *(field.name for field in fields(SpeedupSteps)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,9 @@ def _draw_steps(axes: "Axes", rows: Sequence[MethodSummary], styles: Mapping[str
     axes.axhline(1.0, color=MUTED, linewidth=1.2, zorder=1)
     for row in rows:
         speedups, style = [row.number("predicted") or 0.0, *vars(row.steps).values()], styles[row.method]
-        axes.plot(range(len(STEPS)), speedups, style.dashes, marker=style.marker, color=style.color)
-        labels.append(Label(row.label, len(STEPS) - 1, speedups[-1], style.color))
-    axes.set_xticks(range(len(STEPS)), STEPS)
+        axes.plot(range(len(STEP_NAMES)), speedups, style.dashes, marker=style.marker, color=style.color)
+        labels.append(Label(row.label, len(STEP_NAMES) - 1, speedups[-1], style.color))
+    axes.set_xticks(range(len(STEP_NAMES)), STEP_NAMES)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("measured parts, cumulative")
     axes.set_ylabel("speedup")

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import SpeedupSteps
-from specbench.reporting.plots.speed import POINTS, steps_panel
+from specbench.reporting.plots.speed import STEP_NAMES, steps_panel
 from tests.fixtures.summaries import method_summary, run_summary
 
 AR = method_summary("ar", values={"tokens_per_second": 100.0})
@@ -20,7 +20,7 @@ def test_a_line_runs_from_theory_through_every_step_to_the_measured_speedup():
     axes = Figure().subplots()
     (label,) = panel.draw(axes)
     line = axes.get_lines()[-1]
-    assert list(line.get_ydata()) == [1.9, 1.8, 1.7, 1.5, 1.3, 1.2] and len(POINTS) == 6
+    assert list(line.get_ydata()) == [1.9, 1.8, 1.7, 1.5, 1.3, 1.2] and len(STEP_NAMES) == 6
     assert (label.text, label.y) == ("sd", 1.2)
 
 
