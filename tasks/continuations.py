@@ -22,22 +22,6 @@ SHARE = 0.3  # of a text's words are the prompt, rounded up
 WORDS = re.compile(r"[a-z0-9]+", re.IGNORECASE)  # as ROUGE tokenizes them
 
 
-@dataclass(frozen=True, kw_only=True)
-class WikiSummary(RougeScored, name="wiki-summary"):
-    """ROUGE of the continuation against the article's summary."""
-
-    version: ClassVar[str] = "1-A"
-    continues: ClassVar[bool] = True
-    hub: ClassVar[Hub] = Hub("jordiclive/wikipedia-summary-dataset", "default/train/0000.parquet", CONVERTED)
-    fields: ClassVar[dict[str, type]] = {"summary": str, "full_text": str}
-
-    def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        return [Sample(str(i), first_words(row["full_text"])[0], row["summary"]) for i, row in enumerate(rows)]
-
-    def continuations(self, rows: list[Row]) -> list[str]:
-        return [" " + first_words(row["full_text"])[1] for row in rows]
-
-
 def first_words(text: str) -> tuple[str, str]:
     """Return the first 30 % of a text's words, rounded up, and the rest; words are joined by spaces."""
     words = text.split()
@@ -60,3 +44,19 @@ class Lm1b(RougeScored, name="lm1b"):
 
     def continuations(self, rows: list[Row]) -> list[str]:
         return [f" {sample.reference}" for sample in self.samples(rows, "")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WikiSummary(RougeScored, name="wiki-summary"):
+    """ROUGE of the continuation against the article's summary."""
+
+    version: ClassVar[str] = "1-A"
+    continues: ClassVar[bool] = True
+    hub: ClassVar[Hub] = Hub("jordiclive/wikipedia-summary-dataset", "default/train/0000.parquet", CONVERTED)
+    fields: ClassVar[dict[str, type]] = {"summary": str, "full_text": str}
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        return [Sample(str(i), first_words(row["full_text"])[0], row["summary"]) for i, row in enumerate(rows)]
+
+    def continuations(self, rows: list[Row]) -> list[str]:
+        return [" " + first_words(row["full_text"])[1] for row in rows]

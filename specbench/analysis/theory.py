@@ -221,6 +221,9 @@ def sprinter(
     return tokens * baseline / (spent + mean_cost(cost, 1, drafted + bonus))
 
 
+# Draft trees
+
+
 def chances(a: Sequence[float]) -> list[float]:
     """Return the probability that the first, second, ... child is the one that is accepted."""
     out, left = [], 1.0

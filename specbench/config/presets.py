@@ -35,7 +35,6 @@ KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites
 
 ALL, LOSSLESS = "all", "lossless"
 WORDS = (ALL, LOSSLESS)  # in place of methods: all that a pair allows
-_UNLISTED: set[tuple[str, str]] = set()
 TEMPLATE_SUFFIX = ".jinja"
 T = TypeVar("T")
 SCOPED_KINDS = ("method", "pair", "task")
@@ -61,6 +60,7 @@ class Preset:
 
 
 _ADDED: dict[tuple[str, str], Preset] = {}  # presets of plugins, by kind and name
+_UNLISTED: set[tuple[str, str]] = set()
 
 
 def add(kind: str, new: Preset, listed: bool = True) -> None:

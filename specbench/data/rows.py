@@ -302,6 +302,9 @@ def read_web(file: WebFile, task: str) -> Rows:
     return Rows(read_lines(file.cached), file.url, file.sha256[:16])
 
 
+# Synthetic rows
+
+
 @dataclass(frozen=True)
 class SyntheticTask:
     """A generator of rows, with the 0-shot prompt and the answer that a model is trained on.

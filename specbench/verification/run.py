@@ -23,11 +23,7 @@ from specbench.resolution import selection
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
-from specbench.verification.case import (
-    Case,
-    CheckResult,
-    Decoding,
-)
+from specbench.verification.case import Case, CheckResult, Decoding
 from specbench.verification.greedy import greedy
 from specbench.verification.sampled import sampled
 
