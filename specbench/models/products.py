@@ -1,25 +1,22 @@
 """Products of a few rows with the matrix of a linear layer: which kernel multiplies, and how the matrix is stored.
 
-Speculation pays if a block of tokens costs little more than one token. On a CPU, MKL's float32 product of five rows costs
-three to five times as much as that of one row; oneDNN's, with a matrix that is packed once, costs about as much as one
-row, but its call takes longer. The rule is in `is_packed` and `Packed`. It depends on the shape of the matrix, the dtype, the
-number of rows and the processor's instructions, never on a timing at run time, so that token ids are reproducible.
+Decoding reads every weight once per forward, so a product should take as long as reading its matrix, for one row and for a
+block. torch's kernels do not on a CPU: one row reaches a third to two thirds of what memory gives, and blocks cost
+several times as much, or need a second copy of the matrix.
 
-- On an x86-64 CPU, large matrices in float32 and bfloat16 are stored packed. oneDNN reads a matrix that the caches do not
-  hold faster for four rows than for one, so smaller blocks are padded with zeros.
-- All other matrices in float32 on a CPU are stored transposed, (in, out), but for those of experts, which keep their layout.
-  The rest are views of the loaded weights.
-- Of these, the larger ones are stored packed as well, for blocks of four rows and more. oneDNN's call takes 11 to 13 us, as
-  long as a whole product of smaller matrices or fewer rows.
+- On an x86-64 CPU, matrices in float32 and bfloat16 are stored in panels, for the kernels of `specbench/kernels/`.
+- Without these kernels, matrices in float32 on a CPU are stored transposed, (in, out), which is the faster order for one
+  row.
+- All others, such as those on a GPU, are views of the loaded weights.
 
-The limits were measured on two AMD EPYC with AVX-512, of families 25 and 26, at one and two threads (docs/engines.md), and on
-no other processor. With the second copy, a block of five tokens of the tiny target takes 17 % less time on family 26.
+The choice depends on the device, the dtype and `kernels.rule()`, never on a timing at run time, so that token ids are
+reproducible.
 
 Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
-weights of a matrix that is only stored packed are released, and unpacked when transformers' own module is used.
+weights of a matrix in panels are released, and unpacked when transformers' own module is used.
 """
 
-import platform
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,18 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from specbench.kernels import Kernels, MatrixStruct, kernels
 from specbench.machine.memory import use_huge_pages
 
-LARGE = 1 << 18  # elements of a matrix that the caches do not hold
-LEAST_PACKED = {
-    torch.float32: LARGE,
-    torch.bfloat16: 1 << 15,
-}  # elements from which on packing saves more than it costs
-FULL_BLOCK = 4  # rows for which oneDNN reads a large matrix fastest
-LEAST_FOR_BLOCKS = 3 << 15  # elements of a float32 matrix from which on it has a packed copy for blocks
-BLOCK = 4  # rows from which on that copy is used
-
-_mkldnn: Any = torch.ops.mkldnn
+PANELED = (torch.float32, torch.bfloat16)  # dtypes of matrices that the kernels multiply
 
 
 class Product(Protocol):
@@ -57,69 +46,118 @@ class Product(Protocol):
         """Return residual (n, out) plus the product of x (n, in). The residual may be overwritten."""
 
 
-def is_packed(device: torch.device, dtype: torch.dtype, numbers: int) -> bool:
-    """Return whether a matrix with this many numbers is stored packed."""
-    return can_pack(device, dtype) and numbers >= LEAST_PACKED[dtype]
+def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels | None:
+    """Return the kernels that multiply matrices of this dtype on a device; None if torch does."""
+    return kernels() if device.type == "cpu" and dtype in PANELED else None
 
 
-def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether oneDNN has fast products for matrices of this dtype on this processor."""
-    if device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64") or not torch._C._has_mkldnn:
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(_mkldnn._is_mkldnn_bf16_supported()))
+class Panels:
+    """A matrix in the panels of `specbench/kernels/`: (panels, in, width), the last panel filled up with zeros.
 
+    Gradients with respect to its input come from an unpacked copy, made for each call.
+    """
 
-class Packed:
-    """A matrix in oneDNN's layout. Gradients with respect to its input come from an unpacked copy, made for each call."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Copy weight (out, in) into that layout."""
-        self.bias, self.dtype = bias, weight.dtype
-        self.matrix: Tensor = _mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        use_huge_pages(_mkldnn.data_ptr(self.matrix), _mkldnn._nbytes(self.matrix))
-        self._rows = FULL_BLOCK - 1 if weight.numel() >= LARGE else 0  # blocks up to this size are padded
-        self._padding = weight.new_zeros(self._rows, weight.shape[1])  # (rows, in)
+    def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Copy weight (out, in) into panels."""
+        self.dtype, self.bias = weight.dtype, None if bias is None else bias.float()
+        self.outputs, self.inputs = weight.shape
+        self.panels = in_panels(weight, kernels.width)
+        if self.dtype == torch.bfloat16:
+            _pair(self.panels)
+        bits = 8 * weight.dtype.itemsize
+        self.call = KernelCall(kernels, MatrixStruct(*addresses(self.panels, self.bias), *(None, None), *weight.shape[::-1], 0, bits))
 
     def __call__(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and x.requires_grad:  # oneDNN's product has no derivative in torch
-            return F.linear(x, self.matrix.to_dense(), self.bias)
-        n = x.shape[0]
-        if n <= self._rows:
-            x = torch.cat([x, self._padding[n - 1 :]])
-        out: Tensor = _mkldnn._linear_pointwise(x, self.matrix, self.bias, "none", [], "")
-        return out[:n]
+        if x.requires_grad and torch.is_grad_enabled():  # the kernels have no derivative
+            return F.linear(x, self.unpacked(), None if self.bias is None else self.bias.to(x.dtype))
+        assert x.dtype == self.dtype and x.shape[-1] == self.inputs, (x.dtype, x.shape)
+        return self.call(x, None)
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        if residual.dtype != self.dtype:
+        if residual.dtype != self.dtype or x.requires_grad:
             return residual + self(x)
-        if x.shape[0] <= self._rows:
-            return residual.add_(self(x))
-        out: Tensor = _mkldnn._linear_pointwise.binary(x, residual, self.matrix, self.bias, "add")
+        return self.call(x, residual)
+
+    @property
+    def struct(self) -> MatrixStruct:
+        """The matrix as the kernels read it."""
+        return self.call.struct
+
+    def unpacked(self) -> Tensor:
+        """Return the matrix as (out, in)."""
+        width = self.panels.shape[2]
+        out = self.panels.new_empty(self.outputs, self.inputs)
+        use_huge_pages(out.data_ptr(), out.nbytes)
+        for at, panel in enumerate(self.panels):
+            columns = panel.view(-1, width // 2, 2).transpose(1, 2).flatten(1) if self.dtype == torch.bfloat16 else panel
+            rows = out[at * width : (at + 1) * width]
+            rows.copy_(columns[:, : len(rows)].t())
         return out
+
+
+class KernelCall:
+    """Products with one matrix by `specbench/kernels/`."""
+
+    def __init__(self, kernels: Kernels, struct: MatrixStruct) -> None:
+        self.struct, self.outputs = struct, int(struct.outputs)
+        self._product, self._level = kernels.library.specbench_product, kernels.level
+        self._matrix = ctypes.pointer(struct)
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """Return x (n, in) times the matrix, plus a residual (n, out) of the same dtype if there is one: (n, out)."""
+        x, n = x.contiguous(), x.shape[0]
+        if residual is not None:
+            residual = residual.contiguous()
+        out = x.new_empty(n, self.outputs)
+        self._product(
+            self._level, self._matrix, x.data_ptr(), n, None if residual is None else residual.data_ptr(),
+            out.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+
+def in_panels(matrix: Tensor, width: int) -> Tensor:
+    """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width), filled up with zeros."""
+    outputs, k = matrix.shape
+    whole, rest = divmod(outputs, width)
+    panels = matrix.new_empty(whole + bool(rest), k, width)
+    use_huge_pages(panels.data_ptr(), panels.nbytes)
+    panels[:whole] = matrix[: whole * width].reshape(whole, width, k).transpose(1, 2)
+    if rest:
+        panels[whole] = 0
+        panels[whole, :, :rest] = matrix[whole * width :].t()
+    return panels
+
+
+def _pair(panels: Tensor) -> None:
+    """Make outputs j and j + width / 2 neighbors, in place, as the kernels read bfloat16."""
+    for panel in panels:
+        panel.copy_(panel.view(len(panel), 2, -1).transpose(1, 2).flatten(1))
+
+
+def addresses(*tensors: Tensor | None) -> list[int | None]:
+    """Return the addresses of contiguous tensors on a CPU, None for None."""
+    assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A matrix (in, out) and a bias (out,), for torch.mm. Blocks of BLOCK rows and more may have a packed copy."""
+    """A matrix (in, out) and a bias (out,), for torch.mm."""
 
     matrix: Tensor
     bias: Tensor | None
-    block: Packed | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         return self.matrix.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.block is not None and x.shape[0] >= BLOCK:  # faster than len()
-            return self.block(x)
         return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
         if residual.dtype != self.matrix.dtype:  # T5 in half precision has a float32 residual stream
             return residual + self(x)
-        if self.block is not None and x.shape[0] >= BLOCK:
-            return self.block.added(residual, x)
         if self.bias is not None:
             residual.add_(self.bias)
         return residual.addmm_(x, self.matrix)
@@ -152,16 +190,16 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     weights = [_weight(layer) for layer in layers]
     whole = weights[0] if len(layers) == 1 else torch.cat(weights)  # (outs, in)
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
-    if is_packed(whole.device, whole.dtype, whole.numel()):
-        product = Packed(whole, bias)
+    if found := kernels_for(whole.device, whole.dtype):
+        product = Panels(found, whole, bias)
         if not shared:
             for layer in layers:
                 layer.weight.data = whole.new_empty(0)
-            _on_use(layers, lambda: _set_weights(layers, _unpacked(product)))
+            _on_use(layers, lambda: _set_weights(layers, product.unpacked()))
         return product
     # In the order in which a single row is multiplied, which is a fifth faster in float32 on a CPU, also for transformers.
-    # A large shared matrix is not worth its copy.
-    transposed = whole.device.type == "cpu" and whole.dtype == torch.float32 and not (shared and whole.numel() >= LARGE)
+    # A shared matrix is not worth its copy.
+    transposed = whole.device.type == "cpu" and whole.dtype == torch.float32 and not shared
     matrix = whole.t().contiguous() if transposed else whole.t()
     if whole.device.type == "cpu" and not shared and matrix.data_ptr() == weights[0].data_ptr():
         matrix = matrix.clone()  # the weight may be a view of a file, all of which would stay resident
@@ -171,7 +209,7 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
         parts = torch.split(bias, [len(weight) for weight in weights])
         for layer, part in zip(layers, parts, strict=True):
             layer.bias.data = part
-    return Plain(matrix, bias, _for_blocks(whole, bias) if transposed else None)
+    return Plain(matrix, bias)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -202,34 +240,22 @@ def expert_products(module: nn.Module, names: Sequence[str]) -> list[list[Produc
     if not module.get_parameter(names[0]).numel():
         module.state_dict()  # its hook unpacks
     weights = [module.get_parameter(name) for name in names]
-    if not all(is_packed(weight.device, weight.dtype, weight[0].numel()) for weight in weights):
+    found = kernels_for(weights[0].device, weights[0].dtype)
+    if found is None:
         # transformers' layout, since another one would change the last bits of its outputs
         for weight in weights:
             weight.data = weight.data.clone()
-        return [[Plain(matrix.t(), None, _for_blocks(matrix, None)) for matrix in weight.data] for weight in weights]
-    packed = [[Packed(matrix) for matrix in weight.data] for weight in weights]
+        return [[Plain(matrix.t(), None) for matrix in weight.data] for weight in weights]
+    packed = [[Panels(found, matrix) for matrix in weight.data] for weight in weights]
     for weight in weights:
         weight.data = weight.data.new_empty(0)
 
     def restore() -> None:
         for weight, products in zip(weights, packed, strict=True):
-            weight.data = torch.stack(list(map(_unpacked, products)))
+            weight.data = torch.stack([product.unpacked() for product in products])
 
     _on_use([module], restore)
     return [list(products) for products in packed]
-
-
-def _for_blocks(matrix: Tensor, bias: Tensor | None) -> Packed | None:
-    """Return a packed copy of a float32 matrix (out, in) if it pays for blocks."""
-    pays = matrix.dtype == torch.float32 and matrix.numel() >= LEAST_FOR_BLOCKS
-    return Packed(matrix, bias) if pays and can_pack(matrix.device, matrix.dtype) else None
-
-
-def _unpacked(product: Packed) -> Tensor:
-    """Return a packed matrix as (out, in)."""
-    whole: Tensor = product.matrix.to_dense()
-    use_huge_pages(whole.data_ptr(), whole.nbytes)
-    return whole
 
 
 def _on_use(modules: Sequence[Any], restore: Callable[[], None]) -> None:

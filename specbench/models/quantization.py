@@ -1,28 +1,26 @@
 """Weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
 
 Every linear layer whose width a group divides, except the LM head, holds codes and scales instead of its matrix: integers,
-or with nf4 the numbers of quantiles. GPT-2 has no such layer. torch's kernels multiply in bfloat16; all other products are in
-the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head
+or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32 or bfloat16; all other
+products are in the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head
 determines the distribution directly, and they are often one matrix. Values are rounded to the nearest level without
 calibration.
 
 - `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
-  width. torch's kernels read four bits per weight: on a CPU in bfloat16 and float32, on a GPU from Ampere on in bfloat16. In
-  any other precision a weight takes a byte, and the matrix is rebuilt for every product.
-- `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU torch's kernel reads the bytes; on a GPU
-  the matrix is rebuilt for every product, which saves memory, not time.
+  width; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and float32, on a
+  GPU from Ampere on in bfloat16. In any other precision a weight takes a byte, and the matrix is rebuilt for every product.
+- `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
+  matrix is rebuilt for every product, which saves memory, not time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
-torch's CPU kernels are fast for bfloat16 inputs only, and up to a hundred times slower for float32. A float32 input is
-therefore rounded to bfloat16, and the output converted back. For one row they read a fourth to a half of what a bfloat16
-matrix takes, but five rows take two to four times as long as one. Blocks of four rows and more are therefore multiplied
-with a second copy of all but small matrices, dequantized to bfloat16 and packed by oneDNN, on a CPU that has fast bfloat16
-products: two more bytes per weight.
+On an x86-64 CPU the kernels are those of `specbench/kernels/`, which multiply in float32. Without them, torch's multiply.
+These are fast for bfloat16 inputs only, and up to a hundred times slower for float32: a float32 input is therefore rounded
+to bfloat16, and the output converted back. Five rows take them two to four times as long as one.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +31,8 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
-from specbench.models.products import FULL_BLOCK, LARGE, Packed, can_pack
+from specbench.kernels import Kernels, MatrixStruct
+from specbench.models.products import KernelCall, addresses, in_panels, kernels_for
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
@@ -89,25 +88,35 @@ class Bytes(QuantizedLinear):
         return torch.mm(x, matrix.flatten(0, 1))
 
 
-class KernelLinear(QuantizedLinear):
-    """A linear layer for torch's bfloat16 kernels, with a dequantized copy for blocks on a CPU that has fast products."""
+class PanelCodes(QuantizedLinear):
+    """A matrix in panels for `specbench/kernels/`, with 4 or 8 bits per weight. Products are in float32."""
 
-    def __init__(self, layer: nn.Linear, dequantized: Callable[[], Tensor]) -> None:
-        """Copy what `dequantized` returns, (out, in), if the copy is faster for blocks."""
+    codes: Tensor
+    scale: Tensor
+    zero: Tensor | None
+
+    def __init__(self, layer: nn.Linear, kernels: Kernels, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
+        """Take codes (out, in), from 0 to 15 with a zero, else signed bytes; scale and zero (out, groups).
+
+        A weight is its code times its group's scale, plus its group's zero.
+        """
         super().__init__(layer)
-        copies = layer.weight.numel() >= LARGE and can_pack(layer.weight.device, torch.bfloat16)
-        self.block_product = Packed(dequantized().to(torch.bfloat16)) if copies else None
-
-    def single(self, x: Tensor) -> Tensor:
-        """Return the product of x (n, in), bfloat16, with the quantized matrix, (n, out)."""
-        raise AssertionError
+        (outputs, inputs), width = codes.shape, kernels.width
+        panels = in_panels(codes, width)  # (panels, in, width)
+        if zero is not None:
+            panels = (panels[..., : width // 2] | panels[..., width // 2 :] << 4).contiguous()
+        self.register_buffer("codes", panels)
+        self.register_buffer("scale", in_panels(scale.float(), width))  # (panels, groups, width)
+        self.register_buffer("zero", None if zero is None else in_panels(zero.float(), width))
+        pointers = addresses(self.codes, None, self.scale, self.zero)
+        bits = 8 if zero is None else 4
+        self._call = KernelCall(kernels, MatrixStruct(*pointers, inputs, outputs, inputs // scale.shape[1], bits))
 
     def product(self, x: Tensor) -> Tensor:
-        multiply = self.single if self.block_product is None or len(x) < FULL_BLOCK else self.block_product
-        return multiply(x.to(torch.bfloat16)).to(x.dtype)
+        return self._call(x.float(), None).to(x.dtype)
 
 
-class ByteRows(KernelLinear):
+class ByteRows(QuantizedLinear):
     """A weight is a signed byte times its row's scale, for torch's kernel on a CPU."""
 
     codes: Tensor
@@ -116,17 +125,17 @@ class ByteRows(KernelLinear):
 
     def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor) -> None:
         """Take codes (out, in) and scale (out, 1)."""
-        super().__init__(layer, lambda: codes * scale)
+        super().__init__(layer)
         self.register_buffer("codes", codes.contiguous())
         self.register_buffer("scale", scale.flatten().clone())
         # The kernel would round scales to bfloat16, which is coarser than eight bits
         self.register_buffer("ones", torch.ones(len(codes), dtype=torch.bfloat16))
 
-    def single(self, x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x, self.codes, self.ones) * self.scale
+    def product(self, x: Tensor) -> Tensor:
+        return (torch._weight_int8pack_mm(x.to(torch.bfloat16), self.codes, self.ones) * self.scale).to(x.dtype)
 
 
-class Tiles(KernelLinear):
+class Tiles(QuantizedLinear):
     """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record."""
 
     packed: Tensor
@@ -136,11 +145,7 @@ class Tiles(KernelLinear):
         """Take codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
         groups = scale.shape[1]
 
-        def dequantized() -> Tensor:
-            grouped = codes.view(len(codes), groups, -1).to(scale.dtype)  # (out, groups, size)
-            return ((grouped - 8) * scale[..., None] + zero[..., None]).flatten(1)
-
-        super().__init__(layer, dequantized)
+        super().__init__(layer)
         self.size = layer.in_features // groups
         if codes.device.type == "cpu":
             packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
@@ -150,9 +155,10 @@ class Tiles(KernelLinear):
         scales = torch.stack([scale, zero], -1).transpose(0, 1).to(torch.bfloat16)
         self.register_buffer("scales", scales.contiguous())  # (groups, out, 2)
 
-    def single(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         kernel = torch._weight_int4pack_mm_for_cpu if x.device.type == "cpu" else torch._weight_int4pack_mm
-        return kernel(x.contiguous(), self.packed, self.size, self.scales)
+        rows = x.to(torch.bfloat16).contiguous()
+        return kernel(rows, self.packed, self.size, self.scales).to(x.dtype)
 
 
 class NormalFloat(QuantizedLinear):
@@ -199,16 +205,6 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
                 numbers // 2 + 2 * groups * min(itemsize, 2) if kind == "int4" else numbers + groups * itemsize
             )
     return bytes_by_weight
-
-
-def block_copy_bytes(model: Any, kind: str, dtype: str) -> int:
-    """Return the size of the bfloat16 copies that multiply blocks on an x86-64 CPU, of a model quantized to a kind."""
-    if kind not in ("int4", "int8") or dtype not in ("float32", "bfloat16"):
-        return 0
-    weights = [layer.weight for layer in layers(model, kind).values()]
-    return sum(
-        2 * weight.numel() for weight in weights if weight.numel() >= LARGE and _fits_kernel(kind, *weight.shape)
-    )
 
 
 def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
@@ -270,12 +266,18 @@ def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
     if kind == "nf4":
         return NormalFloat(layer)
     weight, mapping = layer.weight.data, torchao().MappingType
+    found = kernels_for(weight.device, weight.dtype)
     if kind == "int8":
         codes, scale, _ = _rounded(weight, layer.in_features, mapping.SYMMETRIC, torch.int8, (-128, 127))
+        if found:
+            return PanelCodes(layer, found, codes, scale, None)
         return ByteRows(layer, codes, scale) if _has_kernel(kind, weight) else Bytes(layer, codes, scale)
     size = group_of(layer.in_features, kind)
     codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
     zero = (8 - at_zero) * scale  # a weight is (code - 8) * scale + zero
+    if found:
+        scale, zero = (each.to(torch.bfloat16).float() for each in (scale, zero))
+        return PanelCodes(layer, found, codes, scale, zero - 8 * scale)
     if _has_kernel(kind, weight):
         return Tiles(layer, codes, scale, zero)
     return Bytes(layer, (codes.int() - 8).to(torch.int8), scale, zero)

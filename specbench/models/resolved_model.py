@@ -13,8 +13,8 @@ from specbench.config.construct import Table
 from specbench.config.pair import ModelSpec
 from specbench.config.presets import ChatTemplate
 from specbench.models.checkpoints import CONSTRUCTION, class_of
-from specbench.models.products import LEAST_PACKED
-from specbench.models.quantization import block_copy_bytes, equivalent_kind, sizes
+from specbench.models.products import PANELED
+from specbench.models.quantization import equivalent_kind, sizes
 from specbench.runs.run_spec import ModelSource, Shape
 
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
@@ -24,9 +24,8 @@ PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files 
 class ModelSize:
     """The sizes of a model at a precision, in bytes where the name says so.
 
-    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. An x86-64 CPU also holds
-    `block_copy_bytes`, the copies of quantized matrices for blocks, and with the lean engine `packed_head_bytes` for an LM
-    head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
+    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. With the lean
+    engine an x86-64 CPU also holds `packed_head_bytes`, the copy of an LM head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
     nor an encoder, nor what a decoder applies once to the encoder's output, and of experts those of one token. A quantized
     matrix counts its bits and scales.
     `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
@@ -36,7 +35,6 @@ class ModelSize:
 
     parameters: int
     resident_bytes: int
-    block_copy_bytes: int
     packed_head_bytes: int
     forward_bytes: int
     position_bytes: int
@@ -132,12 +130,11 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
-    is_packed = is_tied and head.numel() >= LEAST_PACKED.get(getattr(torch, dtype), head.numel() + 1)
+    is_packed = is_tied and getattr(torch, dtype) in PANELED
     context = 0 if config.is_encoder_decoder else getattr(config, "max_position_embeddings", 0)
     return ModelSize(
         parameters=parameters,
         resident_bytes=sum(weights.values()) + uncounted * itemsize,
-        block_copy_bytes=block_copy_bytes(model, quantization, dtype),
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         position_bytes=_position_bytes(config, itemsize),

@@ -96,9 +96,7 @@ def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) 
 
 def _copies(model: ResolvedModel, device: str) -> int:
     """Return the bytes of second copies of weights, which only a CPU holds."""
-    if device != "cpu":
-        return 0
-    return model.size.block_copy_bytes + (model.size.packed_head_bytes if model.engine == "lean" else 0)
+    return model.size.packed_head_bytes if device == "cpu" and model.engine == "lean" else 0
 
 
 def layer_split(model: ResolvedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:

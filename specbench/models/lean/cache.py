@@ -45,6 +45,7 @@ class Cache:
         self._storage = torch.empty(layers, 0, 2 * heads, dim, dtype=dtype, device=device)
         self._masks: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
         self._feed: Feed
+        self._write: tuple[Tensor, ...] = ()
         self.source: list[tuple[Tensor, Tensor]] = []  # an encoder's keys and values by layer, (1, heads, m, d) each
 
     def begin(self, feed: Feed) -> None:
@@ -54,9 +55,37 @@ class Cache:
         if self._total > self.capacity:
             self.reserve(self._total)
         self._masks = {}
+        self._write = ()
+
+    def _open(self) -> None:
+        """Make the views of each layer that `attend` writes and reads."""
         self._write = self._storage[:, self._start : self._total].unbind(0)  # per layer: (n, 2 heads, d)
         read = self._storage[:, None, : self._total].transpose(2, 3)  # (layers, 1, 2 heads, cached, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
+
+    @property
+    def first(self) -> int:
+        """Where the tokens that are being fed are stored."""
+        return self._start
+
+    @property
+    def total(self) -> int:
+        """The number of positions with the tokens that are being fed."""
+        return self._total
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the tokens that are being fed are a tree."""
+        return self._feed.parents is not None
+
+    def mask(self, bias: Bias) -> Tensor:
+        """Return what is added to the scores of all positions for the fed tokens, (n, total)."""
+        key = bias.window, -1
+        if key not in self._masks:
+            self._masks[key] = 0, added(self._feed.distances(), bias, self._storage.dtype)
+        found = self._masks[key][1]
+        assert found is not None
+        return found
 
     @property
     def storage(self) -> Tensor:
@@ -86,6 +115,8 @@ class Cache:
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
         """Store kv (n, keys then values, d), and attend with q (n, heads, d) to the cached positions: (n, heads * d)."""
+        if not self._write:
+            self._open()
         self._write[layer].copy_(kv)
         first, mask = self._visible(bias)
         keys, values = self._keys[layer], self._values[layer]

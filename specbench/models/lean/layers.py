@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.network import RMSNorm, normalized
+from specbench.models.lean.network import HeadNorm, RMSNorm
+from specbench.models.lean.whole import whole_layers
 from specbench.models.products import Product, product_of
 
 SHAPES = 256  # shapes that a function may be compiled for; two models have more block sizes than torch's limit of 8
@@ -104,6 +105,7 @@ class Layers:
         self.ropes = [Rope(angles, self.like) for angles in self.angles(inner)]
         self.layers = [self.layer(module, i) for i, module in enumerate(inner.layers)]
         self.norm = self.norm_of(inner.norm)
+        self.whole = whole_layers(self) if type(self).gate is Layers.gate else None  # all layers in one call, on a CPU
 
     def angles(self, inner: Any) -> Sequence[Callable[..., Any]]:
         """Return transformers' functions of (like, positions) that compute cosines and sines, one per kind of rotation."""
@@ -153,6 +155,8 @@ class Layers:
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
         """Return the normalized output of the last layer, (n, hidden), for the input x (n, hidden) of the first."""
+        if self.whole is not None and type(cache) is Cache and not x.requires_grad:
+            return self.whole(x, cache)
         n, rotated = len(x), self.heads + self.kv_heads
         angles = [  # (cosines, sines), (n, 1, rotated dimensions) each
             [cache.rows(table).unsqueeze(1) for table in rope.until(cache.capacity)] for rope in self.ropes
@@ -197,18 +201,6 @@ def unsupported_layers(config: Any, name: str, activations: Sequence[str] = ("si
             return f"the lean engine has no layers of type {kind}"
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     return "" if activation in activations else f"the lean engine's {name} has no {activation}"
-
-
-class HeadNorm:
-    """An RMS norm of each query and key head, in place (Henry et al. 2020)."""
-
-    def __init__(self, query: Tensor, key: Tensor, heads: tuple[int, int], eps: float) -> None:
-        """Take the weights (d,) of query and key heads, and how many heads there are of each."""
-        rows = (weight.expand(count, -1) for weight, count in zip((query, key), heads, strict=True))
-        self.weight, self.eps = torch.cat(list(rows)), eps  # (heads, d)
-
-    def __call__(self, heads: Tensor) -> None:
-        torch.mul(normalized(heads, self.eps), self.weight, out=heads)
 
 
 class Rope:

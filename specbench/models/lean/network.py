@@ -163,3 +163,15 @@ def normalized(x: Tensor, eps: float) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], None, eps)
     both = torch.stack([x, -x], -2)
     return F.layer_norm(both, both.shape[-2:], None, None, eps).select(-2, 0)
+
+
+class HeadNorm:
+    """An RMS norm of each query and key head, in place (Henry et al. 2020)."""
+
+    def __init__(self, query: Tensor, key: Tensor, heads: tuple[int, int], eps: float) -> None:
+        """Take the weights (d,) of query and key heads, and how many heads there are of each."""
+        rows = (weight.expand(count, -1) for weight, count in zip((query, key), heads, strict=True))
+        self.weight, self.eps = torch.cat(list(rows)), eps  # (heads, d)
+
+    def __call__(self, heads: Tensor) -> None:
+        torch.mul(normalized(heads, self.eps), self.weight, out=heads)

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from specbench.config.construct import Table
-from specbench.models.lean.layers import HeadNorm, Layer, Layers
+from specbench.models.lean.layers import Layer, Layers
 from specbench.models.lean.llama import SMALL, Llama
 from specbench.models.lean.mixture import MixtureLayers
+from specbench.models.lean.network import HeadNorm
 
 
 class Qwen3Layers(Layers):

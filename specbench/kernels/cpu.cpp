@@ -1,0 +1,231 @@
+// Products and decoder layers of a model on a CPU, for blocks of a few rows.
+//
+// Decoding reads every weight once per forward, so the time of a forward is that of reading memory as long as a block's
+// arithmetic takes no longer. Matrices are stored in panels: WIDTH outputs, and for each input their WIDTH weights in a
+// row, (panels, in, WIDTH). A panel is read once, in order, for all rows of a block.
+//
+// Every output is the sum over the inputs in their order, one fused multiply-add each. Its bits depend neither on the
+// number of rows, nor on the number of threads, nor on the width of the processor's vectors. A block therefore scores a
+// token as decoding without drafts does.
+//
+// The interface is plain C, loaded by ctypes (__init__.py): this file needs neither Python's nor torch's headers.
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <dlfcn.h>
+#include <sched.h>
+#include <vector>
+
+namespace {
+
+typedef float Lanes __attribute__((vector_size(64)));  // 16 numbers: sums over lanes have one order on every processor
+typedef int32_t Whole __attribute__((vector_size(64)));
+constexpr long LANES = 16;
+constexpr long QUERIES = 16;  // that attention reads the cache for at once
+constexpr int SPINS = 4096;   // until a waiting thread yields its processor
+
+// A matrix in panels, and its bias (out) in float32 or null.
+//
+// With `bits` 32 and 16, numbers are float32 and bfloat16; in bfloat16, outputs j and j + WIDTH / 2 are
+// neighbors. With 8 and 4 they are codes: signed bytes, or unsigned four bits, of which a byte holds those of outputs j and
+// j + WIDTH / 2. A weight is its code times the scale of its
+// group of inputs, plus the group's zero, (panels, groups, WIDTH) each; zero may be null.
+struct Matrix {
+    const void* panels;
+    const float *bias, *scale, *zero;
+    int64_t in, out, group, bits;
+};
+
+// A decoder layer. A null norm is left out, as in the first layer of an EAGLE head. `head_norm` (heads of
+// queries and keys, dim) is null unless queries and keys are normalized.
+struct Layer {
+    Matrix qkv, out, up, down;
+    const float *norm, *norm_mlp, *head_norm;
+    float scale, head_eps;
+    int32_t rotates;
+    int64_t window;  // 0: every position
+    const float* mask;  // (n, total), added to the scores of a tree; null for a chain
+};
+
+// One forward of n tokens, which the cache holds from `first` on. A position of the cache has its keys, then its values,
+// (2 * kv_heads, dim), in bfloat16 if `is_half`, and a layer has `capacity` positions. Everything else is in float32.
+struct Forward {
+    const Layer* layers;
+    int64_t count, hidden, heads, kv_heads, dim, rotary, wide;
+    const float* norm;  // of the output; null leaves it out
+    float eps;
+    float* x;    // (n, hidden): input of the first layer, overwritten
+    float* out;  // (n, hidden)
+    int64_t n, first, total;
+    void* cache;
+    int64_t capacity, is_half;
+    const float *cos, *sin;  // (n, rotary); sin has the sign of its half
+    float* shared;           // scratch of all threads, see `shared_size`
+    float* own;              // scratch of each thread, see `own_size`
+};
+
+// One product of x (n, in) with a matrix, plus a residual (n, out) unless it is null: y (n, out), which may be the residual.
+// All are float32; with a matrix of 16 bits all are bfloat16.
+struct Product {
+    const Matrix* matrix;
+    const void* x;
+    int64_t n;
+    const void* residual;
+    void* y;
+};
+
+struct Team {
+    int size = 1;
+    std::atomic<int> arrived{0}, phase{0};
+
+    void wait() {
+        if (size == 1) return;
+        int now = phase.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+            arrived.store(0, std::memory_order_relaxed);
+            phase.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int spins = 0; phase.load(std::memory_order_acquire) == now; spins++)
+            if (spins > SPINS) sched_yield();
+    }
+};
+
+struct Range {
+    long begin, end;
+};
+
+inline Range part_of(long count, int id, int size) { return {count * id / size, count * (id + 1) / size}; }
+
+inline long rounded(long count) { return (count + LANES - 1) / LANES * LANES; }
+
+inline long wider(long a, long b) { return a > b ? a : b; }
+
+// Return the floats of scratch that all threads share: queries, keys and values, attention's output, gate and up, gated.
+inline long shared_size(const Forward& f) {
+    return f.n * ((2 * f.heads + 2 * f.kv_heads) * f.dim + 3 * f.wide);
+}
+
+// Return the floats of scratch of one thread: normalized rows, or attention's scores, sums and outputs.
+inline long own_size(const Forward& f) {
+    long group = f.heads / f.kv_heads, queries = wider(QUERIES, group);
+    return wider(f.n * f.hidden, queries * (rounded(f.total + LANES) + 1 + f.dim));
+}
+
+// OpenMP's functions of the library that torch has loaded, so that both share one pool of threads. Null without it.
+using Body = void (*)(void*);
+void (*gomp_parallel)(Body, void*, unsigned, unsigned) = nullptr;
+int (*omp_thread)() = nullptr;
+int (*omp_size)() = nullptr;
+
+struct Call {
+    void (*run)(const void* work, Team& team, int id);
+    const void* work;
+    Team team;
+};
+
+void enter(void* data) {
+    Call& call = *static_cast<Call*>(data);
+    call.run(call.work, call.team, omp_thread());
+}
+
+// Run work on a team of threads. OpenMP may give fewer than requested within another parallel region, where one thread
+// does all of it.
+void together(void (*run)(const void*, Team&, int), const void* work, int threads) {
+    Call call{run, work, {}};
+    if (threads > 1 && gomp_parallel && omp_size() == 1) {
+        call.team.size = threads;
+        gomp_parallel(enter, &call, threads, 0);
+    } else {
+        run(work, call.team, 0);
+    }
+}
+
+}  // namespace
+
+#if defined(__x86_64__)
+#define LEVEL avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#define HALF 8
+#define ROWS 6
+#include "layers.inc"
+#undef LEVEL
+#undef TARGET
+#undef HALF
+#undef ROWS
+#define LEVEL avx512
+#define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define HALF 16
+#define ROWS 8
+#include "layers.inc"
+#endif
+
+namespace {
+
+struct Functions {
+    const char* name;
+    long width;
+    void (*product)(const void*, Team&, int);
+    void (*forward)(const void*, Team&, int);
+};
+
+#if defined(__x86_64__)
+const Functions LEVELS[] = {
+    {"avx512", avx512::WIDTH, avx512::product, avx512::forward},
+    {"avx2", avx2::WIDTH, avx2::product, avx2::forward},
+};
+#else
+const Functions LEVELS[] = {{nullptr, 0, nullptr, nullptr}};
+#endif
+
+bool supports(const char* name) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!strcmp(name, "avx2")) return has_avx2;
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+extern "C" {
+
+// Set OpenMP's functions; null for one thread.
+void specbench_threads(void* parallel, void* thread, void* size) {
+    gomp_parallel = reinterpret_cast<void (*)(Body, void*, unsigned, unsigned)>(parallel);
+    omp_thread = reinterpret_cast<int (*)()>(thread);
+    omp_size = reinterpret_cast<int (*)()>(size);
+}
+
+// Return the number of a set of instructions, counted from the fastest; -1 if this processor does not have it.
+int specbench_level(const char* name) {
+    for (int i = 0; i < static_cast<int>(sizeof LEVELS / sizeof *LEVELS); i++)
+        if (LEVELS[i].name && !strcmp(LEVELS[i].name, name) && supports(name)) return i;
+    return -1;
+}
+
+// Return the outputs per panel.
+int64_t specbench_width(int level) { return LEVELS[level].width; }
+
+// Multiply x (n, in) with a matrix: see `Product`.
+void specbench_product(
+    int level, const Matrix* matrix, const void* x, int64_t n, const void* residual, void* y, int threads
+) {
+    Product work{matrix, x, n, residual, y};
+    together(LEVELS[level].product, &work, threads);
+}
+
+// Return the floats of scratch that a forward needs: for all threads together, and for each.
+int64_t specbench_shared(const Forward* f) { return shared_size(*f); }
+int64_t specbench_own(const Forward* f) { return own_size(*f); }
+
+// Run the decoder layers, and write their keys and values into the cache.
+void specbench_forward(int level, const Forward* f, int threads) { together(LEVELS[level].forward, f, threads); }
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+"""All decoder layers of a model on a CPU in one call of `specbench/kernels/`, for layers of Llama's form.
+
+At a few million parameters, calls of torch's operators take most of a forward. One call of C++ takes their place. What it
+computes is what `Layers.forward` does, layer by layer; its sums have another order, so the last bits may differ. In bfloat16,
+weights and the cache are rounded, and everything between them stays in float32.
+"""
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from specbench.kernels import ForwardStruct, Kernels, LayerStruct, MatrixStruct
+from specbench.models.lean.cache import Cache
+from specbench.models.lean.network import HeadNorm, RMSNorm
+from specbench.models.products import Panels, kernels_for
+
+if TYPE_CHECKING:
+    from specbench.models.lean.layers import Layer, Layers
+
+
+class WholeLayers:
+    """The decoder layers of a model, which must fit."""
+
+    def __init__(self, kernels: Kernels, layers: "Layers") -> None:
+        self._kernels, self._layers = kernels, layers
+        self._weights: list[Tensor] = []  # in float32, whose addresses the kernels have
+        self._structs = (LayerStruct * len(layers.layers))(*map(self._struct, layers.layers))
+        first, wide = layers.layers[0], layers.layers[0].down
+        assert isinstance(wide, Panels)
+        weight, eps = _norm(layers.norm)
+        self._forward = ForwardStruct(
+            layers=self._structs, count=len(layers.layers), hidden=layers.like.shape[1], heads=layers.heads,
+            kv_heads=layers.kv_heads, dim=layers.dim, wide=wide.inputs, norm=self._address(weight),
+            eps=eps or _norm(first.norm_mlp)[1], is_half=layers.like.dtype == torch.bfloat16,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor, cache: Cache) -> Tensor:
+        """Return the output (n, hidden) of the last layer for the input x (n, hidden) of the first, which is overwritten."""
+        angles = self._layers.ropes[0].until(cache.capacity)
+        cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
+        given, x, forward = x.dtype, x.float().contiguous(), self._forward
+        out = torch.empty_like(x)
+        masks = None
+        if cache.is_tree:
+            masks = [cache.mask(layer.bias).float() for layer in self._layers.layers]  # (n, total)
+            for struct, mask in zip(self._structs, masks, strict=True):
+                struct.mask = mask.data_ptr()
+        forward.x, forward.out, forward.n, forward.first = x.data_ptr(), out.data_ptr(), x.shape[0], cache.first
+        forward.total, forward.cache, forward.capacity = cache.total, cache.storage.data_ptr(), cache.capacity
+        forward.cos, forward.sin, forward.rotary = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
+        library, reference, threads = self._kernels.library, ctypes.byref(forward), torch.get_num_threads()
+        shared, own = x.new_empty(library.specbench_shared(reference)), x.new_empty(
+            threads * library.specbench_own(reference)
+        )
+        forward.shared, forward.own = shared.data_ptr(), own.data_ptr()
+        library.specbench_forward(self._kernels.level, reference, threads)
+        if masks is not None:
+            for struct in self._structs:
+                struct.mask = None
+        return out.to(given)
+
+    def _struct(self, layer: "Layer") -> LayerStruct:
+        """Return a layer as the kernels read it."""
+        adjust = layer.adjust if isinstance(layer.adjust, HeadNorm) else None
+        norms = _norm(layer.norm)[0], _norm(layer.norm_mlp)[0], adjust.weight if adjust else None
+        return LayerStruct(
+            *(_matrix(each) for each in (layer.qkv, layer.out, layer.up, layer.down)),
+            *map(self._address, norms),
+            layer.bias.scale, adjust.eps if adjust else 0.0, layer.rope is not None, layer.bias.window or 0, None,
+        )  # fmt: skip
+
+    def _address(self, weight: Tensor | None) -> int | None:
+        """Return the address of a weight in float32, which is kept."""
+        if weight is None:
+            return None
+        self._weights.append(weight.float().contiguous())
+        return self._weights[-1].data_ptr()
+
+
+def whole_layers(layers: "Layers") -> WholeLayers | None:
+    """Return the layers as one call; None if one of them has another form, or if the machine has no kernels."""
+    found = kernels_for(layers.like.device, layers.like.dtype)
+    if found is None or len(layers.ropes) != 1:
+        return None
+    norms = [layers.norm, *(norm for layer in layers.layers for norm in (layer.norm, layer.norm_mlp))]
+    known = all(isinstance(norm, nn.Identity) or type(norm) is RMSNorm for norm in norms)
+    if not known or not all(map(_fits, layers.layers)):
+        return None
+    epsilons = {norm.eps for norm in norms if isinstance(norm, RMSNorm)}
+    return WholeLayers(found, layers) if len(epsilons) == 1 else None
+
+
+def _fits(layer: "Layer") -> bool:
+    """Return whether the kernels know what a layer does besides its norms."""
+    products = (layer.qkv, layer.out, layer.up, layer.down)
+    plain = layer.after is None and layer.after_mlp is None and layer.bias.by_distance is None
+    head_norm = layer.adjust is None or isinstance(layer.adjust, HeadNorm)
+    return plain and head_norm and all(isinstance(each, Panels) for each in products)
+
+
+def _matrix(product: object) -> MatrixStruct:
+    assert isinstance(product, Panels)
+    return product.struct
+
+
+def _norm(norm: object) -> tuple[Tensor | None, float]:
+    """Return the weight and the epsilon of a norm; without a weight for an Identity."""
+    return (norm.weight.data, norm.eps) if isinstance(norm, RMSNorm) else (None, 0.0)
