@@ -16,6 +16,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <sched.h>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -28,13 +29,14 @@ constexpr int SPINS = 4096;   // until a waiting thread yields its processor
 
 // A matrix in panels, and its bias (out) in float32 or null.
 //
-// With `bits` 32 and 16, numbers are float32 and bfloat16; in bfloat16, outputs j and j + WIDTH / 2 are
-// neighbors. With 8 and 4 they are codes: signed bytes, or unsigned four bits, of which a byte holds those of outputs j and
-// j + WIDTH / 2. A weight is its code times the scale of its
-// group of inputs, plus the group's zero, (panels, groups, WIDTH) each; zero may be null.
+// With `bits` 32 and 16, numbers are float32 and bfloat16. With 8 and 4 they are codes: signed bytes, or four bits from 0 to
+// 15 that stand for -8 to 7. A weight is its code times the scale of its group of inputs, plus the group's zero, which may be
+// null: (panels, groups, WIDTH) each, in float32 with 8 bits and in bfloat16 with 4. Outputs j and j + WIDTH / 2 of a panel
+// are neighbors in bfloat16, and share a byte with 4 bits, j in the low half.
 struct Matrix {
     const void* panels;
-    const float *bias, *scale, *zero;
+    const float* bias;
+    const void *scale, *zero;
     int64_t in, out, group, bits;
 };
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
+from specbench import kernels
+
 if TYPE_CHECKING:
     import torch
 
@@ -35,7 +37,7 @@ CARD = {
     "gpu driver": "driver_version", "cuda": "cuda", "gpu power limit": "power.limit", "gpu attention": "attention",
     "gpu float32 products": "float32_products", "gpu bfloat16 sums": "bfloat16_sums",
 }  # fmt: skip
-MACHINE = ("cpu", "instructions", "cores", "threads", "os", "python")
+MACHINE = ("cpu", "instructions", "kernels", "cores", "threads", "os", "python")
 TIMING = (*MACHINE, "gpu", *CARD, *LIBRARIES, "untimed")  # these affect speeds
 CODE = ("revision", "changed", "code")  # the version of specbench
 PACKAGED = ("specbench", "specbench.cli", "specbench.tasks")
@@ -56,6 +58,7 @@ class Fingerprint(TypedDict):
 
     cpu: str
     instructions: NotRequired[str]
+    kernels: NotRequired[str]  # what multiplies on a CPU; run folders before it used the products of torch and oneDNN
     cores: int
     threads: int
     memory_gib: float
@@ -84,6 +87,7 @@ def fingerprint() -> Fingerprint:
     out: Fingerprint = {
         "cpu": _cpu(),
         "instructions": _instructions(),
+        "kernels": kernels.rule(),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

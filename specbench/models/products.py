@@ -19,7 +19,7 @@ weights of a matrix in panels are released, and unpacked when transformers' own 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -51,60 +51,17 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels | None:
     return kernels() if device.type == "cpu" and dtype in PANELED else None
 
 
-class Panels:
-    """A matrix in the panels of `specbench/kernels/`: (panels, in, width), the last panel filled up with zeros.
+class KernelProduct:
+    """A product by `specbench/kernels/` with a matrix that is stored in its form. `dtype` is that of its input; None for any."""
 
-    Gradients with respect to its input come from an unpacked copy, made for each call.
-    """
-
-    def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Copy weight (out, in) into panels."""
-        self.dtype, self.bias = weight.dtype, None if bias is None else bias.float()
-        self.outputs, self.inputs = weight.shape
-        self.panels = in_panels(weight, kernels.width)
-        if self.dtype == torch.bfloat16:
-            _pair(self.panels)
-        bits = 8 * weight.dtype.itemsize
-        self.call = KernelCall(kernels, MatrixStruct(*addresses(self.panels, self.bias), *(None, None), *weight.shape[::-1], 0, bits))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.requires_grad and torch.is_grad_enabled():  # the kernels have no derivative
-            return F.linear(x, self.unpacked(), None if self.bias is None else self.bias.to(x.dtype))
-        assert x.dtype == self.dtype and x.shape[-1] == self.inputs, (x.dtype, x.shape)
-        return self.call(x, None)
-
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        if residual.dtype != self.dtype or x.requires_grad:
-            return residual + self(x)
-        return self.call(x, residual)
-
-    @property
-    def struct(self) -> MatrixStruct:
-        """The matrix as the kernels read it."""
-        return self.call.struct
-
-    def unpacked(self) -> Tensor:
-        """Return the matrix as (out, in)."""
-        width = self.panels.shape[2]
-        out = self.panels.new_empty(self.outputs, self.inputs)
-        use_huge_pages(out.data_ptr(), out.nbytes)
-        for at, panel in enumerate(self.panels):
-            columns = panel.view(-1, width // 2, 2).transpose(1, 2).flatten(1) if self.dtype == torch.bfloat16 else panel
-            rows = out[at * width : (at + 1) * width]
-            rows.copy_(columns[:, : len(rows)].t())
-        return out
-
-
-class KernelCall:
-    """Products with one matrix by `specbench/kernels/`."""
-
-    def __init__(self, kernels: Kernels, struct: MatrixStruct) -> None:
-        self.struct, self.outputs = struct, int(struct.outputs)
+    def __init__(self, kernels: Kernels, struct: MatrixStruct, dtype: torch.dtype | None) -> None:
+        self.struct, self.dtype, self.outputs, self.inputs = struct, dtype, int(struct.outputs), int(struct.inputs)
         self._product, self._level = kernels.library.specbench_product, kernels.level
         self._matrix = ctypes.pointer(struct)
 
-    def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        """Return x (n, in) times the matrix, plus a residual (n, out) of the same dtype if there is one: (n, out)."""
+    def multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """Return x (n, in) times the matrix, plus a residual (n, out) of its dtype if there is one: (n, out)."""
+        assert x.shape[-1] == self.inputs, x.shape
         x, n = x.contiguous(), x.shape[0]
         if residual is not None:
             residual = residual.contiguous()
@@ -116,8 +73,50 @@ class KernelCall:
         return out
 
 
+class Panels(KernelProduct):
+    """A matrix in the panels of `specbench/kernels/`: (panels, in, width), the last panel filled up with zeros.
+
+    Gradients with respect to its input come from an unpacked copy, made for each call.
+    """
+
+    def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Copy weight (out, in) into panels."""
+        self.bias = None if bias is None else bias.float()
+        self.panels, (outputs, inputs) = in_panels(weight, kernels.width), weight.shape
+        pointers = addresses(self.panels, self.bias, None, None)
+        struct = MatrixStruct(*pointers, inputs, outputs, inputs, 8 * weight.dtype.itemsize)
+        super().__init__(kernels, struct, weight.dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():  # the kernels have no derivative
+            return F.linear(x, self.unpacked(), None if self.bias is None else self.bias.to(x.dtype))
+        assert x.dtype == self.dtype, x.dtype
+        return self.multiply(x, None)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        if residual.dtype != self.dtype or x.requires_grad:
+            return residual + self(x)
+        return self.multiply(x, residual)
+
+    def unpacked(self) -> Tensor:
+        """Return the matrix as (out, in)."""
+        width = self.panels.shape[2]
+        out = self.panels.new_empty(self.outputs, self.inputs)
+        use_huge_pages(out.data_ptr(), out.nbytes)
+        for at, panel in enumerate(self.panels):
+            columns = (
+                panel.view(-1, width // 2, 2).transpose(1, 2).flatten(1) if self.dtype == torch.bfloat16 else panel
+            )
+            rows = out[at * width : (at + 1) * width]
+            rows.copy_(columns[:, : len(rows)].t())
+        return out
+
+
 def in_panels(matrix: Tensor, width: int) -> Tensor:
-    """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width), filled up with zeros."""
+    """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width), filled up with zeros.
+
+    In bfloat16, outputs j and j + width / 2 of a panel are neighbors, as the kernels read them.
+    """
     outputs, k = matrix.shape
     whole, rest = divmod(outputs, width)
     panels = matrix.new_empty(whole + bool(rest), k, width)
@@ -126,13 +125,9 @@ def in_panels(matrix: Tensor, width: int) -> Tensor:
     if rest:
         panels[whole] = 0
         panels[whole, :, :rest] = matrix[whole * width :].t()
+    for panel in panels if matrix.dtype == torch.bfloat16 else ():
+        panel.copy_(panel.view(k, 2, -1).transpose(1, 2).flatten(1))
     return panels
-
-
-def _pair(panels: Tensor) -> None:
-    """Make outputs j and j + width / 2 neighbors, in place, as the kernels read bfloat16."""
-    for panel in panels:
-        panel.copy_(panel.view(len(panel), 2, -1).transpose(1, 2).flatten(1))
 
 
 def addresses(*tensors: Tensor | None) -> list[int | None]:
@@ -178,6 +173,14 @@ class Separate:
         return residual.add_(self(x))
 
 
+@runtime_checkable
+class HasProduct(Protocol):
+    """A linear layer in a form of its own, such as a quantized one."""
+
+    def joined(self, layers: Sequence[Any]) -> Product | None:
+        """Return the product of layers of this form of one input, their outputs concatenated; None if they stay separate."""
+
+
 def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     """Return the product of linear layers of one input, their outputs concatenated. Quantized layers stay separate.
 
@@ -185,6 +188,8 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     released, so what is packed or transposed is a copy.
     """
     layers: list[Any] = list(modules)
+    if all(isinstance(layer, HasProduct) for layer in layers) and (joined := layers[0].joined(layers)) is not None:
+        return joined
     if not all(map(is_linear, layers)):
         return Separate(tuple(layers))
     weights = [_weight(layer) for layer in layers]

@@ -20,7 +20,7 @@ to bfloat16, and the output converted back. Five rows take them two to four time
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
-from specbench.kernels import Kernels, MatrixStruct
-from specbench.models.products import KernelCall, addresses, in_panels, kernels_for
+from specbench.kernels import MatrixStruct, kernels
+from specbench.models.products import KernelProduct, addresses, in_panels, kernels_for
 
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
@@ -95,25 +95,63 @@ class PanelCodes(QuantizedLinear):
     scale: Tensor
     zero: Tensor | None
 
-    def __init__(self, layer: nn.Linear, kernels: Kernels, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
-        """Take codes (out, in), from 0 to 15 with a zero, else signed bytes; scale and zero (out, groups).
-
-        A weight is its code times its group's scale, plus its group's zero.
-        """
+    def __init__(self, layer: nn.Linear, width: int, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
+        """Take codes (out, in) and scale (out, groups): from 0 to 15, where 8 stands for zero (out, groups), or signed bytes."""
         super().__init__(layer)
-        (outputs, inputs), width = codes.shape, kernels.width
-        panels = in_panels(codes, width)  # (panels, in, width)
+        self.outputs, self.inputs = codes.shape
+        panels, precision = in_panels(codes, width), torch.float32  # (panels, in, width)
         if zero is not None:
             panels = (panels[..., : width // 2] | panels[..., width // 2 :] << 4).contiguous()
+            precision = torch.bfloat16
         self.register_buffer("codes", panels)
-        self.register_buffer("scale", in_panels(scale.float(), width))  # (panels, groups, width)
-        self.register_buffer("zero", None if zero is None else in_panels(zero.float(), width))
-        pointers = addresses(self.codes, None, self.scale, self.zero)
-        bits = 8 if zero is None else 4
-        self._call = KernelCall(kernels, MatrixStruct(*pointers, inputs, outputs, inputs // scale.shape[1], bits))
+        self.register_buffer("scale", in_panels(scale.to(precision), width))  # (panels, groups, width)
+        self.register_buffer("zero", None if zero is None else in_panels(zero.to(precision), width))
+        self._product: CodesProduct | None = None
 
     def product(self, x: Tensor) -> Tensor:
-        return self._call(x.float(), None).to(x.dtype)
+        if self._product is None:
+            self._product = CodesProduct([self], None)
+        return self._product(x)
+
+    def joined(self, layers: Sequence["PanelCodes"]) -> "CodesProduct | None":
+        """Return the product of several layers of one input; None if one that others follow does not fill its panels."""
+        width = self.scale.shape[2]
+        if any(layer.outputs % width for layer in layers[:-1]):
+            return None
+        biases = [layer.bias for layer in layers]
+        return CodesProduct(layers, None if biases[0] is None else torch.cat(biases).float())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_product": None}  # a copy has other addresses
+
+
+class CodesProduct(KernelProduct):
+    """The product of quantized layers of one input, whose codes become views of one matrix."""
+
+    def __init__(self, layers: Sequence[PanelCodes], bias: Tensor | None) -> None:
+        parts = {name: [getattr(layer, name) for layer in layers] for name in ("codes", "scale", "zero")}
+        whole = {
+            name: None if each[0] is None else each[0] if len(each) == 1 else torch.cat(each)
+            for name, each in parts.items()
+        }
+        if len(layers) > 1:
+            for name, tensor in whole.items():
+                pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
+                for layer, piece in zip(layers, pieces, strict=True):
+                    setattr(layer, name, piece)
+        self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
+        pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
+        groups, bits = layers[0].scale.shape[1], 8 if whole["zero"] is None else 4
+        found = kernels()
+        assert found is not None
+        outputs = sum(layer.outputs for layer in layers)
+        super().__init__(found, MatrixStruct(*pointers, inputs, outputs, inputs // groups, bits), None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.multiply(x.float(), None).to(x.dtype)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        return residual + self(x)
 
 
 class ByteRows(QuantizedLinear):
@@ -270,14 +308,13 @@ def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
     if kind == "int8":
         codes, scale, _ = _rounded(weight, layer.in_features, mapping.SYMMETRIC, torch.int8, (-128, 127))
         if found:
-            return PanelCodes(layer, found, codes, scale, None)
+            return PanelCodes(layer, found.width, codes, scale, None)
         return ByteRows(layer, codes, scale) if _has_kernel(kind, weight) else Bytes(layer, codes, scale)
     size = group_of(layer.in_features, kind)
     codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
     zero = (8 - at_zero) * scale  # a weight is (code - 8) * scale + zero
     if found:
-        scale, zero = (each.to(torch.bfloat16).float() for each in (scale, zero))
-        return PanelCodes(layer, found, codes, scale, zero - 8 * scale)
+        return PanelCodes(layer, found.width, codes, scale, zero)
     if _has_kernel(kind, weight):
         return Tiles(layer, codes, scale, zero)
     return Bytes(layer, (codes.int() - 8).to(torch.int8), scale, zero)

@@ -18,7 +18,13 @@ from specbench.regression.verdict import Finding, GateLimits, GateVerdict, Statu
 from specbench.runs.run_spec import HeadSource, ModelSource, RunSpec
 
 ANCHOR = "hf-generate"
-EXACT = ("cpu", "instructions", "threads", *LIBRARIES)  # equal: greedy or sampled, a CPU computes the same bits
+EXACT = (
+    "cpu",
+    "instructions",
+    "kernels",
+    "threads",
+    *LIBRARIES,
+)  # equal: greedy or sampled, a CPU computes the same bits
 
 DECIDED = (Status.regression, Status.improved, Status.same)
 Aspect = tuple[str, Finding]

@@ -10,38 +10,26 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
+from specbench.kernels import kernels
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model
 from specbench.models.feeder import Feed
 from specbench.models.heads import EagleHead
 from specbench.models.lean import LeanFeeder, network_of
-from specbench.models.products import Packed, Plain, can_pack, expert_products, is_packed, product_of
+from specbench.models.products import Panels, Plain, expert_products, product_of
 from specbench.models.transformers_session import EagerFeeder
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
-LARGE = {"packed": 1 << 60, "padded": 1}
+needs_kernels = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 
 
-@pytest.fixture(params=[*LARGE, "by rows"])
+@pytest.fixture(params=["kernels", "torch"])
 def stored(request, monkeypatch):
-    """Pack all matrices, whatever their size, or hold all of them in two layouts."""
-    use(monkeypatch, request.param)
-
-
-@pytest.fixture(params=list(LARGE))
-def released(request, monkeypatch):
-    """Pack all matrices, and release their weights."""
-    use(monkeypatch, request.param)
-
-
-def use(monkeypatch, kind: str) -> None:
-    if kind == "by rows":
-        monkeypatch.setattr(products, "LEAST_FOR_BLOCKS", 1)
-        return
-    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 1, torch.bfloat16: 1})
-    monkeypatch.setattr(products, "LARGE", LARGE[kind])
+    """Multiply with the kernels of this machine, or with torch's."""
+    if request.param == "torch":
+        monkeypatch.setattr(products, "kernels", lambda: None)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -80,9 +68,9 @@ def test_a_state_dict_holds_all_weights(family, stored):
     assert all(torch.equal(before[name], weight) for name, weight in after.items())
 
 
-def test_large_matrices_are_held_once(monkeypatch):
-    """All layers of Llama but the embedding, which is read by index, are released when they are packed."""
-    use(monkeypatch, "packed")
+@needs_kernels
+def test_matrices_are_held_once():
+    """All layers of Llama but the embedding, which is read by index, are released when they are stored in panels."""
     model = random_model("llama", 1)
     network_of(model)
     rows, width = model.get_input_embeddings().weight.shape
@@ -90,24 +78,25 @@ def test_large_matrices_are_held_once(monkeypatch):
     assert held == rows * width
 
 
-def test_a_released_layer_is_packed_again(released):
+@needs_kernels
+def test_a_released_layer_is_stored_in_panels_again():
     layer, x = nn.Linear(32, 48).requires_grad_(False), torch.randn(3, 32)
     whole = layer(x)
     for _ in range(2):
         product = product_of([layer])
-        assert isinstance(product, Packed)
+        assert isinstance(product, Panels)
         assert torch.allclose(product(x), whole, atol=1e-5)
 
 
-def test_a_copy_of_a_released_layer_says_that_it_has_no_weights(released):
+@needs_kernels
+def test_a_copy_of_a_released_layer_says_that_it_has_no_weights():
     layer = nn.Linear(32, 48).requires_grad_(False)
     product_of([layer])
     with pytest.raises(RuntimeError, match="copied while its weights were packed"):
         copy.deepcopy(layer)(torch.randn(3, 32))
 
 
-def test_an_embedding_that_is_the_lm_head_is_never_released(monkeypatch):
-    use(monkeypatch, "packed")
+def test_an_embedding_that_is_the_lm_head_is_never_released():
     model = random_model("llama-scaled", 1)
     assert model.config.tie_word_embeddings
     before = model.get_input_embeddings().weight.clone()
@@ -152,31 +141,11 @@ def test_bfloat16_products_equal_those_of_the_layer(stored):
                 assert torch.allclose(product_of([copy.deepcopy(layer)]).added(residual, x), expected, atol=0.05)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_matrices_are_packed_on_a_cpu(dtype):
-    least = products.LEAST_PACKED[dtype]
-    assert not is_packed(CPU, dtype, least - 1)
-    assert is_packed(CPU, dtype, least) == can_pack(CPU, dtype)
-    assert not is_packed(torch.device("cuda"), dtype, least)
-    assert not is_packed(CPU, torch.float64, least)
-
-
-@pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="no packed products on this processor")
-def test_smaller_matrices_have_a_copy_for_blocks():
-    least, most = products.LEAST_FOR_BLOCKS, products.LEAST_PACKED[torch.float32]
-    few, *both, large = (product_of([nn.Linear(1, size)]) for size in (least - 1, least, most - 1, most))
-    assert isinstance(few, Plain) and few.block is None
-    assert all(isinstance(product, Plain) and isinstance(product.block, Packed) for product in both)
-    assert isinstance(large, Packed)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_both_layouts_add_to_the_residual(rows, monkeypatch):
-    use(monkeypatch, "by rows")
-    layer, x, residual = nn.Linear(64, 32), torch.randn(rows, 64), torch.randn(rows, 32)
-    with torch.no_grad():
-        expected = residual + layer(x)
-        assert torch.allclose(product_of([layer]).added(residual.clone(), x), expected, atol=1e-5)
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_kernels_multiply_matrices_of_their_dtypes_on_a_cpu(dtype):
+    product = product_of([nn.Linear(8, 8, dtype=dtype).requires_grad_(False)])
+    assert isinstance(product, Plain if dtype == torch.float64 else Panels)
 
 
 @pytest.mark.parametrize("rows", [1, 6])
@@ -201,17 +170,12 @@ def test_the_file_of_the_weights_is_unmapped(family, dtype, tmp_path):
     assert network.model is model
 
 
-def test_experts_are_packed_only_if_all_of_their_matrices_are_large(monkeypatch):
+def test_experts_have_a_product_each(stored):
     experts = nn.Module()
-    experts.up = nn.Parameter(torch.randn(3, 32, 16), requires_grad=False)  # 512 numbers per expert
-    experts.down = nn.Parameter(torch.randn(3, 16, 16), requires_grad=False)  # 256
+    experts.up = nn.Parameter(torch.randn(3, 32, 16), requires_grad=False)
     whole, x = experts.up.data.clone(), torch.randn(5, 16)
-    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 512, torch.bfloat16: 1})
-    up, down = expert_products(experts, ("up", "down"))
-    assert all(isinstance(product, Plain) for product in (*up, *down))
-    monkeypatch.setattr(products, "LEAST_PACKED", {torch.float32: 256, torch.bfloat16: 1})
     for _ in range(2):  # the second time, the weights are unpacked first
-        up, down = expert_products(experts, ("up", "down"))
-        assert isinstance(up[0], Packed) == isinstance(down[0], Packed) == can_pack(CPU, torch.float32)
+        (up,) = expert_products(experts, ("up",))
+        assert len(up) == 3
         assert torch.allclose(up[1](x), x @ whole[1].t(), atol=1e-4)
     assert torch.equal(experts.state_dict()["up"], whole)

@@ -18,17 +18,21 @@ from specbench.config.presets import preset
 from specbench.data.synthetic import gsm8k
 from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models import simulated
+from specbench.kernels import kernels
+from specbench.models import products, simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.products import FULL_BLOCK
+from specbench.models.products import Separate, product_of
 from specbench.models.quantization import (
     Bytes,
+    ByteRows,
+    CodesProduct,
     NormalFloat,
     QuantizedLinear,
+    PanelCodes,
     Tiles,
     group_of,
     layers,
@@ -44,6 +48,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = ("int4", "int8", "nf4")
 TARGET = "specbench:tiny/models/target"
 LINEAR = {(192, 192): 4, (192, 512): 2, (512, 192): 1}  # its layers' (in, out), 7 times
+needs_kernels = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 
 
@@ -55,6 +60,12 @@ def tiny(*kinds: str, **more: object) -> Pair:
 
 def brought(pair: Pair, engine: str = "auto", roles: tuple[str, ...] = ()) -> LoadedPair:
     return load(resolve_models(pair, roles or tuple(pair.models), Path(), Execution(CPU, "auto", engine)), Path(), CPU)
+
+
+@pytest.fixture
+def without_kernels(monkeypatch):
+    """Multiply with torch's kernels."""
+    monkeypatch.setattr(products, "kernels", lambda: None)
 
 
 def rounded(double: QuantizedLinear, weight: torch.Tensor) -> torch.Tensor:
@@ -80,13 +91,23 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     levels = max(len(torch.unique((one * 1e4).round())) for one in matrix.flatten(0, 1))
     assert 8 < levels <= (192 if kind == "int8" else 16)
     x = torch.randn(2, 3, 192, device=device)
-    within = 1e-5 if isinstance(double, Bytes | NormalFloat) else 0.02  # torch's kernels round the input to bfloat16
+    within = 0.02 if isinstance(double, Tiles | ByteRows) else 1e-5  # torch's kernels round the input to bfloat16
     assert torch.allclose(double(x), x @ matrix.flatten(1).t() + layer.bias, atol=within)
 
 
 @needs_torchao
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_torch_multiplies_where_there_are_no_kernels(kind, without_kernels):
+    torch.manual_seed(0)
+    layer = nn.Linear(192, 48).requires_grad_(False)
+    double, x = quantized(layer, kind), torch.randn(5, 192)
+    assert isinstance(double, Tiles if kind == "int4" else ByteRows)
+    assert torch.allclose(double(x), x @ rounded(double, layer.weight).t() + layer.bias, atol=0.02)
+
+
+@needs_torchao
 @pytest.mark.parametrize("width", [20, 24, 48])
-def test_int8_of_any_width_does_not_use_the_kernel(width):
+def test_int8_of_any_width_does_not_use_the_kernel_of_torch(width, without_kernels):
     """The kernel reads past the end of rows whose length no multiple of its step is."""
     layer = nn.Linear(width, 16).requires_grad_(False)
     double, x = quantized(layer, "int8"), torch.randn(6, width)
@@ -95,35 +116,60 @@ def test_int8_of_any_width_does_not_use_the_kernel(width):
 
 
 @needs_torchao
+@needs_kernels
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_are_multiplied_with_a_dequantized_copy(kind, dtype, monkeypatch):
-    """Up to bfloat16's rounding of the weights, as from the quantized matrix."""
-    monkeypatch.setattr("specbench.models.quantization.LARGE", 1)
+@pytest.mark.parametrize("outputs", [48, 33])
+def test_a_block_is_multiplied_as_its_rows_are(kind, dtype, outputs):
+    """Also by a copy of the layer, and by a product that joins several layers."""
     torch.manual_seed(0)
-    layer = quantized(nn.Linear(192, 48, dtype=dtype).requires_grad_(False), kind)
-    assert layer.block_product is not None
-    x = torch.randn(FULL_BLOCK, 192, dtype=dtype)
+    layer = quantized(nn.Linear(192, outputs, dtype=dtype).requires_grad_(False), kind)
+    assert isinstance(layer, PanelCodes)
+    x = torch.randn(9, 192, dtype=dtype)
     by_row = torch.cat([layer(row[None]) for row in x])
-    assert torch.allclose(layer(x), by_row, atol=0.05)
-    assert not torch.equal(layer(x), by_row), "another kernel multiplies blocks"
+    assert torch.equal(layer(x), by_row)
+    assert torch.equal(copy.deepcopy(layer)(x), by_row)
+
+
+@needs_torchao
+@needs_kernels
+@pytest.mark.parametrize("outputs", [(64, 32), (32, 33), (33, 32)])
+def test_quantized_layers_of_one_input_are_joined(outputs):
+    torch.manual_seed(0)
+    layers = [quantized(nn.Linear(64, size).requires_grad_(False), "int4") for size in outputs]
+    x, residual = torch.randn(3, 64), torch.randn(3, sum(outputs))
+    expected = torch.cat([layer(x) for layer in layers], -1)
+    product = product_of(layers)
+    assert isinstance(product, Separate if outputs == (33, 32) else CodesProduct)
+    assert torch.allclose(product(x), expected, atol=1e-6)
+    assert torch.allclose(product.added(residual.clone(), x), residual + expected, atol=1e-6)
+    assert torch.allclose(torch.cat([layer(x) for layer in layers], -1), expected, atol=1e-6), (
+        "whose codes are views now"
+    )
 
 
 @needs_torchao
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [256, 192, 96])
-def test_int4_stores_four_bits_per_weight(width, device, monkeypatch):
+@pytest.mark.parametrize("form", [PanelCodes, Tiles])
+def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypatch):
     """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes say."""
     torch.manual_seed(0)
+    if form is PanelCodes and (device != "cpu" or kernels() is None):
+        pytest.skip("no kernels for this device")
+    if form is Tiles:
+        request.getfixturevalue("without_kernels")
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
-    tiles = quantized(layer, "int4")
+    four = quantized(layer, "int4")
+    request.getfixturevalue("without_kernels")
     monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda kind, weight: False)
     plain = quantized(layer, "int4")
-    assert isinstance(tiles, Tiles) and isinstance(plain, Bytes)
-    apart = rounded(tiles, layer.weight).float() - rounded(plain, layer.weight).float()
-    assert apart.abs().max() < 0.1 * tiles.scales[..., 0].float().min()
+    assert isinstance(four, form) and isinstance(plain, Bytes)
+    apart = rounded(four, layer.weight).float() - rounded(plain, layer.weight).float()
+    assert apart.abs().max() < 0.1 * plain.scale.float().min()
     groups = width // group_of(width, "int4")
-    assert tiles.packed.nbytes + tiles.scales.nbytes == width * 64 // 2 + groups * 64 * 2 * 2, "as `sizes` counts"
+    held = sum(tensor.nbytes for tensor in four.buffers())
+    assert held == width * 64 // 2 + groups * 64 * 2 * 2, "as `sizes` counts"
 
 
 @needs_torchao
@@ -156,7 +202,10 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
         .models[kind]
         .network
     )
-    assert any(isinstance(module, Tiles) for module in network.model.modules()) == (kind == "int4")
+    fast = Tiles if device == "cuda" or kernels() is None else PanelCodes
+    assert any(isinstance(module, fast) for module in network.model.modules()) == (
+        kind != "nf4" and fast is PanelCodes or kind == "int4"
+    )
     graphs = Graphs(network, place)
     graphs.prepare(64, range(1, 4))
     lean, graph = CachedSession(LeanFeeder(network, 1024)), CachedSession(GraphFeeder(graphs, 1024))
@@ -237,7 +286,7 @@ def test_a_polybasic_pair_runs_on_dummy_weights(name):
     pair = construct(Pair, table | {"weights": "dummy", "models": models}, name)
     loaded = brought(pair, roles=("middle", "target"))
     assert not any(isinstance(m, QuantizedLinear) for m in loaded.models["target"].model.modules())
-    assert sum(isinstance(m, Tiles) for m in loaded.models["middle"].model.modules()) == 7
+    assert sum(isinstance(m, PanelCodes | Tiles) for m in loaded.models["middle"].model.modules()) == 7
     assert loaded.session("middle", None).score([1, 2, 3], 2).isfinite().all()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from specbench.kernels import ForwardStruct, Kernels, LayerStruct, MatrixStruct
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.network import HeadNorm, RMSNorm
-from specbench.models.products import Panels, kernels_for
+from specbench.models.products import KernelProduct, kernels_for
 
 if TYPE_CHECKING:
     from specbench.models.lean.layers import Layer, Layers
@@ -28,7 +28,7 @@ class WholeLayers:
         self._weights: list[Tensor] = []  # in float32, whose addresses the kernels have
         self._structs = (LayerStruct * len(layers.layers))(*map(self._struct, layers.layers))
         first, wide = layers.layers[0], layers.layers[0].down
-        assert isinstance(wide, Panels)
+        assert isinstance(wide, KernelProduct)
         weight, eps = _norm(layers.norm)
         self._forward = ForwardStruct(
             layers=self._structs, count=len(layers.layers), hidden=layers.like.shape[1], heads=layers.heads,
@@ -51,8 +51,9 @@ class WholeLayers:
         forward.total, forward.cache, forward.capacity = cache.total, cache.storage.data_ptr(), cache.capacity
         forward.cos, forward.sin, forward.rotary = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
         library, reference, threads = self._kernels.library, ctypes.byref(forward), torch.get_num_threads()
-        shared, own = x.new_empty(library.specbench_shared(reference)), x.new_empty(
-            threads * library.specbench_own(reference)
+        shared, own = (
+            x.new_empty(library.specbench_shared(reference)),
+            x.new_empty(threads * library.specbench_own(reference)),
         )
         forward.shared, forward.own = shared.data_ptr(), own.data_ptr()
         library.specbench_forward(self._kernels.level, reference, threads)
@@ -97,11 +98,11 @@ def _fits(layer: "Layer") -> bool:
     products = (layer.qkv, layer.out, layer.up, layer.down)
     plain = layer.after is None and layer.after_mlp is None and layer.bias.by_distance is None
     head_norm = layer.adjust is None or isinstance(layer.adjust, HeadNorm)
-    return plain and head_norm and all(isinstance(each, Panels) for each in products)
+    return plain and head_norm and all(isinstance(each, KernelProduct) for each in products)
 
 
 def _matrix(product: object) -> MatrixStruct:
-    assert isinstance(product, Panels)
+    assert isinstance(product, KernelProduct)
     return product.struct
 
 
