@@ -65,10 +65,11 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     device = "cuda" if "gpu" in facts else "cpu"
     yield from (_cpu(facts), _load(facts), _memory(facts))
     yield from _gpu(facts.get("gpu"))
-    from specbench.machine.memory import copy_bandwidth  # imports torch, which may be missing
+    from specbench.machine.memory import copy_bandwidth, read_bandwidth  # imports torch, which may be missing
 
+    reading, copying = (bandwidth(device) / 1e9 for bandwidth in (read_bandwidth, copy_bandwidth))
     yield MachineCheck(
-        "memory bandwidth", "ok", f"{copy_bandwidth(device) / 1e9:.1f} GB/s, read and written ({device})"
+        "memory bandwidth", "ok", f"{reading:.1f} GB/s reading, {copying:.1f} GB/s copying, read and written ({device})"
     )
     yield clock(_timed(device))
     yield _disk("disk for results", results, RESULTS_BYTES)

@@ -22,7 +22,7 @@ from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.decoding.sampling import Tree
 from specbench.decoding.trees import shape_of_paths
 from specbench.machine.hardware import fingerprint
-from specbench.machine.memory import copy_bandwidth
+from specbench.machine.memory import read_bandwidth
 from specbench.methods.trees import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanFeeder, network_of, small_config
@@ -134,7 +134,7 @@ def main() -> None:
 def measured(models: list[str], dtypes: list[str], threads: int, seconds: float) -> list[Row]:
     """Return the prices of all models and engines with this number of threads."""
     torch.set_num_threads(threads)
-    bandwidth, rows = copy_bandwidth("cpu"), list[Row]()
+    bandwidth, rows = read_bandwidth("cpu"), list[Row]()
     for name in models:
         for dtype in dtypes:
             rows += prices(name, dtype, threads, seconds, bandwidth)
@@ -197,7 +197,7 @@ def timed(session: Any, first: list[int], size: int, at: int) -> float:
 def measured_at_one_thread() -> tuple[list[MixtureRow], list[FamilyRow], list[TreeRow]]:
     """Return the blocks of the mixture, forwards of the families, and trees, on one thread in float32."""
     torch.set_num_threads(1)
-    mixture, families = list(mixture_rows(copy_bandwidth("cpu"))), [family_row(name) for name in FAMILIES]
+    mixture, families = list(mixture_rows(read_bandwidth("cpu"))), [family_row(name) for name in FAMILIES]
     return mixture, families, [tree_row(name) for name in TREE_SHAPES]
 
 
@@ -345,7 +345,7 @@ def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], 
         "",
         "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
         "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
-        "the time of reading weights and cache once at the bandwidth of a copy (read and written), *flops* that of the "
+        "the time of reading weights and cache once at the measured read bandwidth, *flops* that of the "
         "products of one token at the rate of a large product. Made by `make bench`.",
         "",
         f"After a context of {CONTEXT} tokens:",

@@ -82,7 +82,7 @@ def with_table(name: str, text: str) -> str:
 
 
 def _heading(column: Column) -> str:
-    heading = column.heading_in_run.format(baseline="BASELINE") or column.heading
+    heading = column.heading_in_run.format(baseline="BASELINE", bandwidth="read") or column.heading
     return ", ".join(filter(None, (heading, column.clock)))
 
 

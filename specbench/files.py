@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,8 +86,8 @@ def write_with_checksum(path: Path, table: Mapping[str, Any], indent: int | None
 
 
 def json_with_checksum(table: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return a table as JSON, with its checksum under "sha256"."""
-    plain = json.loads(json.dumps(table))  # as it is read back: keys are strings, tuples are lists
+    """Return a table as JSON, with its checksum under "sha256". Dataclasses in it become tables."""
+    plain = json.loads(json.dumps(table, default=asdict))  # as it is read back: keys are strings, tuples are lists
     return json.dumps({**plain, CHECKSUM: checksum_of(plain)}, ensure_ascii=False, indent=indent) + "\n"
 
 

@@ -26,5 +26,6 @@ def without_other_modules_plugins() -> Iterator[None]:
 def bandwidth_measured_once() -> Iterator[None]:
     """Measure the memory bandwidth once per process instead of once per run folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "copy_bandwidth", cache(runner.copy_bandwidth))
+        for name in ("copy_bandwidth", "read_bandwidth"):
+            patch.setattr(runner, name, cache(getattr(runner, name)))
         yield

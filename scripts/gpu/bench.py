@@ -27,7 +27,7 @@ TITLES = {
 ABOUT = {
     "forward": f"""\
 Medians and ranges over repeats. A repeat times many forwards between two synchronizations; the engines alternate. A forward
-of {BLOCK} tokens verifies {BLOCK - 1} draft tokens. `of copy bandwidth` is the time to copy the weights and the cache,
+of {BLOCK} tokens verifies {BLOCK - 1} draft tokens. `of read bandwidth` is the time to read the weights and the cache,
 divided by the measured time. On a CPU nothing is captured, and `graph` is the static forward.""",
     "transformers": f"""\
 Whole calls, prefill included, greedy; the methods alternate. Medians over calls, and speedups with 95 % intervals

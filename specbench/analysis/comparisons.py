@@ -23,6 +23,7 @@ from specbench.analysis.speed import (
     speedup,
 )
 from specbench.analysis.summary import context_of
+from specbench.machine.hardware import bandwidth_of
 from specbench.runs.record import Record
 from specbench.runs.run_folder import Scores, load
 
@@ -158,7 +159,7 @@ class Comparisons:
         by_prompt: dict[str, list[Record]] = defaultdict(list)
         for row in rows:
             by_prompt[row.prompt].append(row)
-        context = context_of(point.name, summary.spec, records, summary.environment["copy_bytes_per_second"])
+        context = context_of(point.name, summary.spec, records, bandwidth_of(summary.environment))
 
         def number(records: list[Record]) -> float:
             if value == PROPOSERS:

@@ -7,18 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
 from specbench.analysis.run_metrics import (
     Context,
     Records,
+    is_compared,
     metric,
     metric_in_context,
+    paired,
     register,
     round_count,
     seconds,
     token_count,
 )
 from specbench.analysis.theory import Cost
+from specbench.runs.record import Record
 
+LIMIT = 0.85  # share of the read bandwidth that a forward of one token reaches at the limit
 LEAST = 5  # forwards of a size from which its cost is a mean; other sizes lie between their neighbors
 REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
 
@@ -56,10 +61,10 @@ class Traffic(NamedTuple):
 
 
 def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
-    """(Bytes of weights and cache that the forwards had to read / speed of a plain copy) / decoding seconds.
+    """(Bytes of weights and cache that the forwards had to read / measured read bandwidth) / decoding seconds.
 
     Every forward reads its model's weights and its cache once. The share is above 1 if the weights fit into a processor's
-    cache. Heads are left out.
+    cache. Heads are left out. `bandwidth` is in bytes per second.
     """
     read: float = sum(
         usage["forwards"] * traffic[role].forward_bytes + usage["read"] * traffic[role].position_bytes
@@ -70,12 +75,56 @@ def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float)
     return read / bandwidth / sum(seconds(r) for r in rows)
 
 
-def _bound_share(rows: Records, context: Context) -> float:
-    traffic = {role: Traffic(model.forward_bytes, model.position_bytes) for role, model in context.models.items()}
-    return bound_share(rows, traffic, context.bandwidth)
+def _traffic(context: Context) -> dict[str, Traffic]:
+    return {role: Traffic(model.forward_bytes, model.position_bytes) for role, model in context.models.items()}
 
 
-register("bound_share", "share", bound_share, _bound_share, lambda *_: True)
+register(
+    "bound_share", "share", bound_share,
+    lambda rows, of: bound_share(rows, _traffic(of), of.bandwidth.bytes_per_second), lambda *_: True,
+)  # fmt: skip
+
+
+def speedup_at_limit(rows: Records, base: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> Estimate:
+    """The decoding speedup if no forward of one token took longer than its bytes at 85 % of the read bandwidth.
+
+    Both sides' forwards of one token are replaced. Everything else stays as measured: blocks, which a faster engine would
+    speed up too, models without known bytes, and the time outside forwards.
+    """
+    ours, theirs = paired(rows, base)
+    table = by_repeat(
+        (
+            len(a.tokens), _seconds_at_limit(a, traffic, bandwidth),
+            len(b.tokens), _seconds_at_limit(b, traffic, bandwidth), a.prompt, a.repeat,
+        )
+        for a, b in zip(ours, theirs, strict=True)
+    )  # fmt: skip
+    return interval_of_ratio(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
+
+
+def _seconds_at_limit(row: Record, traffic: Mapping[str, Traffic], bandwidth: float) -> float:
+    """Return the decoding seconds of a generation with its forwards of one token at the limit, where they are slower."""
+    saved = 0.0
+    for role in row.models.keys() & traffic.keys():
+        usage = row.models[role]
+        count, spent = sizes_of([row], role).get(1, (0.0, 0.0))
+        if count:
+            positions = usage["read"] / usage["forwards"]  # the mean over all forwards
+            size = traffic[role].forward_bytes + positions * traffic[role].position_bytes
+            saved += max(spent - count * size / (LIMIT * bandwidth), 0.0)
+    return seconds(row) - saved
+
+
+def _has_limit(rows: Records, context: Context) -> bool:
+    """Return whether the read bandwidth is known, and whether the seconds of forwards add up: none ran beside another."""
+    overlapping = any(usage["beside"] for row in (*rows, *context.baseline) for usage in row.models.values())
+    return context.bandwidth.kind == "read" and is_compared(rows, context) and not overlapping
+
+
+register(
+    "speedup_at_limit", "x", speedup_at_limit,
+    lambda rows, of: speedup_at_limit(rows, of.baseline, _traffic(of), of.bandwidth.bytes_per_second), _has_limit,
+)  # fmt: skip
 
 
 def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:

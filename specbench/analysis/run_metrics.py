@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from specbench.analysis.intervals import Estimate
+from specbench.machine.hardware import Bandwidth
 from specbench.runs.record import Record, RoundRecord
 from specbench.runs.run_spec import MethodSpec, ModelSource
 
@@ -83,8 +84,7 @@ class Context:
     """What a metric may use besides the records of its method.
 
     `baseline` and `sd` are the records of the baseline and of plain speculative decoding; `sd` is empty, and `sd_method`
-    None, if the run has no such method. `target` is the model that verifies last; `models` are by role. `bandwidth` is in
-    bytes per second.
+    None, if the run has no such method. `target` is the model that verifies last; `models` are by role.
     """
 
     baseline: Records
@@ -93,7 +93,7 @@ class Context:
     method: MethodSpec
     baseline_roles: tuple[str, ...] = ()
     models: Mapping[str, ModelSource]
-    bandwidth: float
+    bandwidth: Bandwidth
     target: str = ""
     later_turns: bool = False
     predicted_distance: float | None = None

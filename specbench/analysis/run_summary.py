@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from specbench.analysis.baseline import BaselineSpeed, SlowBaseline, slow_baseline
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.forwards import forward_seconds, sizes_of
 from specbench.analysis.intervals import Estimate
@@ -22,12 +23,13 @@ from specbench.analysis.speed import Rank
 from specbench.analysis.theory import BestTree
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json
-from specbench.machine.hardware import Environment
+from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 
 SCHEMA = 7  # of summary.json
 SPEC = "spec"  # the field of RunSummary that is parsed separately
+SLOW = "slow_baseline"  # the property of RunSummary that the table contains
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
 
 
@@ -268,6 +270,24 @@ class RunSummary(RunState):
         """Whether the run's main speedup includes prefill."""
         return self.clock == "end to end"
 
+    @property
+    def slow_baseline(self) -> SlowBaseline | None:
+        """By how much at most a slow baseline overstates the speedups, and why; None if nothing shows that it does."""
+        row = next((row for row in self.measured_methods if row.method == self.baseline), None)
+        if row is None or not self.is_timed:
+            return None
+        traits, checks = self.traits(row), self.environment.get("forward_checks", {})
+        roles = [role for role in traits.roles if role in self.models]
+        return slow_baseline(
+            BaselineSpeed(
+                method=row.method,
+                parameters=sum(self.models[role].parameters for role in roles),
+                share=row.number("bound_share"),
+                bandwidth=bandwidth_of(self.environment),
+                checks=[checks.get(role) for role in roles],
+            )
+        )
+
     def traits(self, method: MethodSummary) -> Traits:
         """Return the traits of a method, recorded when the run was resolved."""
         return self.spec.methods[method.method].traits
@@ -326,7 +346,8 @@ def to_table(summary: RunSummary) -> dict[str, Any]:
     for method in table["methods"]:
         method |= method.pop(VALUES)
     shown = {"pair": summary.pair, "task": summary.task, "simulated": summary.simulated, "baseline": summary.baseline}
-    return {**shown, **table, SPEC: summary.spec.to_toml()}
+    slow = msgspec.to_builtins(summary.slow_baseline)
+    return {**shown, SLOW: slow, **table, SPEC: summary.spec.to_toml()}
 
 
 def from_table(table: dict[str, Any], where: str) -> RunSummary:

@@ -38,7 +38,7 @@ from specbench.analysis.speculation import levels
 from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
-from specbench.machine.hardware import Environment
+from specbench.machine.hardware import Bandwidth, Environment, bandwidth_of
 from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import (
     ENVIRONMENT,
@@ -145,7 +145,7 @@ def summarize(folder: Path) -> RunSummary:
     recorded = load(folder)
     records = recorded.records
     scores = scores_by_prompt(scores_of(folder), {r.sample: r.prompt for r in records})
-    bandwidth = environment["copy_bytes_per_second"]
+    bandwidth = bandwidth_of(environment)
     timed = not environment.get("untimed", False)
     methods = [_method(name, spec, records, scores, bandwidth, timed) for name in spec.methods]
     completed = {method.method: complete(records, method.method) for method in methods if method.is_measured and timed}
@@ -187,7 +187,9 @@ def headline_clock(spec: RunSpec, methods: Sequence[MethodSummary]) -> Clock:
     return spec.clock
 
 
-def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidth: float, timed: bool) -> MethodSummary:
+def _method(
+    name: str, spec: RunSpec, records: Records, scores: Scores, bandwidth: Bandwidth, timed: bool
+) -> MethodSummary:
     """Return the summary of one method. Without a complete generation it has counts only."""
     rows, context = complete(records, name), replace(context_of(name, spec, records, bandwidth), timed=timed)
     errors = [r.error for r in records if r.method == name and r.error is not None]
@@ -229,7 +231,7 @@ def _method(name: str, spec: RunSpec, records: Records, scores: Scores, bandwidt
     )
 
 
-def context_of(name: str, spec: RunSpec, records: Records, bandwidth: float) -> Context:
+def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth) -> Context:
     """Return the context of one method's metrics. `records` are those of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(

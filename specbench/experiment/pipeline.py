@@ -130,7 +130,7 @@ def decode(plan: PairPlan, run: PlannedRun, lock: FolderLock, access: Access, ob
     """Measure the missing generations of a run whose folder is locked, with loaded models."""
     if run.complete and not access.fresh:
         return
-    recorder = runner.open_recorder(run, lock, access)
+    recorder = runner.open_recorder(run, lock, access, plan.load().forward_checks)
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     try:
         with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:

@@ -22,12 +22,13 @@ from specbench.files import read_with_checksum, write, write_with_checksum
 from specbench.machine.hardware import (
     Environment,
     Fingerprint,
+    ForwardCheck,
     conditions,
     configure,
     fingerprint,
     incomparable,
 )
-from specbench.machine.memory import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.kind import CONFIG, Manifest
@@ -57,8 +58,12 @@ FORWARDS_OF_EACH_SIZE = 20
 TEXTS = 8  # prompts that timed blocks are taken from
 
 
-def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder[Record]:
+def open_recorder(
+    run: PlannedRun, lock: FolderLock, access: Access, checks: Mapping[str, ForwardCheck] | None = None
+) -> Recorder[Record]:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
+
+    `checks` are those of the loaded models' forwards, by role.
 
     Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
     be comparable. With `access.restart`, records of other conditions are kept in a folder of their own.
@@ -79,9 +84,13 @@ def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder
         _require_same(run.spec, folder, environment)
     else:
         manifest = Manifest(run.spec.checksum, [sample.id for sample in run.data.samples])
-        write_with_checksum(
-            folder / ENVIRONMENT, {**environment, "copy_bytes_per_second": copy_bandwidth(device)}, indent=2
-        )
+        measured: Environment = {
+            **environment,
+            "copy_bytes_per_second": copy_bandwidth(device),
+            "read_bytes_per_second": read_bandwidth(device),
+            "forward_checks": {role: check for role, check in (checks or {}).items() if role in run.spec.roles},
+        }
+        write_with_checksum(folder / ENVIRONMENT, measured, indent=2)
         write_with_checksum(folder / MANIFEST, dataclasses.asdict(manifest))
         write(folder / CONFIG, tomli_w.dumps(run.spec.to_toml()))
     return recorder

@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -74,10 +75,42 @@ class Fingerprint(TypedDict):
     untimed: NotRequired[bool]  # other runs shared the device
 
 
+@dataclass(frozen=True)
+class ForwardCheck:
+    """Median seconds of a forward of one token after `context` tokens, by the engine and by transformers' own modules.
+
+    Both read the same weights and were timed when the model was loaded.
+    """
+
+    context: Annotated[int, Meta(gt=0)]
+    reference_seconds: Annotated[float, Meta(gt=0.0)]  # by transformers' own modules
+    seconds: Annotated[float, Meta(gt=0.0)]
+
+
 class Environment(Fingerprint):
-    """A run folder's env.json: the fingerprint and the measured memory bandwidth."""
+    """A run folder's env.json: the fingerprint, and what was measured before decoding.
+
+    Folders of earlier revisions have no read bandwidth. `forward_checks` are by role, of models that another engine than
+    `eager` runs.
+    """
 
     copy_bytes_per_second: Annotated[float, Meta(gt=0.0)]
+    read_bytes_per_second: NotRequired[Annotated[float, Meta(gt=0.0)]]
+    forward_checks: NotRequired[dict[str, ForwardCheck]]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """The memory bandwidth that forwards are compared with: of reading, or of a copy where reading was not measured."""
+
+    bytes_per_second: float
+    kind: Literal["read", "copy"]
+
+
+def bandwidth_of(environment: Environment) -> Bandwidth:
+    """Return the read bandwidth of a run; its copy bandwidth if the run is older than that measurement."""
+    read = environment.get("read_bytes_per_second")
+    return Bandwidth(environment["copy_bytes_per_second"], "copy") if read is None else Bandwidth(read, "read")
 
 
 def fingerprint() -> Fingerprint:

@@ -8,6 +8,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -16,9 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specbench.config.construct import Named
 from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError, PluginError, hint, short_repr
+from specbench.machine.hardware import ForwardCheck
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
-from specbench.models.feeder import Feeder
+from specbench.models.feeder import Feed, Feeder
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_fuse, network_of, unsupported
 from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import quantization_method, quantize
@@ -30,6 +32,9 @@ REQUIRED = {  # attributes of every loaded model
     "vocabulary": int, "window": int | None, "eos": Set, "start": int | None,
 }  # fmt: skip
 T = TypeVar("T")
+CONTEXT = 64  # tokens after which a forward of one token is timed, fewer in a shorter window
+WARM_UPS, REPETITIONS = 2, 5  # of such forwards
+SLOW_FORWARD = 1.0  # seconds of the first forward from which on there are no further ones
 AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
 
 
@@ -51,6 +56,7 @@ class LoadedModel(ABC):
     eos: frozenset[int] = frozenset()
     start: int | None = None
     packing_seconds: float = 0.0  # for storing matrices as the engine reads them
+    check: ForwardCheck | None = None  # its forward of one token beside transformers' own; information only
     has_graphs: bool = False  # whether `prepare` captures CUDA graphs
     branches: bool = False  # whether its feeders can read trees
 
@@ -143,7 +149,9 @@ class GraphModel(LeanModel):
         return GraphFeeder(self.graphs, vocabulary)
 
     def shared(self) -> LoadedModel:
-        return GraphModel(self.model, self.tokenizer, self.network, self._is_fused)
+        model = GraphModel(self.model, self.tokenizer, self.network, self._is_fused)
+        model.check = self.check
+        return model
 
     def prepare(self, length: int, blocks: Iterable[int]) -> int:
         with on(self.device):
@@ -192,6 +200,8 @@ class Eager(Engine, name="eager"):
 class Lean(Engine, name="lean"):
     """Our own forwards of the architectures in `specbench/models/lean/`."""
 
+    is_checked = True  # whether loading times a forward beside transformers' own
+
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if model.parallel != "none":
             return f'{self.name} runs a model on one device, and it has parallel = "{model.parallel}"; help: --engine eager'
@@ -199,11 +209,16 @@ class Lean(Engine, name="lean"):
 
     def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         loaded, tokenizer = load_transformers(role, model, base, device)
+        reference = token_seconds(TransformersModel(loaded, tokenizer)) if self.is_checked else None
         begin = time.perf_counter()
-        network = network_of(loaded)
+        network = network_of(loaded)  # which may release weights
         seconds = time.perf_counter() - begin
         made = self.made(loaded, tokenizer, network)
         made.packing_seconds = seconds
+        if reference:
+            context, reference_seconds = reference
+            _, own_seconds = token_seconds(self.made(loaded, tokenizer, network))  # captures graphs of its own
+            made.check = ForwardCheck(context, reference_seconds, own_seconds)
         return made
 
     def made(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, network: Network) -> LeanModel:
@@ -232,6 +247,7 @@ class Compiled(Graph, name="compiled"):
     """Our own forwards as CUDA graphs, with elementwise operations fused by torch.compile."""
 
     fused = True
+    is_checked = False  # compiling for the check alone would take longer than loading
 
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if why := Lean.unsupported(self, model, architecture, device):
@@ -239,6 +255,33 @@ class Compiled(Graph, name="compiled"):
         if not can_fuse(architecture.config):
             return f"torch.compile is not used for {architecture.family}; help: --engine graph"
         return super().unsupported(model, architecture, device)
+
+
+def token_seconds(model: LoadedModel) -> tuple[int, float]:
+    """Return the number of cached tokens, at most CONTEXT, and the median seconds of a forward of one token after them.
+
+    If the first forward takes longer than SLOW_FORWARD, it is the only one.
+    """
+    context = CONTEXT if model.window is None else max(min(CONTEXT, model.window - 1), 1)
+    ids = [i % model.embedded for i in range(context)]
+    model.prepare(context + 1, [1])
+    feeder = model.feeder(model.vocabulary, None if model.start is None else ids)
+    with torch.inference_mode(), on(model.device):
+        feeder.feed(Feed(torch.tensor(ids, device=model.device), 0), 1)
+        token, times = torch.tensor(ids[:1], device=model.device), list[float]()
+        while len(times) < WARM_UPS + REPETITIONS and not (times and times[0] > SLOW_FORWARD):
+            _synchronize(model.device)
+            begin = time.perf_counter()
+            feeder.feed(Feed(token, context), 1)
+            _synchronize(model.device)
+            times.append(time.perf_counter() - begin)
+    feeder.finish()
+    return context, median(times[WARM_UPS:] or times)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from specbench.decoding.method import Method
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
 from specbench.errors import ConfigError
+from specbench.machine.hardware import ForwardCheck
 from specbench.models.cached_session import NO_TREES, CachedSession
 from specbench.models.engines import LoadedModel
 from specbench.models.feeder import checked_feeder
@@ -143,6 +144,11 @@ class LoadedPair:
     def packing_seconds(self) -> float:
         """The seconds that storing matrices as the engines read them took."""
         return sum({id(model): model.packing_seconds for model in self.models.values()}.values())
+
+    @property
+    def forward_checks(self) -> dict[str, ForwardCheck]:
+        """The checks of the models' forwards, by role; of models that have one."""
+        return {role: model.check for role, model in self.models.items() if model.check}
 
     @property
     def has_graphs(self) -> bool:

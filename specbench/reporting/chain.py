@@ -18,6 +18,7 @@ from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
+from specbench.machine.hardware import bandwidth_of
 from specbench.reporting.column import HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.forwards import BLOCK
@@ -47,8 +48,8 @@ def under(low: str, high: str) -> str:
 
 
 def weights_seconds(summary: RunSummary) -> dict[str, float]:
-    """Return the seconds of reading each model's weights once, at the bandwidth of a copy on the run's machine."""
-    bandwidth = summary.environment["copy_bytes_per_second"]
+    """Return the seconds of reading each model's weights once, at the memory bandwidth of the run's machine."""
+    bandwidth = bandwidth_of(summary.environment).bytes_per_second
     return {role: model.forward_bytes / bandwidth for role, model in summary.models.items()}
 
 
@@ -77,7 +78,7 @@ class Profile:
     ) -> None:
         """Take the records of methods by name, and the times of forwards by level that were measured next to them.
 
-        `bounds` are the seconds of reading each level's weights once, at the bandwidth of a copy.
+        `bounds` are the seconds of reading each level's weights once, at the memory bandwidth.
 
         A level's prices come from the forwards timed next to the run, of all sizes in the same state, or, without these,
         from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no

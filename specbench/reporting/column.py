@@ -8,6 +8,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import CurveChoice, PointValue
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.machine.hardware import bandwidth_of
 
 RUN_TABLES = (
     "speed", "theory", "steps", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality",
@@ -97,7 +98,8 @@ class Column:
 
     By default the value is the run metric or prediction with the name `key`, and the definition and unit are the metric's. A
     column that shows `one_for` "baseline" or "sd" has 1 in the row of that method. `heading_in_run` replaces the heading in
-    the tables of a single run, where `{baseline}` is the name of the baseline. `clock` is appended to both headings.
+    the tables of a single run, where `{baseline}` is the name of the baseline and `{bandwidth}` the kind of memory
+    bandwidth that was measured: read or copy. `clock` is appended to both headings.
     """
 
     key: str
@@ -122,7 +124,8 @@ class Column:
 
     def title_in(self, run: RunSummary) -> str:
         """Return the heading with its clock, for tables of one run."""
-        heading = self.heading_in_run.format(baseline=run.baseline) or self.heading
+        heading = self.heading_in_run.format(baseline=run.baseline, bandwidth=bandwidth_of(run.environment).kind)
+        heading = heading or self.heading
         return ", ".join(filter(None, (heading, self.clock)))
 
     def value_of(self, run: RunSummary, row: MethodSummary) -> CellValue:

@@ -106,6 +106,12 @@ COLUMNS = (
         definition="The same at the measured cost of a block of each length; lengths that did not occur are interpolated.",
     ),
     Column(
+        key="speedup_at_limit", heading="at the limit", format=TIMES, tables=(SPEED, THEORY, MERGED), priority=Priority.low,
+        definition="What would remain of the speedup if no forward of one token, of the baseline or of the method, took"
+        " longer than its bytes at 85 % of the read bandwidth. A lower bound with respect to blocks, which keep their"
+        " measured times although a faster engine would speed them up too.",
+    ),
+    Column(
         key="measured_over_corrected", heading="measured/corrected", format=HUNDREDTHS, tables=(THEORY,),
         definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
         " model (see outside forwards).",
@@ -250,9 +256,11 @@ COLUMNS = (
     ),
     Column(key="first_token_seconds", heading="ms to first token", format=MILLISECONDS, tables=(TIME,), unit="ms"),
     Column(
-        key="bound_share", heading="of memory bandwidth", format=PERCENT, tables=(TIME,),
-        definition="(Bytes of weights and cache that the forwards had to read / speed of a plain copy, measured at the start)"
-        " / decoding seconds. Above 100 % if weights fit into a processor's cache. A baseline below 50 % gets a warning.",
+        key="bound_share", heading="of memory bandwidth", heading_in_run="of {bandwidth} bandwidth", format=PERCENT,
+        tables=(TIME,),
+        definition="(Bytes of weights and cache that the forwards had to read / read bandwidth, measured at the start) /"
+        " decoding seconds. Runs without a read bandwidth are compared with the copy bandwidth, and the heading says so."
+        " Above 100 % if weights fit into a processor's cache. A slow baseline gets a warning.",
     ),
     Column(
         key="end_to_end_tokens_per_second", heading="tokens/s", clock=END_TO_END, format=TENTHS, tables=(TIME,),

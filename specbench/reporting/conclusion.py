@@ -10,7 +10,7 @@ from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
-from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, reasons
+from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, overstated, reasons
 from specbench.runs.run_folder import Judged
 
 SPEEDUPS = {
@@ -49,7 +49,7 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     if not rows:
         return []
     leading = _leading(summary, rows)
-    sentences = [*_incomplete(summary), _headline(summary, leading, rows), *_contradictions(summary, rows)]
+    sentences = [*headline([summary]), *_contradictions(summary, rows)]
     if not summary.simulated:
         sentences += [*_lossy(summary, leading, rows), *_uniform_score(summary)]
     sentences += reasons(summary, leading, with_advice=not doubts(summary))
@@ -64,7 +64,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
+    return [*_over_all(summaries), *overstated(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
@@ -102,15 +102,16 @@ def _uncertain(summaries: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def headline(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the sentences of a conclusion that a caption has: on speeds, and on scores of methods that are not lossless."""
+    """Return the sentences of a conclusion that a caption has: on speeds, slow baselines, and scores of lossy methods."""
     if len(summaries) > 1:
-        return _over_all(summaries)
+        return [*_over_all(summaries), *overstated(summaries)]
     (summary,) = summaries
     rows = [row for row in summary.measured_methods if speedup_of(summary, row)]
     if not rows:
         return []
     leading = _leading(summary, rows)
-    return [*_incomplete(summary), _headline(summary, leading, rows), *_leading_score(summary, leading)]
+    score = _leading_score(summary, leading)
+    return [*_incomplete(summary), _headline(summary, leading, rows), *score, *overstated([summary])]
 
 
 def reservations(summaries: Sequence[RunSummary]) -> list[str]:
@@ -286,9 +287,8 @@ def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Itera
 
 
 def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
-    """Yield the score of a leading method that is not lossless, or else the fastest method that is not, with its score."""
+    """Yield the fastest method that is not lossless, with its score, if the leading method is lossless."""
     if not summary.keeps_distribution(leading):
-        yield from _leading_score(summary, leading)
         return
     others = [row for row in rows if not summary.keeps_distribution(row) and not summary.contradicted(row)]
     if not others:

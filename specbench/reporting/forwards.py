@@ -12,7 +12,8 @@ NOTE = (
     "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
     " more, by least relative squares. A residual is the measured mean over the line, minus one."
     f" T({BLOCK})/T(1) is the price of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
-    " bandwidth of a copy, is the least time that a forward can take, unless the model fits into the processor's caches."
+    " measured read bandwidth (the copy bandwidth in runs without it), is the least time that a forward can take, unless the"
+    " model fits into the processor's caches."
 )
 
 
@@ -22,7 +23,7 @@ def lines_of(timed: Mapping[str, Sizes]) -> dict[str, ForwardLine]:
 
 
 def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -> Table:
-    """Return one row per model. `bounds` are the seconds of reading its weights once, at the bandwidth of a copy."""
+    """Return one row per model. `bounds` are the seconds of reading its weights once, at the memory bandwidth."""
     ms = THOUSANDTHS_OF_MS.text
     rows = [
         [

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
+from specbench.machine.hardware import bandwidth_of
 from specbench.reporting.columns import column_of
 from specbench.runs.run_folder import listed
 
-LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning
+LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning, if the conclusion has none
 NUMBERS = r"[-+]?\d[\d.,]*%?|\(.*?\)"  # numbers and texts in brackets
 MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
@@ -85,11 +86,12 @@ def _methods(summary: RunSummary) -> Iterator[str]:
             " for it."
         )
     base = next((row for row in rows if row.method == summary.baseline), None)
-    bound = base.number("bound_share") if base else None
-    if base and bound is not None and bound < LEAST_BANDWIDTH:
+    bound, slow = base.number("bound_share") if base else None, summary.slow_baseline
+    in_conclusion = slow and "bandwidth" in slow.reasons and any(row.speedup for row in rows)
+    if base and bound is not None and bound < LEAST_BANDWIDTH and not in_conclusion:
         yield (
-            f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured copy bandwidth; a faster"
-            " engine would reduce the speedups over it"
+            f"! {base.method} reaches {column_of('bound_share').format.text(bound)} of the measured"
+            f" {bandwidth_of(summary.environment).kind} bandwidth; a faster engine would reduce the speedups over it"
         )
     if parallel_note := _parallel_note(summary):
         yield parallel_note

@@ -1,11 +1,13 @@
 """Why a method has its speed, and which settings or other runs may give another one: sentences of a conclusion."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
+from specbench.analysis.baseline import SlowBaseline
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import fewest_prompts
-from specbench.reporting.column import CHANGE, HUNDREDTHS, PERCENT, TENTHS, TIMES
+from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import counted
 from specbench.runs.run_spec import DataSpec
@@ -136,6 +138,47 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
             f"With {at}, {leading.label} cannot break even{clock}: not if all drafts were accepted at these costs, and not"
             " if drafts were free at this acceptance rate."
         )
+
+
+def overstated(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the sentence on slow baselines, over which speedups are overstated: by how much at most, and why.
+
+    Of several runs, it has their number and the one with the largest factor, for each baseline.
+    """
+    slow: dict[str, list[tuple[RunSummary, SlowBaseline]]] = defaultdict(list)
+    for summary in summaries:
+        if (found := summary.slow_baseline) and any(row.speedup for row in summary.measured_methods):
+            slow[found.method].append((summary, found))
+    for method, runs in slow.items():
+        worst, found = max(runs, key=lambda run: run[1].factor)
+        total = sum(summary.baseline == method for summary in summaries)
+        which = where = ""
+        if len(summaries) > 1:
+            which = f" in {len(runs)} of {counted(total, 'run')}"
+            where = f" in {worst.title}"
+        yield (
+            f"Speedups over {method} are overstated{which}, by a factor of at most {HUNDREDTHS.number(found.factor)}:"
+            f" {_slowness(found, where)}."
+        )
+
+
+def _slowness(found: SlowBaseline, where: str) -> str:
+    """Return why a baseline is slow, in the run that `where` names."""
+    parts = []
+    if "bandwidth" in found.reasons and found.share is not None:
+        most = found.bandwidth.bytes_per_second / 1e9
+        parts.append(
+            f"reaches {100 * found.share:.0f} % of the measured {found.bandwidth.kind} bandwidth{where}"
+            f" ({TENTHS.number(found.share * most)} of {TENTHS.number(most)} GB/s), which should limit a model of"
+            f" {COUNT.number(found.parameters / 1e6)}M parameters"
+        )
+    if "reference" in found.reasons and found.reference_ratio is not None:
+        at = "" if parts else where
+        parts.append(
+            f"takes {HUNDREDTHS.number(found.reference_ratio)} times as long for a forward of one token{at} as Transformers"
+            " with the same weights"
+        )
+    return f"{found.method} {', and '.join(parts)}"
 
 
 def location_text(summary: RunSummary) -> str:

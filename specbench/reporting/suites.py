@@ -18,6 +18,7 @@ from specbench.reporting.chain import Profile, forwards_table, pairs_table, pric
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
 from specbench.reporting.notes import common_notes
+from specbench.reporting.reasons import overstated
 from specbench.reporting.suite_tables import (
     SELECTED,
     choice_tables,
@@ -82,7 +83,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=measured, tables=tables,
-        verdicts=lines, conclusion=chain_verdicts or _conclusion(suite, summaries, judged), verifiers=verifiers,
+        verdicts=lines, conclusion=_conclusion(suite, summaries, judged, chain_verdicts), verifiers=verifiers,
     )  # fmt: skip
 
 
@@ -175,9 +176,16 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
     return [row for row in reference_of(suite.of) if not has_measured_counterpart(row)]
 
 
-def _conclusion(suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict]) -> list[str]:
-    """Return the conclusion of a suite: the speeds of its methods, unless it compares whole curves, and its expectations."""
-    speeds = [] if suite.frontier or suite.kind == "profile" else conclusion(summaries)
+def _conclusion(
+    suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict], chains: Sequence[str]
+) -> list[str]:
+    """Return the conclusion of a suite: the verdicts on its chains if there are any, else its speeds and expectations.
+
+    A suite that compares whole curves has no sentences on speeds, except on slow baselines.
+    """
+    if chains:
+        return [*overstated(summaries), *chains]
+    speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
     return [*speeds, *outcome_counts(judged, suite.is_of_paper)]
 
 

@@ -19,7 +19,7 @@ from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import free_bytes
-from specbench.machine.memory import copy_bandwidth
+from specbench.machine.memory import read_bandwidth
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.reporting.chain import GAMMA
@@ -291,8 +291,8 @@ def _name(pair: str) -> str:
 
 @cache
 def _bandwidth(device: str) -> float:
-    """Return the bytes per second of a plain copy, measured once per process."""
-    return copy_bandwidth(device)
+    """Return the read bandwidth in bytes per second, measured once per process."""
+    return read_bandwidth(device)
 
 
 def _unresolved(part: GridPart) -> list[PlanRow]:

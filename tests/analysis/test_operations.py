@@ -9,6 +9,7 @@ from specbench.analysis.run_metrics import METRICS, Context
 from specbench.analysis.speculation import gigaflops, papers_gigaflops
 from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
+from specbench.machine.hardware import Bandwidth
 from specbench.reporting.suite_tables import value_text
 from specbench.runs.run_spec import MethodSpec, ModelSource, Shape
 from tests.fixtures.records import record, usage_of
@@ -44,7 +45,8 @@ def context(pair: str, method: Traits, baseline=(), sd=()) -> Context:
     }  # fmt: skip
     spec = MethodSpec(preset="x", options={}, traits=method)
     of_sd = replace(spec, traits=replace(ROLES, flops="speculation"))
-    return Context(baseline=baseline, sd=sd, sd_method=of_sd if sd else None, method=spec, models=models, bandwidth=1.0)
+    return Context(baseline=baseline, sd=sd, sd_method=of_sd if sd else None, method=spec, models=models,
+                   bandwidth=Bandwidth(1.0, "read"))  # fmt: skip
 
 
 def test_table_4_is_the_cost_of_the_new_tokens_without_the_prompt():

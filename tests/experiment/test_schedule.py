@@ -2,9 +2,11 @@
 
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.runner import Trial, decode_missing, open_recorder, rotation
+from specbench.files import read_with_checksum
+from specbench.machine.hardware import Environment, ForwardCheck
 from specbench.resolution.resolve import resolve
 from specbench.runs.locking import locked
-from specbench.runs.run_folder import load
+from specbench.runs.run_folder import ENVIRONMENT, load
 
 
 def planned(folder):
@@ -44,3 +46,13 @@ def test_another_schedule_is_followed_and_what_it_leaves_out_is_measured_later(t
     assert not load(run.folder).complete
     rest = measured(plan)
     assert load(run.folder).complete and not set(first) & set(rest)
+
+
+def test_the_environment_has_the_bandwidths_and_the_checks_of_the_runs_models(tmp_path):
+    (run,) = planned(tmp_path).runs
+    check = ForwardCheck(64, 0.002, 0.001)
+    with locked([run.folder], Access()) as locks:
+        open_recorder(run, locks[run.folder], Access(), {"target": check, "another": check})
+    found = read_with_checksum(run.folder / ENVIRONMENT, Environment)
+    assert found["forward_checks"] == {"target": check}
+    assert found["read_bytes_per_second"] > 0 and found["copy_bytes_per_second"] > 0

@@ -2,13 +2,14 @@
 
 import pytest
 
-from specbench.machine.memory import copy_bandwidth
+from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.models.resolved_model import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
 
-def test_copy_bandwidth_is_plausible():
-    assert 1e8 < copy_bandwidth("cpu") < 1e13
+@pytest.mark.parametrize("bandwidth", [copy_bandwidth, read_bandwidth])
+def test_bandwidth_is_plausible(bandwidth):
+    assert 1e8 < bandwidth("cpu") < 1e13
 
 
 def test_a_forward_reads_all_weights_except_embedding_tables():

@@ -71,7 +71,8 @@ def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]
             return out
 
         patch.setattr(generation, "decode", counted)
-        patch.setattr(runner, "copy_bandwidth", lambda _: 1e9)
+        for name in ("copy_bandwidth", "read_bandwidth"):
+            patch.setattr(runner, name, lambda _: 1e9)
         patch.setattr(runner, "WARM_UP_TOKENS", 6)
         for planned in plan.runs:
             with locked([planned.folder], Access()) as locks:
@@ -263,7 +264,13 @@ def test_nvidia_smi_is_queried_about_the_gpu_in_use(device, tmp_path, monkeypatc
 def test_copying_is_timed_by_events_after_a_warm_up(device, monkeypatch):
     monkeypatch.setattr(memory, "WARMED", 0.02)
     assert memory.copy_bandwidth("cuda") > 0.0
-    assert device.operations["copy_"] > memory.COPIES
+    assert device.operations["copy_"] > memory.REPETITIONS
+
+
+def test_reading_is_timed_by_events_after_a_warm_up(device, monkeypatch):
+    monkeypatch.setattr(memory, "WARMED", 0.02)
+    assert memory.read_bandwidth("cuda") > 0.0
+    assert device.operations["mv"] > device.operations["dot"] >= memory.REPETITIONS
 
 
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):

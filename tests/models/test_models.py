@@ -20,6 +20,8 @@ from specbench.config.pair import Pair
 from specbench.decoding.targets import Last, Mixture
 from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.autoregressive import Autoregressive
+from specbench.models import engines
+from specbench.models.engines import token_seconds
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
 from tests.fixtures.worlds import FAMILIES
@@ -193,3 +195,36 @@ def test_t5_keeps_its_wo_layers_in_float32_under_float16(tmp_path):
     )
     kept = {name.split(".")[-2]: p.dtype for name, p in model.named_parameters() if "DenseReluDense" in name}
     assert kept == {"wi": torch.float16, "wo": torch.float32}
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_a_loaded_model_has_the_time_of_a_forward_beside_transformers_own(family, tmp_path):
+    model_folder(tmp_path / "one", family=family)
+    _, pair = bring(tmp_path, draft="one", target="one")
+    check = pair.forward_checks["target"]
+    assert check.context > 0 and check.seconds > 0 and check.reference_seconds > 0
+    assert pair.forward_checks["draft"] == check, "roles that share weights share the check"
+
+
+def test_a_check_fits_into_the_context_window_and_uses_few_forwards(tmp_path, monkeypatch):
+    model_folder(tmp_path / "one")
+    _, pair = bring(tmp_path, target="one")
+    model, fed = pair.models["target"], []
+    feeder = model.feeder(model.vocabulary, None)
+    feed = feeder.feed
+    monkeypatch.setattr(feeder, "feed", lambda each, rows: fed.append(each.positions()) or feed(each, rows))
+    monkeypatch.setattr(model, "feeder", lambda *_: feeder)
+    monkeypatch.setattr(model, "window", 10)
+    assert token_seconds(model)[0] == 9
+    assert fed == [[*range(9)], *[[9]] * (engines.WARM_UPS + engines.REPETITIONS)]
+    fed.clear()
+    monkeypatch.setattr(engines, "SLOW_FORWARD", 0.0)
+    token_seconds(model)
+    assert fed == [[*range(9)], [9]], "a slow forward is not repeated"
+
+
+def test_transformers_own_forwards_are_not_checked(tmp_path):
+    model_folder(tmp_path / "one")
+    pair = construct(Pair, {"models": {"target": {"path": "one"}}}, "pair.toml")
+    found = resolve_models(pair, ("target",), tmp_path, Execution(CPU, engine="eager"))
+    assert load(found, tmp_path, CPU).forward_checks == {}

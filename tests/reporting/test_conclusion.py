@@ -1,5 +1,8 @@
 """The conclusion of a run, sentence by sentence, on summaries whose answer is known."""
 
+import csv
+import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +10,10 @@ import pytest
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.speed import Rank
+from specbench.machine.hardware import ForwardCheck
 from specbench.reporting.conclusion import conclusion, headline, run_conclusion
+from specbench.reporting.formats.export import runs_csv, runs_json
+from specbench.reporting.notes import notes
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary, spec_table
 
@@ -267,3 +273,82 @@ def test_several_runs_without_intervals_say_so():
         "The speedup of sd over ar (decoding) ranges from 2.50x (gsm8k) to 3.10x (gsm8k), with the same output distribution."
         " Intervals need more prompts."
     ]
+
+
+def large(share, parameters=86_000_000, read=13.7e9, checks=None):
+    """Return a run whose baseline has this many parameters and reaches this share of the bandwidth."""
+    found = run(sd(), headline="")
+    models = {role: replace(model, parameters=parameters) for role, model in found.models.items()}
+    environment = {**found.environment, "copy_bytes_per_second": 10e9, "forward_checks": checks or {}}
+    if read:
+        environment["read_bytes_per_second"] = read
+    base = replace(AR, values={**AR.values, "bound_share": share})
+    return replace(
+        found, environment=environment, methods=[base, *found.methods[1:]],
+        spec=replace(found.spec, pair=replace(found.spec.pair, models=models)),
+    )  # fmt: skip
+
+
+AT_44_PERCENT = (
+    "Speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured read bandwidth (6.0 of"
+    " 13.7 GB/s), which should limit a model of 86M parameters."
+)
+
+
+def test_a_slow_baseline_is_named_right_after_the_headline():
+    sentences = run_conclusion(large(0.44))
+    assert sentences[0].startswith("sd (draft length 3) is 1.31x")
+    assert sentences[1] == AT_44_PERCENT
+    assert AT_44_PERCENT in headline([large(0.44)]), "the caption of a table says so too"
+    assert not any("a faster engine" in note for note in notes(large(0.44))), "and no note repeats it"
+
+
+@pytest.mark.parametrize("summary", [large(0.9), large(0.3, parameters=2_000_000), large(None)])
+def test_no_speedup_is_called_overstated_over_a_fast_or_small_baseline(summary):
+    assert not any("overstated" in sentence for sentence in run_conclusion(summary))
+
+
+@pytest.mark.parametrize(("read", "kind"), [(13.7e9, "read"), (None, "copy")])
+def test_a_small_baseline_below_half_of_the_bandwidth_has_a_note(read, kind):
+    warning = f"! ar reaches 30% of the measured {kind} bandwidth; a faster engine would reduce the speedups over it"
+    assert warning in notes(large(0.3, parameters=2_000_000, read=read))
+
+
+def test_a_run_without_read_bandwidth_is_judged_by_the_copy_bandwidth():
+    assert (
+        "Speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured copy bandwidth (4.4 of"
+        " 10.0 GB/s), which should limit a model of 86M parameters."
+    ) in run_conclusion(large(0.44, read=None))
+
+
+def test_a_baseline_slower_than_transformers_is_named_with_the_ratio_of_their_times():
+    slower = {"target": ForwardCheck(64, 0.040, 0.060)}
+    words = "takes 1.50 times as long for a forward of one token as Transformers with the same weights."
+    small = run_conclusion(large(0.9, parameters=2_000_000, checks=slower))[1]
+    assert small == f"Speedups over ar are overstated, by a factor of at most 1.50: ar {words}"
+    both = run_conclusion(large(0.44, checks=slower))[1]
+    assert both == f"{AT_44_PERCENT[:-1]}, and {words}"
+
+
+def test_json_and_csv_have_the_factor_of_a_slow_baseline():
+    slow, fast = json.loads(runs_json([large(0.5), large(0.9)]))
+    assert slow["slow_baseline"]["factor"] == 2.0
+    assert slow["slow_baseline"]["bandwidth"] == {"bytes_per_second": 13.7e9, "kind": "read"}
+    assert fast["slow_baseline"] is None
+    rows = csv.DictReader(io.StringIO(runs_csv([large(0.5), large(0.9)])))
+    assert [row["slow_baseline.factor"] for row in rows] == ["2.0", "2.0", "", ""]
+
+
+def test_an_untimed_run_has_no_slow_baseline():
+    summary = large(0.44)
+    assert replace(summary, environment={**summary.environment, "untimed": True}).slow_baseline is None
+
+
+def test_the_slowest_baseline_of_several_runs_is_named():
+    runs = on_tasks(large(0.9), large(0.5), large(0.44))
+    words = (
+        "Speedups over ar are overstated in 2 of 3 runs, by a factor of at most 2.27: ar reaches 44 % of the measured read"
+        f" bandwidth in {runs[2].title} (6.0 of 13.7 GB/s), which should limit a model of 86M parameters."
+    )
+    assert conclusion(runs)[1] == words == headline(runs)[1]
+    assert not any("overstated" in sentence for sentence in conclusion(runs[:1] * 2))

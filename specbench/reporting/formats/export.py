@@ -24,7 +24,7 @@ from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
 from specbench.analysis.points import POINT_COLUMNS, Point, bounds_of, number_of
 from specbench.analysis.quality import groups_of, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
-from specbench.analysis.run_summary import MethodSummary, RunSummary, to_table
+from specbench.analysis.run_summary import SLOW, MethodSummary, RunSummary, to_table
 from specbench.analysis.speed import tokens_per_second
 from specbench.reporting import escaping
 from specbench.runs.record import Record
@@ -74,12 +74,13 @@ def _line(summary: RunSummary, row: MethodSummary) -> dict[str, object]:
         "machine": machine,
         "config": spec.methods[row.method].options,
     }
+    slow = {SLOW: table[SLOW]} if table[SLOW] else {}
     (method,) = (entry for entry in table["methods"] if entry["method"] == row.method)
     return {
         **{key: table[key] for key in RUN_COLUMNS},
         "data": summary.data.source,
         "engine": spec.engine,
-        **_flatten(nested),
+        **_flatten(nested | slow),
         **_flatten(method),
     }
 

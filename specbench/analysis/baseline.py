@@ -1,0 +1,73 @@
+"""Whether a run's baseline is slower than its machine allows, which overstates every speedup over it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench.machine.hardware import Bandwidth, ForwardCheck
+
+LEAST_PARAMETERS = 25_000_000  # of a baseline that memory bandwidth should limit: most caches hold no such model
+LEAST_SHARE = 0.6  # of the memory bandwidth, below which such a baseline is slow
+NOISE = 1.05  # a forward up to this multiple of the reference's is as fast: medians of a few repetitions vary
+Reason = Literal["bandwidth", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowBaseline:
+    """A baseline over which speedups are overstated, by a factor of at most `factor`.
+
+    `share` is the measured share of `bandwidth`, which the baseline would reach in whole at the limit of memory; None if it
+    is not known. `reference_ratio` is the time of a forward of one token over that of transformers' own modules with the
+    same weights; None if it was not measured. `reasons` are those of the two that show that the baseline is slow.
+    """
+
+    method: str
+    parameters: int
+    reasons: tuple[Reason, ...]
+    share: float | None
+    bandwidth: Bandwidth
+    reference_ratio: float | None
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineSpeed:
+    """What is known of the speed of a run's baseline.
+
+    `share` is the measured share of `bandwidth`. `checks` are those of its models, None for a model without one.
+    """
+
+    method: str
+    parameters: int
+    share: float | None
+    bandwidth: Bandwidth
+    checks: Sequence[ForwardCheck | None]
+
+    @property
+    def reference_ratio(self) -> float | None:
+        """The seconds of a forward of one token of each model over those of the reference; None unless all have a check."""
+        checks = [check for check in self.checks if check]
+        if not checks or len(checks) < len(self.checks):
+            return None
+        return sum(check.seconds for check in checks) / sum(check.reference_seconds for check in checks)
+
+
+def slow_baseline(speed: BaselineSpeed) -> SlowBaseline | None:
+    """Return by how much at most speedups over a baseline are overstated, and why; None if nothing shows that they are.
+
+    A large baseline is slow if it reaches less than LEAST_SHARE of the memory bandwidth; at the whole bandwidth it would be
+    1 / share times as fast. Any baseline is slow if its forward of one token is slower than the reference. The methods' own
+    times are taken as they are, so the factor is an upper bound.
+    """
+    factors: dict[Reason, float] = {}
+    if speed.share and speed.share < LEAST_SHARE and speed.parameters >= LEAST_PARAMETERS:
+        factors["bandwidth"] = 1.0 / speed.share
+    ratio = speed.reference_ratio
+    if ratio is not None and ratio > NOISE:
+        factors["reference"] = ratio
+    if not factors:
+        return None
+    return SlowBaseline(
+        method=speed.method, parameters=speed.parameters, reasons=tuple(factors), share=speed.share,
+        bandwidth=speed.bandwidth, reference_ratio=ratio, factor=max(factors.values()),
+    )  # fmt: skip
