@@ -300,6 +300,13 @@ class SharedOptions:
             rich_help_panel=MACHINE,
         ),
     ] = Engine.auto
+    threads: Annotated[
+        int,
+        typer.Option(
+            help="CPU threads; 0: by the size of the models and the free cores, or OMP_NUM_THREADS.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = 0
     place: Annotated[
         list[str] | None,
         typer.Option(

@@ -125,7 +125,6 @@ def main() -> None:
     if not INSTALLED.exists():
         print(f"llama.cpp is not compared: its environment {ROOT} is missing; help: make {INSTALLED}")
         return
-    torch.set_num_threads(1)
     series = [measured(name, args) for name in args.models]
     lines = list(section(series, args))
     write_section(args.out, processor(), lines, INTRODUCTION)
@@ -168,6 +167,7 @@ def options(compared: Sequence[str], args: argparse.Namespace) -> Options:
         device="cpu",
         dtype="float32",
         engine=args.engine,
+        threads=1,
         overrides=(("task.shots", 0),),
     )
 

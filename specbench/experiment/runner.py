@@ -28,6 +28,7 @@ from specbench.machine.hardware import (
     incomparable,
 )
 from specbench.machine.memory import copy_bandwidth
+from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.kind import CONFIG, Manifest
@@ -57,8 +58,10 @@ FORWARDS_OF_EACH_SIZE = 20
 TEXTS = 8  # prompts that timed blocks are taken from
 
 
-def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder[Record]:
+def open_recorder(run: PlannedRun, lock: FolderLock, access: Access, threads_reason: str = "") -> Recorder[Record]:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
+
+    `threads_reason` says why torch uses the number of threads that it does.
 
     Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
     be comparable. With `access.restart`, records of other conditions are kept in a folder of their own.
@@ -69,6 +72,8 @@ def open_recorder(run: PlannedRun, lock: FolderLock, access: Access) -> Recorder
     folder, environment = lock.folder, fingerprint()
     if access.untimed:
         environment["untimed"] = True
+    if threads_reason:
+        environment["threads_reason"] = threads_reason
     if access.restart and other_conditions(folder, environment):
         _set_aside(folder)
     if access.fresh:
@@ -111,6 +116,14 @@ def other_conditions(folder: Path, environment: Fingerprint | None = None) -> li
         return []
     here = conditions(environment or fingerprint())
     return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), here)
+
+
+def recorded_threads(folder: Path) -> Threads | None:
+    """Return the threads with which a folder's records were measured; None for a folder without records."""
+    if not (folder / SAMPLES).exists() or not (folder / ENVIRONMENT).exists():
+        return None
+    environment = read_with_checksum(folder / ENVIRONMENT, Environment)
+    return Threads(environment["threads"], environment.get("threads_reason", ""))
 
 
 def _set_aside(folder: Path) -> None:
