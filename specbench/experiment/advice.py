@@ -350,7 +350,7 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         if changed := other_conditions(folder):
             raise ConfigError(
                 f"{folder} was measured under other conditions ({'; '.join(changed)}); help: the machine, the versions and"
-                " OMP_NUM_THREADS of the run"
+                " the number of threads of the run"
             )
         open_recorder(run, locks[folder], Access())
         if not summary_of(folder).is_timed:
