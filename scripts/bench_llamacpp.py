@@ -23,7 +23,7 @@ from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.speed import identical_output, speedup, tokens_per_second
+from specbench.analysis.speed import identical_output, other_load, speedup, tokens_per_second
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
 from specbench.config.pair import PACKAGE
@@ -251,7 +251,8 @@ def section(series: Sequence[Series], args: argparse.Namespace) -> Iterator[str]
     rows = [row for each in series for row in rows_of(each)]
     yield (
         f"Engine {args.engine}; {args.prompts} synthetic prompts x {args.repeats} repeats of {args.tokens} new tokens."
-        f" llama.cpp was built with: {_instructions(series[0].servers)}."
+        f" llama.cpp was built with: {_instructions(series[0].servers)}. Other programs used"
+        f" {max(_load(each) for each in series):.2f} processors on average during the generations of a model, at most."
     )
     yield from _table([row for row in rows if row.method == "ar"], speculative=False)
     if drafting := [row for row in rows if row.method == "sd"]:
@@ -279,6 +280,11 @@ def _table(rows: Sequence[Row], speculative: bool) -> Iterator[str]:
             f"| {row.model} | {row.method} | {row.peer} | {row.milliseconds[0]:.2f} | {row.milliseconds[1]:.2f} |"
             f" {_times(row.decoding)} | {_times(row.whole)} | {row.same:.0%} |{drafts}"
         )
+
+
+def _load(series: Series) -> float:
+    """Return how many processors other programs kept busy while a model was measured; servers do not count."""
+    return other_load([row for row in series.records if row.error is None]) or 0.0
 
 
 def _instructions(servers: Mapping[str, ServerFacts]) -> str:
