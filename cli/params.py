@@ -302,10 +302,7 @@ class SharedOptions:
     ] = Engine.auto
     threads: Annotated[
         int,
-        typer.Option(
-            help="CPU threads; 0: by the size of the models and the free cores, or OMP_NUM_THREADS.",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="CPU threads; 0: by model size and free cores, or OMP_NUM_THREADS.", rich_help_panel=MACHINE),
     ] = 0
     place: Annotated[
         list[str] | None,
