@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TYPES := build/types
+LLAMACPP := build/llamacpp
 ARGS ?=
 
 # Links that mirror the installed package, for tools that read files instead of importing.
@@ -77,9 +78,16 @@ gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of t
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## compare with transformers on a CPU, and time blocks: writes results/cpu-peers.md and block-prices.md
+bench: $(INSTALLED)  ## compare with transformers and llama.cpp on a CPU, and time blocks: writes results/cpu-peers.md, llamacpp.md and block-prices.md
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
+	$(BIN)/python -m scripts.bench_llamacpp
 	$(BIN)/python -m scripts.block_prices
+
+# llama.cpp's environment. Nothing depends on it: `make bench` skips the comparison without it.
+$(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
+	$(PYTHON) -m venv $(LLAMACPP)
+	$(LLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)

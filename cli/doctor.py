@@ -25,6 +25,7 @@ from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
+from specbench.machine.threads import VARIABLE, Cores, cores_here
 from specbench.reporting import escaping
 from specbench.sandbox import Sandbox
 
@@ -63,7 +64,7 @@ def checks(results: Path) -> Iterator[MachineCheck]:
         return
     facts = fingerprint()
     device = "cuda" if "gpu" in facts else "cpu"
-    yield from (_cpu(facts), _load(facts), _memory(facts))
+    yield from (_cpu(facts, cores_here()), _load(facts), _memory(facts))
     yield from _gpu(facts.get("gpu"))
     from specbench.machine.memory import copy_bandwidth, read_bandwidth  # imports torch, which may be missing
 
@@ -108,11 +109,11 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(facts: Fingerprint) -> MachineCheck:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
-    text = f"{facts['cpu']}, {usable} of {facts['cores']} cores, {facts['threads']} threads"
-    if facts["threads"] > usable:
-        return MachineCheck("cpu", "warn", text, f"more threads than cores; set OMP_NUM_THREADS={usable}")
+def _cpu(facts: Fingerprint, cores: Cores) -> MachineCheck:
+    text = f"{facts['cpu']}, {cores.usable} of {facts['cores']} cores, {cores.free} free"
+    if VARIABLE in os.environ and facts["threads"] > cores.usable:
+        help_ = f"{VARIABLE} gives {facts['threads']} threads, more than cores; unset it"
+        return MachineCheck("cpu", "warn", text, help_)
     return MachineCheck("cpu", "ok", text)
 
 

@@ -300,6 +300,10 @@ class SharedOptions:
             rich_help_panel=MACHINE,
         ),
     ] = Engine.auto
+    threads: Annotated[
+        int,
+        typer.Option(help="CPU threads; 0: by model size and free cores, or OMP_NUM_THREADS.", rich_help_panel=MACHINE),
+    ] = 0
     place: Annotated[
         list[str] | None,
         typer.Option(

@@ -40,7 +40,7 @@ OPTIONAL_IN_ESTIMATE = ["graphs", "cache", "weights", "prompts", "generations"]
 SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
-@params.with_shared_options("shard")
+@params.with_shared_options("shard", "threads")
 def plan(
     *,
     suite: params.Suite = None,

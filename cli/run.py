@@ -22,7 +22,8 @@ from specbench.files import read_toml
 OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 # options of a suite that a user may replace
 REPLACEABLE = (
-    "data", "gamma", "limit", "max_new_tokens", "device", "dtype", "engine", "overrides", "heads", "plugins", "repeats",
+    "data", "gamma", "limit", "max_new_tokens", "device", "dtype", "engine", "threads", "overrides", "heads", "plugins",
+    "repeats",
 )  # fmt: skip
 
 
@@ -235,8 +236,8 @@ def run(
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
             chosen = read_suite(suite, **(changes := suite_changes(options, shared.repeats))).with_judge(judging)
-            # plugins replace nothing
-            changed = tuple(f"{key} = {value}" for key, value in changes.items() if key != "plugins")
+            replaces_nothing = ("plugins", "threads")
+            changed = tuple(f"{key} = {value}" for key, value in changes.items() if key not in replaces_nothing)
             suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
             mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
             code = run_suite_mode(suite_request, mode)

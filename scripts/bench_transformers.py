@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
@@ -29,6 +30,12 @@ RUNS = Path("build/bench")
 PEERS = {"ar": "hf-generate", "sd": "hf-assisted"}
 GOALS = {"ar": 1.7, "sd": 2.2}  # speed on the tiny pair, relative to transformers
 MOST_OUTSIDE = {"ar": 0.08, "sd": 0.12}  # goals: share of decoding time outside model forwards
+INTRODUCTION = [
+    "# specbench against transformers on a CPU",
+    "",
+    "Times are of whole calls, prefill included, with 95 % intervals over prompts. Goals are for the tiny pair. Made by"
+    " `make bench`, with one section per processor.",
+]
 LEAST_OF_THEORY = 0.9  # goal: measured speedup of sd over its prediction from measured acceptance and costs
 
 
@@ -61,10 +68,8 @@ def main() -> None:
     )  # fmt: skip
     if run(request, TerminalObserver()).some_failed:
         raise SystemExit(ExitCode.SOME_FAILED)
-    text = _page(newest(RUNS)[0], _models(pair))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(text, encoding="utf-8")
-    print(text)
+    write_section(args.out, processor(), _section(newest(RUNS)[0], _models(pair)), INTRODUCTION)
+    print(args.out.read_text(encoding="utf-8"))
 
 
 def _two_folders(draft: str | None, target: str | None) -> str:
@@ -84,18 +89,15 @@ def _models(pair: str) -> str:
     return f"{found.name} ({Path(models['draft'].path).name} and {Path(models['target'].path).name})"
 
 
-def _page(folder: Path, models: str) -> str:
+def _section(folder: Path, models: str) -> list[str]:
     records, summary = list(read(folder)), summarize(folder)
     rows = {row.method: row for row in summary.methods}
     decoding, env = summary.decoding, summary.environment
     gamma = summary.traits(rows["sd"]).draft_length
     lines = [
-        "# specbench against transformers on a CPU",
-        "",
         f"Pair {models}, engine {summary.spec.engine}, float32, greedy, {decoding.max_new_tokens} new tokens,"
         f" {summary.data.samples} synthetic prompts x {decoding.repeats} repeats, draft length {gamma}. The four methods"
-        " alternate in one process. Times are of whole calls, prefill included, with 95 % intervals over"
-        " prompts. Goals are for the tiny pair. Made by `make bench`.",
+        " alternate in one process.",
         "",
         "| specbench | transformers | ms/token, specbench | ms/token, transformers | speedup | goal | same tokens |",
         "| :-- | :-- | --: | --: | --: | --: | --: |",
@@ -133,7 +135,7 @@ def _page(folder: Path, models: str) -> str:
         "",
         f"`{json.dumps({k: dict(env)[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
     ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _ms(rows: list[Any]) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
+from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.decoding.sampling import Tree
 from specbench.decoding.trees import shape_of_paths
@@ -109,6 +110,14 @@ class Row(NamedTuple):
 
 
 ENGINES = ("lean", "transformers")
+INTRODUCTION = [
+    "# The price of a block on a CPU",
+    "",
+    "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
+    "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
+    "the time of reading weights and cache once at the bandwidth of a copy (read and written), *flops* that of the "
+    "products of one token at the rate of a large product. Made by `make bench`, with one section per processor.",
+]
 
 
 def main() -> None:
@@ -125,10 +134,8 @@ def main() -> None:
             rows += pool.apply(measured, (args.models, args.dtypes, threads, args.seconds))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         mixture, families, trees = pool.apply(measured_at_one_thread)
-    text = page(rows, mixture, families, trees)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(text, encoding="utf-8")
-    print(text)
+    write_section(args.out, processor(), section(rows, mixture, families, trees), INTRODUCTION)
+    print(args.out.read_text(encoding="utf-8"))
 
 
 def measured(models: list[str], dtypes: list[str], threads: int, seconds: float) -> list[Row]:
@@ -337,17 +344,10 @@ def tree_table(rows: list[TreeRow]) -> list[str]:
     ]
 
 
-def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], trees: list[TreeRow]) -> str:
-    """Return the results as Markdown."""
+def section(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], trees: list[TreeRow]) -> list[str]:
+    """Return the results on this processor as Markdown."""
     env = dict(fingerprint())
     lines = [
-        "# The price of a block on a CPU",
-        "",
-        "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
-        "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
-        "the time of reading weights and cache once at the measured read bandwidth, *flops* that of the "
-        "products of one token at the rate of a large product. Made by `make bench`.",
-        "",
         f"After a context of {CONTEXT} tokens:",
         "",
         *table([row for row in rows if row.context == CONTEXT]),
@@ -381,7 +381,7 @@ def page(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], 
         *tree_table(trees),
     ]
     kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
-    return "\n".join([*lines, "", f"`{json.dumps(kept)}`", ""])
+    return [*lines, "", f"`{json.dumps(kept)}`"]
 
 
 if __name__ == "__main__":

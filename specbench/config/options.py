@@ -72,6 +72,7 @@ class SandboxKind(StrEnum):
 
 
 TABLES = {"set": "overrides", "over": "over", "head": "heads"}  # options that are tables -> fields
+MOST_THREADS = 1024
 ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
 
 
@@ -100,6 +101,9 @@ class Options:
     device: str = "auto"
     dtype: str = "auto"
     engine: str = "auto"
+    threads: int = (
+        0  # of a CPU; 0 selects by the size of the models and the free processors. Not part of a run's config
+    )
     overrides: tuple[tuple[str, Any], ...] = ()
     plugins: tuple[tuple[str, str], ...] = ()  # file name and SHA-256
     heads: tuple[tuple[str, str], ...] = ()
@@ -107,10 +111,12 @@ class Options:
     shard: str = ""  # I/N: the Ith of N parts of the prompts
 
     def __post_init__(self) -> None:
-        for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1)):
+        for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1), ("threads", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value} must be at least {least}")
+        if self.threads > MOST_THREADS:
+            raise ConfigError(f"threads = {self.threads} must be at most {MOST_THREADS}")
         for name, kind in CHOICES.items():
             _require_choice(name, getattr(self, name), kind)
         for _, lengths in self.gamma:
@@ -209,6 +215,7 @@ class RunOptions(TypedDict, total=False):
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     engine: Literal["auto", "eager", "lean", "graph", "compiled"]
+    threads: int
     set: Mapping[str, object]
     over: Mapping[str, Sequence[object]]
     head: Mapping[str, str | PathLike[str]]

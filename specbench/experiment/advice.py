@@ -23,9 +23,10 @@ from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run
+from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.prediction import predict_all
-from specbench.experiment.runner import open_recorder, other_conditions, time_blocks
+from specbench.experiment.runner import open_recorder, other_conditions, recorded_threads, time_blocks
+from specbench.machine.threads import ThreadChoice, using
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -100,7 +101,9 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     pilot = parts.measure(1, [candidate.name for candidate in pilots], profile=True)
     assert parts.plan is not None and parts.run is not None
     of_lossless = {candidate: methods[candidate] for candidate in lossless}
-    predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
+    recorded = recorded_threads(parts.run.folder)
+    with using(recorded.count if recorded else 0):
+        predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
     predicted += [CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy]
     results = {result.candidate.name: result for result in predicted}
     names, others = _best(results, lossless, FINALISTS), [candidate.name for candidate in lossy]
@@ -216,6 +219,7 @@ class _Parts:
 
     def __init__(self, request: AdviceRequest, observer: Observer) -> None:
         self.request, self.observer = request, observer
+        self.threads = ThreadChoice(request.options.threads)
         self.slowest = 0.0  # seconds of the slowest part so far
         self.whole: PairPlan | None = None  # of all candidates
         self.plan: PairPlan | None = None
@@ -251,7 +255,7 @@ class _Parts:
         self.plan, self.run = plan, _ = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
         if self.whole is not None:
             plan.borrow(self.whole)
-        steps = MeasureOptions(access=request.access, sandbox=self.sandbox, profile=profile)
+        steps = MeasureOptions(access=request.access, threads=self.threads, sandbox=self.sandbox, profile=profile)
         results = measure(plan, plan.runs, steps, self.observer)
         (summary,) = results.summaries
         if any(not row.is_measured for row in summary.methods):
@@ -341,11 +345,12 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     pilots = [candidate for candidate in measured if candidate.kind]
     models = _pilots_of_models(run, pilots)
     new = _unmeasured(plan, run, measured.values(), {"", *(model.drafter for model in models)})
-    with locked([folder], Access()) as locks:
+    threads = threads_of(plan, run, MeasureOptions(access=Access(), profile=True))
+    with locked([folder], Access()) as locks, using(threads.count):
         if changed := other_conditions(folder):
             raise ConfigError(
                 f"{folder} was measured under other conditions ({'; '.join(changed)}); help: the machine, the versions and"
-                " OMP_NUM_THREADS of the run"
+                " the number of threads of the run"
             )
         open_recorder(run, locks[folder], Access())
         if not summary_of(folder).is_timed:

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ REQUEST = "batch.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBatch:
-    """Requests to measure, the number of CPU threads (0: unchanged), the sandbox backend, and the user's plugins.
+    """Requests to measure, the number of CPU threads (0: that of torch), the sandbox backend, and the user's plugins.
 
     Without a backend, generated code is not executed.
     """
@@ -43,17 +42,18 @@ Launch = Callable[[RequestBatch, Path], None]
 
 def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = None) -> None:
     """Measure every request into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
-    # imports torch
+    import torch  # slow to import
+
     from specbench.experiment.pipeline import run
     from specbench.resolution.plugins import load_all
 
     plugins = load_all(batch.plugins) if batch.plugins else ()
-    with _threads(batch.threads):
-        for request in batch.requests:
-            options, access = replace(request.options, plugins=plugins), Access(fresh=True)
-            results = run(replace(request, options=options, out=out, access=access, sandbox=batch.sandbox), observer)
-            if results.unscored:
-                raise results.unscored
+    for request in batch.requests:
+        threads = batch.threads or request.options.threads or torch.get_num_threads()
+        options, access = replace(request.options, plugins=plugins, threads=threads), Access(fresh=True)
+        results = run(replace(request, options=options, out=out, access=access, sandbox=batch.sandbox), observer)
+        if results.unscored:
+            raise results.unscored
 
 
 def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
@@ -93,19 +93,6 @@ def batch_in(out: Path) -> RequestBatch:
     return RequestBatch(
         **{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])}
     )
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set the number of CPU threads for a block, since it changes the last bits of sums."""
-    import torch  # slow to import
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def end_with_parent() -> None:

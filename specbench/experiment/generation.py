@@ -20,6 +20,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import Target, wrong_tokens
 from specbench.errors import ConfigError
 from specbench.machine.hardware import OtherLoad
+from specbench.machine.threads import using
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.observer import Observer
 from specbench.resolution import selection
@@ -200,9 +201,10 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
     """Decode one prompt. Raises ConfigError if it does not fit, MissingAsset if a model or data are missing."""
     plan = _plan_of_prompt(request)
     (run,) = plan.runs
-    with observer.status(f"loading {', '.join(plan.roles)}"):
-        plan.load()
-    record, rounds = _decode_prompt(plan, run)
+    with using(request.options.threads):
+        with observer.status(f"loading {', '.join(plan.roles)}"):
+            plan.load()
+        record, rounds = _decode_prompt(plan, run)
     return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
 
 

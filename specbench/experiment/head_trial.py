@@ -17,6 +17,7 @@ from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
 from specbench.experiment import pipeline
+from specbench.machine.threads import ThreadChoice
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
 from specbench.models.heads import EagleHead
@@ -145,7 +146,8 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     pair = choice.pair.on(selected[0].name) if len(selected) == 1 else choice.pair
     plan = plan_on(selected, choice, pair)
     try:  # code is not executed: the trial is about speed
-        results = pipeline.measure(plan, plan.runs, pipeline.MeasureOptions(access=Access(fresh=True)), observer)
+        steps = pipeline.MeasureOptions(access=Access(fresh=True), threads=ThreadChoice(request.options.threads))
+        results = pipeline.measure(plan, plan.runs, steps, observer)
     finally:
         plan.release()
     return trial_of(method, against, results.summaries)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
@@ -13,6 +13,7 @@ from specbench.experiment import runner, scorer
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
+from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.plan import PairPlan, PlannedRun
@@ -41,10 +42,11 @@ class Results:
 class MeasureOptions:
     """What is done with a run: `profile` also times blocks of tokens, and `judge` compares two methods' outputs.
 
-    Without a sandbox, generated code is not executed.
+    Without a sandbox, generated code is not executed. `threads` chooses the threads of runs on a CPU.
     """
 
     access: Access
+    threads: ThreadChoice = field(default_factory=ThreadChoice)
     sandbox: Sandbox | None = None
     profile: bool = False
     judge: JudgeRequest | None = None
@@ -67,7 +69,8 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
         observer.message(
             f"{len(specs)} runs with {methods} methods, {count} generations; -m, -t, -n and --repeats make it fewer"
         )
-    steps = MeasureOptions(access=request.access, sandbox=resolved.sandbox, profile=profile)
+    threads = ThreadChoice(request.options.threads, measured_once(with_load=not request.options.shard))
+    steps = MeasureOptions(access=request.access, threads=threads, sandbox=resolved.sandbox, profile=profile)
     results = []
     for plan in resolved.plans:
         with closing_ranks(plan):
@@ -84,11 +87,14 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
     """Lock runs of a plan, decode, score and judge what is missing of each, and summarize them."""
     summaries, unscored = list[RunSummary](), None
     with locked((run.folder for run in runs), steps.access) as locks:
-        load(plan, runs, steps.access, observer)
+        chosen = {run.folder: threads_of(plan, run, steps) for run in runs}
+        with using(next((threads.count for threads in chosen.values()), 0)):
+            load(plan, runs, steps.access, observer)
         for run in runs:
-            decode(plan, run, locks[run.folder], steps.access, observer)
-            if steps.profile:
-                time_blocks(plan, run)
+            with using(chosen[run.folder].count):
+                decode(plan, run, _Recording(locks[run.folder], steps.access, chosen[run.folder].reason), observer)
+                if steps.profile:
+                    time_blocks(plan, run)
             try:
                 score(run, steps.sandbox, observer)
                 if steps.judge:
@@ -97,6 +103,31 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
                 unscored = error
             summaries.append(summarize_run(run.folder))
     return Results(summaries, unscored)
+
+
+def threads_of(plan: PairPlan, run: PlannedRun, steps: MeasureOptions) -> Threads:
+    """Return the threads that a run is decoded with: those of its records, if it has some, unless the user gave a number.
+
+    On a GPU, and for a complete run, the number of threads of this process (0) is unchanged.
+    """
+    fresh = steps.access.fresh
+    if plan.device.type != "cpu" or (not fresh and not steps.profile and run.complete):
+        return Threads(0)
+    recorded = None if fresh else runner.recorded_threads(run.folder)
+    if recorded and steps.access.restart:
+        with using(recorded.count):
+            recorded = None if runner.other_conditions(run.folder) else recorded  # another machine's number
+    largest = max(plan.models[role].size.forward_bytes for role in run.spec.roles)
+    return steps.threads.threads(largest, recorded)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """The lock of a run folder, how it is accessed, and why its number of threads was chosen."""
+
+    lock: FolderLock
+    access: Access
+    threads_reason: str
 
 
 @contextmanager
@@ -126,11 +157,12 @@ def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: O
         runner.check_prompts(run, plan.load())
 
 
-def decode(plan: PairPlan, run: PlannedRun, lock: FolderLock, access: Access, observer: Observer) -> None:
+def decode(plan: PairPlan, run: PlannedRun, recording: _Recording, observer: Observer) -> None:
     """Measure the missing generations of a run whose folder is locked, with loaded models."""
-    if run.complete and not access.fresh:
+    if run.complete and not recording.access.fresh:
         return
-    recorder = runner.open_recorder(run, lock, access, plan.load().forward_checks)
+    checks = plan.load().forward_checks
+    recorder = runner.open_recorder(run, recording.lock, recording.access, checks, recording.threads_reason)
     check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
     try:
         with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:

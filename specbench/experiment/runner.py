@@ -29,6 +29,7 @@ from specbench.machine.hardware import (
     incomparable,
 )
 from specbench.machine.memory import copy_bandwidth, read_bandwidth
+from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.runs.kind import CONFIG, Manifest
@@ -59,11 +60,16 @@ TEXTS = 8  # prompts that timed blocks are taken from
 
 
 def open_recorder(
-    run: PlannedRun, lock: FolderLock, access: Access, checks: Mapping[str, ForwardCheck] | None = None
+    run: PlannedRun,
+    lock: FolderLock,
+    access: Access,
+    checks: Mapping[str, ForwardCheck] | None = None,
+    threads_reason: str = "",
 ) -> Recorder[Record]:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
-    `checks` are those of the loaded models' forwards, by role.
+    `checks` are those of the loaded models' forwards, by role. `threads_reason` says why torch uses the number of threads
+    that it does.
 
     Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
     be comparable. With `access.restart`, records of other conditions are kept in a folder of their own.
@@ -74,6 +80,8 @@ def open_recorder(
     folder, environment = lock.folder, fingerprint()
     if access.untimed:
         environment["untimed"] = True
+    if threads_reason:
+        environment["threads_reason"] = threads_reason
     if access.restart and other_conditions(folder, environment):
         _set_aside(folder)
     if access.fresh:
@@ -120,6 +128,14 @@ def other_conditions(folder: Path, environment: Fingerprint | None = None) -> li
         return []
     here = conditions(environment or fingerprint())
     return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), here)
+
+
+def recorded_threads(folder: Path) -> Threads | None:
+    """Return the threads with which a folder's records were measured; None for a folder without records."""
+    if not (folder / SAMPLES).exists() or not (folder / ENVIRONMENT).exists():
+        return None
+    environment = read_with_checksum(folder / ENVIRONMENT, Environment)
+    return Threads(environment["threads"], environment.get("threads_reason", ""))
 
 
 def _set_aside(folder: Path) -> None:

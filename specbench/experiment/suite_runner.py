@@ -5,8 +5,8 @@ Heads that the suite needs are trained first.
 
 import time
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.training import TrainRequest, train_head
+from specbench.machine.threads import Cores, ThreadChoice, measured_once
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
@@ -50,6 +51,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
         grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
     for note in grid.unused.values():
         observer.message(note)
+    cores = measured_once(with_load=not any(part.line.options.shard for part in grid.parts))
     keep: list[str] = []
     last: PairPlan | None = None
     for part in grid.parts:
@@ -63,7 +65,7 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             last.release()  # one pair's models at a time
         for run in part.plan.runs:
             keep.append(run.folder.name)
-            _measure_and_record(_SuiteRun(request, part, part.plan, run, index), keep, observer)
+            _measure_and_record(_SuiteRun(request, part, part.plan, run, index, cores), keep, observer)
         last = part.plan
     if last is not None and last.ranks:
         last.release()
@@ -138,13 +140,14 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
 
 @dataclass(frozen=True)
 class _SuiteRun:
-    """One run of a suite, with the part of the grid and the plan that it belongs to."""
+    """One run of a suite, with the part of the grid and the plan that it belongs to, and the processors of its threads."""
 
     request: SuiteRequest
     part: GridPart
     plan: PairPlan
     run: PlannedRun
     index: Index
+    cores: Callable[[], Cores] = field(default_factory=lambda: measured_once(with_load=False))
 
 
 def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
@@ -179,8 +182,9 @@ def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
 def _complete_run(suite_run: _SuiteRun, observer: Observer) -> RunSummary:
     """Measure, score and judge what is missing of a run, and summarize it."""
     suite = suite_run.request.suite
+    threads = ThreadChoice(suite_run.part.line.options.threads, suite_run.cores)
     steps = MeasureOptions(
-        access=suite_run.request.access, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
+        access=suite_run.request.access, threads=threads, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
         judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
     )  # fmt: skip
     results = measure(suite_run.plan, [suite_run.run], steps, observer)

@@ -130,7 +130,7 @@ class TensorParallel:
         if run.spec.plugins:
             raise ConfigError('parallel = "tensor" cannot be combined with --plugin')
         for pipe in self._pipes:
-            pipe.send((replace(run), frozenset(done)))  # a copy without cached properties
+            pipe.send((replace(run), frozenset(done), torch.get_num_threads()))  # a copy without cached properties
         return self._check
 
     def _check(self, record: Record) -> None:
@@ -209,10 +209,11 @@ def _follow(rank: int, loading: _Loading, pipe: Connection) -> None:
     pipe.send(LOADED)
     while True:
         try:
-            run, done = pipe.recv()
+            run, done, threads = pipe.recv()
         except (EOFError, OSError):  # rank 0 has ended
             return
         try:
+            torch.set_num_threads(threads)
             for _ in runner.decode_missing(run, pair, Replica(run.folder, set(done)), check=agree):
                 pass
         except Exception as error:

@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -62,6 +62,7 @@ class Fingerprint(TypedDict):
     kernels: NotRequired[str]  # what multiplies on a CPU; run folders before it used the products of torch and oneDNN
     cores: int
     threads: int
+    threads_reason: NotRequired[str]  # why it is that number
     memory_gib: float
     load_1min: float
     os: str
@@ -285,27 +286,29 @@ def _run(*command: str) -> str:
 
 
 class OtherLoad:
-    """Measures the CPU seconds of other programs from its creation on.
+    """Measures the CPU seconds of other programs from its creation on, on all processors or on those with these numbers.
 
     Processes of this program, such as the workers of models that run in parallel, do not count. Time that a hypervisor
     gives to other guests does. The clock of /proc/stat ticks every 10 ms, so short times are inexact, and may be
     negative; their sums are exact.
     """
 
-    def __init__(self) -> None:
-        self._start = _others()
+    def __init__(self, processors: Collection[int] = ()) -> None:
+        self._processors = processors
+        self._start = _others(processors)
 
     def seconds(self) -> float | None:
-        """Return the CPU seconds of other programs so far, over all processors; None if they are unknown."""
-        now = _others()
+        """Return the CPU seconds of other programs so far, over these processors; None if they are unknown."""
+        now = _others(self._processors)
         return None if now is None or self._start is None else now - self._start
 
 
-def _others() -> float | None:
+def _others(processors: Collection[int] = ()) -> float | None:
     if not STAT.exists():
         return None
-    ticks = STAT.read_text().split("\n", 1)[0].split()[1:]
-    busy = sum(int(ticks[i]) for i in BUSY_COLUMNS if i < len(ticks)) / os.sysconf("SC_CLK_TCK")
+    names = {f"cpu{number}" for number in processors} or {"cpu"}
+    rows = [words[1:] for line in STAT.read_text().splitlines() if (words := line.split()) and words[0] in names]
+    busy = sum(int(row[i]) for row in rows for i in BUSY_COLUMNS if i < len(row)) / os.sysconf("SC_CLK_TCK")
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return (
         busy

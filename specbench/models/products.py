@@ -52,7 +52,7 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels | None:
 
 
 class KernelProduct:
-    """A product by `specbench/kernels/` with a matrix that is stored in its form. `dtype` is that of its input; None for any."""
+    """A product by `specbench/kernels/` with a matrix in its form. `dtype` is that of its input; None for any."""
 
     def __init__(self, kernels: Kernels, struct: MatrixStruct, dtype: torch.dtype | None) -> None:
         self.struct, self.dtype, self.outputs, self.inputs = struct, dtype, int(struct.outputs), int(struct.inputs)

@@ -2,9 +2,9 @@
 
 Every linear layer whose width a group divides, except the LM head, holds codes and scales instead of its matrix: integers,
 or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32 or bfloat16; all other
-products are in the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table, the LM head
-determines the distribution directly, and they are often one matrix. Values are rounded to the nearest level without
-calibration.
+products are in the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table,
+the LM head determines the distribution directly, and they are often one matrix. Values are rounded to the nearest level
+without calibration.
 
 - `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
   width; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and float32, on a
@@ -96,7 +96,10 @@ class PanelCodes(QuantizedLinear):
     zero: Tensor | None
 
     def __init__(self, layer: nn.Linear, width: int, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
-        """Take codes (out, in) and scale (out, groups): from 0 to 15, where 8 stands for zero (out, groups), or signed bytes."""
+        """Take codes (out, in), from 0 to 15 with a zero, else signed bytes; scale and zero (out, groups).
+
+        A weight is its code times its group's scale; with a zero, 8 less times its scale, plus the zero.
+        """
         super().__init__(layer)
         self.outputs, self.inputs = codes.shape
         panels, precision = in_panels(codes, width), torch.float32  # (panels, in, width)

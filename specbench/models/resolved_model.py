@@ -24,10 +24,10 @@ PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files 
 class ModelSize:
     """The sizes of a model at a precision, in bytes where the name says so.
 
-    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. With the lean
-    engine an x86-64 CPU also holds `packed_head_bytes`, the copy of an LM head that is also the embedding. `forward_bytes` are the least weights that a decoding forward reads: not lookup tables,
-    nor an encoder, nor what a decoder applies once to the encoder's output, and of experts those of one token. A quantized
-    matrix counts its bits and scales.
+    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. With the lean engine an x86-64 CPU also
+    holds `packed_head_bytes`, the copy of an LM head that is also the embedding. `forward_bytes` are the least weights that
+    a decoding forward reads: not lookup tables, nor an encoder, nor what a decoder applies once to the encoder's output,
+    and of experts those of one token. A quantized matrix counts its bits and scales.
     `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
     `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, `embedding_bytes` the
     embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.

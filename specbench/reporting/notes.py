@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.machine.hardware import bandwidth_of
+from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.reporting.columns import column_of
 from specbench.runs.run_folder import listed
 
@@ -52,7 +52,7 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     yield (
         f"{prompts} ({data.source}) x {repeats}, {sampling_of(summary)}, {length}, seed {decoding.seed}; {changed}engine"
         f" {summary.spec.engine} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
-        f" {counted(env['threads'], 'thread')}"
+        f" {counted(env['threads'], 'thread')}{_reason(env)}"
     )
     if summary.imported:
         yield f"imported from {summary.imported}, not measured here"
@@ -63,6 +63,12 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
         yield (
             f"{summary.captured.graphs} CUDA graphs were captured in {summary.captured.seconds:.1f} s, outside all timings."
         )
+
+
+def _reason(environment: Environment) -> str:
+    """Return why a run had its number of threads, in parentheses; empty for runs that do not record it."""
+    reason = environment.get("threads_reason", "")
+    return f" ({reason})" if reason else ""
 
 
 def _models(summary: RunSummary) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
+from specbench.machine.threads import using
 from specbench.training.recipes import Recipe
 
 FALLING = 0.01  # relative decrease of a validation loss that counts as falling
@@ -46,7 +46,7 @@ def fit(
 
     "Early stopping" as SPRINTER's authors have it, but on a validation set.
     """
-    with _one_thread():  # a step is too small to parallelize
+    with using(1):  # a step is too small to parallelize
         inputs, labels = train
         generator = torch.Generator().manual_seed(recipe.seed)
         optimizer = torch.optim.Adam(module.parameters(), lr=recipe.rate, fused=True)
@@ -89,17 +89,6 @@ def outcome(losses: Sequence[float], recipe: Recipe) -> Table:
 def is_falling(before: float, last: float) -> bool:
     """Return whether a validation loss has decreased by more than FALLING of its value."""
     return last < (1.0 - FALLING) * before
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread within this context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ROC analysis of acceptance scores: curve, area with a bootstrap interval over texts, and rates at a threshold

@@ -12,6 +12,7 @@ from specbench.config.presets import preset, require_presets
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
+from specbench.machine.threads import using
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
@@ -138,7 +139,12 @@ def verify_method(request: VerifyRequest, observer: Observer | None = None) -> V
 
     Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
     """
-    observer, choice = observer or Observer(), _choice(request)
+    with using(request.options.threads):
+        return _verification(request, observer or Observer())
+
+
+def _verification(request: VerifyRequest, observer: Observer) -> Verification:
+    choice = _choice(request)
     options, name, pair = choice.request.options, choice.preset.name, choice.pair
     on = Execution(device_of(options.device), options.dtype, options.engine)
     models = choice.resolved_models(pair, on)

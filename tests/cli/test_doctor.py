@@ -11,6 +11,7 @@ from specbench.cli import doctor as checkup
 from specbench.cli.doctor import bundled, clock, sandbox
 from specbench.config.pair import PACKAGE
 from specbench.errors import MissingAsset
+from specbench.machine.threads import Cores
 from tests.fixtures.console import specbench
 
 EVERY = (
@@ -58,12 +59,16 @@ def test_an_unsteady_clock_is_a_warning():
     assert "30.0%" in wild.found
 
 
-def test_a_busy_machine_and_too_many_threads_are_warnings():
+def test_a_busy_machine_and_too_many_threads_are_warnings(monkeypatch):
     machine = {"cpu": "X", "cores": 4, "threads": 4096, "load_1min": 3.0}
     assert checkup._load(machine).state == "warn"
     assert checkup._load(machine | {"load_1min": 1.0}).state == "ok"
-    assert "OMP_NUM_THREADS=" in checkup._cpu(machine).help
-    assert checkup._cpu(machine | {"threads": 1}).state == "ok"
+    cores = Cores(allowed=4, busy=1.0)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4096")
+    assert "OMP_NUM_THREADS gives 4096" in checkup._cpu(machine, cores).help
+    assert checkup._cpu(machine | {"threads": 1}, cores).state == "ok"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert checkup._cpu(machine, cores) == checkup.MachineCheck("cpu", "ok", "X, 4 of 4 cores, 3 free")
 
 
 @pytest.mark.parametrize(

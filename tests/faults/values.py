@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "head": ({5: "x"}, {"sprinter": 5}, {"": "x"}, "x"),
     "gamma": (-1, 0, 1.5, "x", [], [0], True, {"sd": None}, {5: 5}, 10**30),
     "data": (5, [], {"gsm8k": None}, {"gsm8k": 5}, {5: "x"}, "no-such-file.jsonl", "/dev/zero"),
+    "threads": (-1, 1.5, "x", None, True, 10**6),
     "repeats": (-1, 0, 1.5, "x", None, True),
     "limit": (-1, 1.5, "x", None, True),
     "max_new_tokens": (-1, 0, 1.5, "x", True),

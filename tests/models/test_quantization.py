@@ -27,12 +27,11 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.products import Separate, product_of
 from specbench.models.quantization import (
-    Bytes,
     ByteRows,
+    Bytes,
     CodesProduct,
-    NormalFloat,
-    QuantizedLinear,
     PanelCodes,
+    QuantizedLinear,
     Tiles,
     group_of,
     layers,
@@ -204,7 +203,7 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     )
     fast = Tiles if device == "cuda" or kernels() is None else PanelCodes
     assert any(isinstance(module, fast) for module in network.model.modules()) == (
-        kind != "nf4" and fast is PanelCodes or kind == "int4"
+        (kind != "nf4" and fast is PanelCodes) or kind == "int4"
     )
     graphs = Graphs(network, place)
     graphs.prepare(64, range(1, 4))

@@ -7,6 +7,7 @@ import pytest
 
 from specbench.config.options import Options, Request
 from specbench.config.presets import parse_override
+from specbench.errors import ConfigError
 from specbench.resolution.resolve import resolve
 
 BASE = Options(data=(("", "synthetic"),), limit=4, device="cpu", dtype="float32")
@@ -30,6 +31,7 @@ VALUES = {
     "shard": "1/2",
 }
 ELSEWHERE = {"data", "sample", "device", "heads"}  # a file, random rows, a GPU, a folder: each has a test of its own
+SAME_RUN = {"threads": 2}  # options of the machine: a folder's environment has them
 
 
 def keys(options):
@@ -38,9 +40,20 @@ def keys(options):
 
 
 def test_every_option_has_a_value_here():
-    assert {field.name for field in fields(Options)} == VALUES.keys() | ELSEWHERE
+    assert {field.name for field in fields(Options)} == VALUES.keys() | ELSEWHERE | SAME_RUN.keys()
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_an_option_changes_the_run(name):
     assert keys(replace(BASE, **{name: VALUES[name]})) != keys(BASE)
+
+
+@pytest.mark.parametrize("name", SAME_RUN)
+def test_an_option_of_the_machine_leaves_the_hash_and_the_config_of_a_run(name):
+    assert keys(replace(BASE, **{name: SAME_RUN[name]})) == keys(BASE)
+
+
+@pytest.mark.parametrize("threads", [-1, 1025])
+def test_a_number_of_threads_out_of_range_is_rejected(threads):
+    with pytest.raises(ConfigError, match=f"threads = {threads}"):
+        Options(threads=threads)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.network import HeadNorm, RMSNorm
+from specbench.models.lean.network import RMSNorm
 from specbench.models.lean.whole import whole_layers
 from specbench.models.products import Product, product_of
 
