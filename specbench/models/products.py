@@ -188,8 +188,10 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
     released, so what is packed or transposed is a copy.
     """
     layers: list[Any] = list(modules)
-    if all(isinstance(layer, HasProduct) for layer in layers) and (joined := layers[0].joined(layers)) is not None:
-        return joined
+    if all(isinstance(layer, HasProduct) for layer in layers):
+        joined: Product | None = layers[0].joined(layers)
+        if joined is not None:
+            return joined
     if not all(map(is_linear, layers)):
         return Separate(tuple(layers))
     weights = [_weight(layer) for layer in layers]

@@ -121,7 +121,7 @@ class PanelCodes(QuantizedLinear):
         width = self.scale.shape[2]
         if any(layer.outputs % width for layer in layers[:-1]):
             return None
-        biases = [layer.bias for layer in layers]
+        biases: list[Tensor] = [layer.bias for layer in layers]
         return CodesProduct(layers, None if biases[0] is None else torch.cat(biases).float())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Bias, Cache
-from specbench.models.lean.layers import HeadNorm, Layer, Layers, Map, gelu_gate, window_of
+from specbench.models.lean.layers import Layer, Layers, Map, gelu_gate, window_of
 from specbench.models.lean.llama import SMALL, Llama
-from specbench.models.lean.network import RMSNorm
+from specbench.models.lean.network import HeadNorm, RMSNorm
 
 
 class Gemma3Layers(Layers):

@@ -30,7 +30,7 @@ class WholeLayers:
         first, wide = layers.layers[0], layers.layers[0].down
         assert isinstance(wide, KernelProduct)
         weight, eps = _norm(layers.norm)
-        self._forward = ForwardStruct(
+        self._forward: ForwardStruct = ForwardStruct(
             layers=self._structs, count=len(layers.layers), hidden=layers.like.shape[1], heads=layers.heads,
             kv_heads=layers.kv_heads, dim=layers.dim, wide=wide.inputs, norm=self._address(weight),
             eps=eps or _norm(first.norm_mlp)[1], is_half=layers.like.dtype == torch.bfloat16,
@@ -40,7 +40,8 @@ class WholeLayers:
         """Return the output (n, hidden) of the last layer for the input x (n, hidden) of the first, which is overwritten."""
         angles = self._layers.ropes[0].until(cache.capacity)
         cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
-        given, x, forward = x.dtype, x.float().contiguous(), self._forward
+        given, forward = x.dtype, self._forward
+        x = x.float().contiguous()
         out = torch.empty_like(x)
         masks = None
         if cache.is_tree:
