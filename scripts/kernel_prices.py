@@ -1,0 +1,196 @@
+"""Measure products of a few rows by every kernel of this machine, part of `make bench`: writes results/kernels.md.
+
+Decoding on a CPU is as fast as its products read their matrices. Each row of the table is a shape, a dtype and a number of
+rows; each cell is the weights' bytes per second. Kernels alternate in one process, over so many matrices that no cache holds
+them. The page says where the built-in rule, `specbench.kernels.rule()`, loses more than 5 % to another kernel.
+"""
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scripts.sections import processor, write_section
+from specbench import kernels
+from specbench.kernels import LEVELS, Kernels
+from specbench.machine.hardware import fingerprint
+from specbench.machine.memory import read_bandwidth, use_huge_pages
+from specbench.models.products import PANELED, Panels
+
+OUT = Path("results/kernels.md")
+SHAPES = ((576, 192), (192, 512), (1024, 512), (2560, 768), (768, 2048), (16000, 1536))  # (out, in)
+ROWS = (1, 2, 4, 5, 8, 16)
+BYTES = 200 << 20  # of the matrices that one measurement reads
+REPEATS = 7
+PADDED = 4  # rows that smaller blocks are filled up to, for oneDNN
+LOSS = 0.05  # share of its speed from which on the rule is said to lose
+INTRODUCTION = [
+    "# Products of a few rows on a CPU",
+    "",
+    "GB/s of weights: the bytes of a matrix (out, in) over the time of its product with a number of rows; the median of "
+    f"{REPEATS - 1} passes over {BYTES >> 20} MB of matrices, which no cache holds. The kernels alternate in one process. *mm* is `torch.mm` "
+    "with the matrix transposed, (in, out), *mm, (out, in)* with the matrix as it is loaded, *mv* `torch.mv` with it, *oneDNN* "
+    f"the packed product of oneDNN, and *padded* the same with blocks filled up to {PADDED} rows. `avx512` and `avx2` are those of "
+    "`specbench/kernels/`. A dash means that a kernel does not have that case. Made by `make bench`, with one section per processor.",
+]
+_onednn: Any = torch.ops.mkldnn
+Run = Callable[[], object]
+
+
+class Speed(NamedTuple):
+    """The speeds of one product by kernel, in bytes of weights per second."""
+
+    dtype: str
+    shape: tuple[int, int]
+    rows: int
+    threads: int
+    of: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices of one shape (out, in), in every layout."""
+
+    plain: list[Tensor]
+    transposed: list[Tensor]
+    panels: dict[str, list[Panels]]
+    onednn: list[Tensor]
+
+    def runs(self, x: Tensor) -> dict[str, Run]:
+        """Return the products with x (n, in) by every kernel that has them."""
+        n, padded = len(x), torch.cat([x, x.new_zeros(max(0, PADDED - len(x)), x.shape[1])])
+        runs: dict[str, Run] = {
+            name: lambda each=each: [product(x) for product in each] for name, each in self.panels.items()
+        }
+        runs["mm"] = lambda: [torch.mm(x, matrix) for matrix in self.transposed]
+        runs["mm, (out, in)"] = lambda: [torch.mm(x, matrix.t()) for matrix in self.plain]
+        if n == 1:
+            runs["mv"] = lambda: [torch.mv(matrix, x[0]) for matrix in self.plain]
+        if self.onednn:
+            runs["oneDNN"] = lambda: [_packed_product(x, matrix) for matrix in self.onednn]
+        if self.onednn and n < PADDED:
+            runs["padded"] = lambda: [_packed_product(padded, matrix) for matrix in self.onednn]
+        return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure products of a few rows by every kernel of this machine.")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    lines: list[str] = []
+    for threads in args.threads:  # a process each: the number of threads is fixed before the first product
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            lines += pool.apply(part, (threads, args.dtypes))
+    write_section(args.out, processor(), lines, INTRODUCTION)
+    print("\n".join(lines))
+
+
+def part(threads: int, dtypes: Sequence[str]) -> list[str]:
+    """Return the lines on one number of threads."""
+    torch.set_num_threads(threads)
+    with torch.inference_mode():
+        bandwidth = read_bandwidth("cpu")
+        speeds = [speed for dtype in dtypes for shape in SHAPES for speed in measured(shape, dtype, threads)]
+    return [*table(speeds, bandwidth), "", *losses(speeds), ""]
+
+
+def measured(shape: tuple[int, int], dtype: str, threads: int) -> list[Speed]:
+    """Return the speeds of products with matrices of one shape."""
+    matrices, found = make(shape, getattr(torch, dtype)), []
+    size = sum(matrix.nbytes for matrix in matrices.plain)
+    for rows in ROWS:
+        runs = matrices.runs(torch.randn(rows, shape[1]).to(getattr(torch, dtype)))
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(REPEATS):
+            for name, run in runs.items():
+                begin = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - begin)
+        found.append(
+            Speed(
+                dtype, shape, rows, threads, {name: size / float(np.median(each[1:])) for name, each in times.items()}
+            )
+        )
+    return found
+
+
+def make(shape: tuple[int, int], dtype: torch.dtype) -> Matrices:
+    """Return random matrices of a shape (out, in), in every layout that this machine has, on huge pages."""
+    count = max(1, BYTES // (shape[0] * shape[1] * dtype.itemsize))
+    plain = [torch.randn(shape).to(dtype) for _ in range(count)]
+    transposed = [matrix.t().contiguous() for matrix in plain]
+    for matrix in (*plain, *transposed):
+        use_huge_pages(matrix.data_ptr(), matrix.nbytes)
+    panels = {each.name: [Panels(each, matrix) for matrix in plain] for each in levels() if dtype in PANELED}
+    onednn = []
+    if torch._C._has_mkldnn and (dtype == torch.float32 or _onednn._is_mkldnn_bf16_supported()):
+        onednn = [_onednn._reorder_linear_weight(matrix, None) for matrix in plain]
+        for matrix in onednn:
+            use_huge_pages(_onednn.data_ptr(matrix), _onednn._nbytes(matrix))
+    return Matrices(plain, transposed, panels, onednn)
+
+
+def levels() -> list[Kernels]:
+    """Return the kernels of every set of instructions that this processor has."""
+    found = kernels.kernels()
+    if found is None:
+        return []
+    numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
+    return [
+        Kernels(found.library, name, level, found.library.specbench_width(level), 0.0)
+        for name, level in numbers.items()
+        if level >= 0
+    ]
+
+
+def _packed_product(x: Tensor, matrix: Tensor) -> Tensor:
+    out: Tensor = _onednn._linear_pointwise(x, matrix, None, "none", [], "")
+    return out
+
+
+def table(speeds: Sequence[Speed], bandwidth: float) -> list[str]:
+    """Return the lines of a Markdown table, the rule's kernel first."""
+    names = list(dict.fromkeys(name for speed in speeds for name in speed.of))
+    return [
+        f"{speeds[0].threads} {'thread' if speeds[0].threads == 1 else 'threads'}, read bandwidth {bandwidth / 1e9:.1f} GB/s, rule `{kernels.rule()}`:",
+        "",
+        f"| dtype | out x in | rows | {' | '.join(names)} |",
+        "| :-- | :-- | --: |" + " --: |" * len(names),
+        *(
+            f"| {speed.dtype} | {speed.shape[0]} x {speed.shape[1]} | {speed.rows} |"
+            f" {' | '.join(_cell(speed.of, name) for name in names)} |"
+            for speed in speeds
+        ),
+    ]
+
+
+def _cell(of: Mapping[str, float], name: str) -> str:
+    return f"{of[name] / 1e9:.1f}" if name in of else "–"
+
+
+def losses(speeds: Sequence[Speed]) -> list[str]:
+    """Return where the built-in rule is slower than another kernel by more than LOSS."""
+    rule = kernels.rule() if kernels.kernels() else "mm"
+    lost = [
+        f"- {speed.dtype}, {speed.shape[0]} x {speed.shape[1]}, {speed.rows} rows: {speed.of[rule] / speed.of[best]:.0%} of {best}"
+        for speed in speeds
+        if speed.of[rule] < (1.0 - LOSS) * speed.of[best := max(speed.of, key=lambda name: speed.of[name])]
+    ]
+    return (
+        [f"The rule loses more than {LOSS:.0%}:", "", *lost]
+        if lost
+        else [f"The rule loses more than {LOSS:.0%} nowhere."]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The CPU kernels: the same bits for every number of rows and threads and every set of instructions, and their absence."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specbench import kernels
+from specbench.decoding.sampling import Tree
+from specbench.kernels import LEVELS, SELECT, TORCH, Kernels, Missing, find_kernels
+from specbench.models.cached_session import CachedSession
+from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.products import Panels
+from tests.fixtures.worlds import random_model
+
+needs_kernels = pytest.mark.skipif(kernels.kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
+DTYPES = (torch.float32, torch.bfloat16)
+WHOLE = ("llama", "qwen2", "llama-scaled", "mistral-window", "qwen3", "qwen3-window", "smollm3", "phi3")
+
+
+@pytest.fixture
+def threads():
+    """Set another number of threads for the test only."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def levels() -> list[Kernels]:
+    """Return the kernels for every set of instructions that this processor has."""
+    found = find_kernels()
+    assert isinstance(found, Kernels)
+    numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
+    width = found.library.specbench_width
+    return [Kernels(found.library, name, level, width(level), 0.0) for name, level in numbers.items() if level >= 0]
+
+
+def matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(outputs + inputs)
+    return torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (5, 64), (32, 40), (33, 7), (200, 96)])
+def test_a_product_is_close_to_that_of_float64(outputs, inputs, dtype):
+    weight, bias = matrix(outputs, inputs, dtype)
+    x, residual = torch.randn(19, inputs).to(dtype), torch.randn(19, outputs).to(dtype)
+    exact = nn.functional.linear(x.double(), weight.double(), bias.double())
+    bound = (
+        1e-6 + 5e-7 * inputs if dtype == torch.float32 else 2**-8 * float((exact.abs() + residual.double().abs()).max())
+    )
+    for each in levels():
+        product = Panels(each, weight, bias)
+        assert torch.allclose(product(x).double(), exact, atol=bound, rtol=0)
+        assert torch.allclose(product.added(residual, x).double(), residual.double() + exact, atol=bound, rtol=0)
+        assert torch.equal(product.unpacked(), weight)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_row_has_the_same_bits_in_every_block(dtype):
+    weight, bias = matrix(70, 96, dtype)
+    x = torch.randn(21, 96).to(dtype)
+    for each in levels():
+        product = Panels(each, weight, bias)
+        alone = torch.cat([product(row[None]) for row in x])
+        for n in range(1, len(x) + 1):
+            assert torch.equal(product(x[:n]), alone[:n])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_set_of_instructions_gives_the_same_bits(dtype):
+    weight, bias = matrix(70, 96, dtype)
+    x = torch.randn(5, 96).to(dtype)
+    first, *others = (Panels(each, weight, bias)(x) for each in levels())
+    assert all(torch.equal(first, other) for other in others)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", WHOLE)
+def test_logits_have_the_same_bits_in_a_block_and_with_other_threads(family, dtype, threads):
+    """One token at a time, in blocks, in a tree, and with two and three threads, which split heads and panels unevenly."""
+    network = network_of(random_model(family, 4).to(dtype))
+    assert network.layers.whole is not None
+    ids, start = [5, 11, 3, 8, 2, 9, 30, 1, 17, 4, 6], 4
+
+    def session() -> CachedSession:
+        opened = CachedSession(LeanFeeder(network, 40))
+        opened.score(ids[:start], start - 1)
+        return opened
+
+    single = session()
+    expected = torch.cat([single.score(ids[: n + 1], n) for n in range(start, len(ids))])
+    assert torch.equal(session().score(ids, start), expected)
+    for count in (2, 3):
+        threads(count)
+        assert torch.equal(session().score(ids, start), expected)
+    chain = Tree(ids[start + 1 :], tuple(range(-1, len(ids) - start - 2)))
+    assert torch.equal(session().score(ids[: start + 1], start, chain), expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", WHOLE)
+def test_whole_layers_compute_what_single_operators_do(family, monkeypatch):
+    network, ids = network_of(random_model(family, 4)), [5, 11, 3, 8, 2, 9, 30, 1, 17, 4, 6]
+    tree = Tree([3, 4, 7, 9], (-1, -1, 0, 2))
+    at_once = CachedSession(LeanFeeder(network, 40)).score(ids, 2, tree)
+    monkeypatch.setattr(network.layers, "whole", None)
+    assert torch.allclose(CachedSession(LeanFeeder(network, 40)).score(ids, 2, tree), at_once, atol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", ["granite", "olmo2", "gemma3", "mixtral"])
+def test_layers_of_another_form_run_operator_by_operator(family):
+    assert network_of(random_model(family, 4)).layers.whole is None
+
+
+def rule_in_a_process(**environment: str) -> str:
+    code = "from specbench import kernels; print(kernels.rule(), kernels.find_kernels())"
+    variables = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+    return done.stdout
+
+
+def test_without_a_compiler_torch_multiplies(tmp_path):
+    text = rule_in_a_process(
+        PATH="/nonexistent", CXX="", XDG_CACHE_HOME=str(tmp_path), TMPDIR=str(tmp_path), **{SELECT: ""}
+    )
+    assert text.startswith(f"{TORCH} Missing(") and "no C++ compiler" in text
+
+
+@needs_kernels
+def test_a_failed_compilation_is_explained(tmp_path):
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'cpu.cpp:1: error: out of order' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    text = rule_in_a_process(CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
+    assert text.startswith(f"{TORCH} Missing(") and "error: out of order" in text
+
+
+@needs_kernels
+def test_a_damaged_library_is_explained(tmp_path):
+    rule_in_a_process(XDG_CACHE_HOME=str(tmp_path))
+    (library,) = (tmp_path / "specbench").glob("*.so")
+    library.write_bytes(b"damaged")
+    text = rule_in_a_process(XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
+    assert text.startswith(f"{TORCH} Missing(") and str(library) in text
+
+
+@needs_kernels
+def test_a_variable_selects_a_set_of_instructions():
+    assert rule_in_a_process(**{SELECT: "avx2"}).startswith("avx2 ")
+    assert rule_in_a_process(**{SELECT: TORCH}).startswith(f"{TORCH} ")
+    assert isinstance(find_kernels(), Kernels | Missing)
