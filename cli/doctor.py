@@ -23,6 +23,7 @@ from specbench.cli.params import Json
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
 from specbench.errors import ExitCode, MissingAsset
+from specbench.kernels import Kernels, Missing, find_kernels
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.machine.threads import VARIABLE, Cores, cores_here
@@ -65,6 +66,7 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     facts = fingerprint()
     device = "cuda" if "gpu" in facts else "cpu"
     yield from (_cpu(facts, cores_here()), _load(facts), _memory(facts))
+    yield cpu_kernels(find_kernels())
     yield from _gpu(facts.get("gpu"))
     from specbench.machine.memory import copy_bandwidth, read_bandwidth  # imports torch, which may be missing
 
@@ -115,6 +117,15 @@ def _cpu(facts: Fingerprint, cores: Cores) -> MachineCheck:
         help_ = f"{VARIABLE} gives {facts['threads']} threads, more than cores; unset it"
         return MachineCheck("cpu", "warn", text, help_)
     return MachineCheck("cpu", "ok", text)
+
+
+def cpu_kernels(found: Kernels | Missing) -> MachineCheck:
+    """Return the check of the kernels for decoding on a CPU."""
+    if isinstance(found, Kernels):
+        return MachineCheck("cpu kernels", "ok", found.name)
+    return MachineCheck(
+        "cpu kernels", "warn", f"{found.reason}: PyTorch multiplies, and decoding is slower", found.help
+    )
 
 
 def _load(facts: Fingerprint) -> MachineCheck:

@@ -20,7 +20,6 @@ from torch import Tensor
 from scripts.sections import processor, write_section
 from specbench import kernels
 from specbench.kernels import LEVELS, Kernels
-from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth, use_huge_pages
 from specbench.models.products import PANELED, Panels
 
@@ -35,10 +34,11 @@ INTRODUCTION = [
     "# Products of a few rows on a CPU",
     "",
     "GB/s of weights: the bytes of a matrix (out, in) over the time of its product with a number of rows; the median of "
-    f"{REPEATS - 1} passes over {BYTES >> 20} MB of matrices, which no cache holds. The kernels alternate in one process. *mm* is `torch.mm` "
-    "with the matrix transposed, (in, out), *mm, (out, in)* with the matrix as it is loaded, *mv* `torch.mv` with it, *oneDNN* "
-    f"the packed product of oneDNN, and *padded* the same with blocks filled up to {PADDED} rows. `avx512` and `avx2` are those of "
-    "`specbench/kernels/`. A dash means that a kernel does not have that case. Made by `make bench`, with one section per processor.",
+    f"{REPEATS - 1} passes over {BYTES >> 20} MB of matrices, which no cache holds. The kernels alternate in one process. "
+    "*mm* is `torch.mm` with the matrix transposed, (in, out), *mm, (out, in)* with the matrix as it is loaded, *mv* "
+    "`torch.mv` with it, *oneDNN* the packed product of oneDNN, and *padded* the same with blocks filled up to "
+    f"{PADDED} rows. `avx512` and `avx2` are those of `specbench/kernels/`. A dash means that a kernel does not have that "
+    "case. Made by `make bench`, with one section per processor.",
 ]
 _onednn: Any = torch.ops.mkldnn
 Run = Callable[[], object]
@@ -159,9 +159,10 @@ def _packed_product(x: Tensor, matrix: Tensor) -> Tensor:
 
 def table(speeds: Sequence[Speed], bandwidth: float) -> list[str]:
     """Return the lines of a Markdown table, the rule's kernel first."""
-    names = list(dict.fromkeys(name for speed in speeds for name in speed.of))
+    names, threads = list(dict.fromkeys(name for speed in speeds for name in speed.of)), speeds[0].threads
+    count = "one thread" if threads == 1 else f"{threads} threads"
     return [
-        f"{speeds[0].threads} {'thread' if speeds[0].threads == 1 else 'threads'}, read bandwidth {bandwidth / 1e9:.1f} GB/s, rule `{kernels.rule()}`:",
+        f"With {count}, a read bandwidth of {bandwidth / 1e9:.1f} GB/s, and the rule `{kernels.rule()}`:",
         "",
         f"| dtype | out x in | rows | {' | '.join(names)} |",
         "| :-- | :-- | --: |" + " --: |" * len(names),
@@ -180,16 +181,15 @@ def _cell(of: Mapping[str, float], name: str) -> str:
 def losses(speeds: Sequence[Speed]) -> list[str]:
     """Return where the built-in rule is slower than another kernel by more than LOSS."""
     rule = kernels.rule() if kernels.kernels() else "mm"
-    lost = [
-        f"- {speed.dtype}, {speed.shape[0]} x {speed.shape[1]}, {speed.rows} rows: {speed.of[rule] / speed.of[best]:.0%} of {best}"
-        for speed in speeds
-        if speed.of[rule] < (1.0 - LOSS) * speed.of[best := max(speed.of, key=lambda name: speed.of[name])]
-    ]
-    return (
-        [f"The rule loses more than {LOSS:.0%}:", "", *lost]
-        if lost
-        else [f"The rule loses more than {LOSS:.0%} nowhere."]
-    )
+    lost = []
+    for speed in speeds:
+        best = max(speed.of, key=lambda name: speed.of[name])
+        share = speed.of[rule] / speed.of[best]
+        if share < 1.0 - LOSS:
+            case = f"{speed.dtype}, {speed.shape[0]} x {speed.shape[1]}, {speed.rows} rows"
+            lost.append(f"- {case}: {share:.0%} of {best}")
+    where = "nowhere." if not lost else "here:"
+    return [f"The rule loses more than {LOSS:.0%} {where}", *(["", *lost] if lost else [])]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
+from specbench.kernels import Kernels, find_kernels
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.plan import PairPlan, PlannedRun
@@ -148,9 +149,12 @@ def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: O
     lacking = [run for run in runs if access.fresh or not run.complete]
     if lacking and not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
+            compiled = find_kernels() if plan.device.type == "cpu" else None
             if tensor_placement(plan.models):
                 plan.join(TensorParallel(plan))
             packing = plan.load().packing_seconds
+        if isinstance(compiled, Kernels) and compiled.compile_seconds:
+            observer.message(f"compiled the CPU kernels in {compiled.compile_seconds:.1f} s, once for this machine")
         if packing >= LONG_PACKING:
             observer.message(f"packed the weights in {packing:.1f} s")
     for run in lacking:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
+from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.reporting.columns import column_of
 from specbench.runs.run_folder import listed
@@ -51,18 +52,31 @@ def _conditions(summary: RunSummary) -> Iterator[str]:
     changed = f"changed: {'; '.join(summary.spec.changes)}; " if summary.spec.changes else ""
     yield (
         f"{prompts} ({data.source}) x {repeats}, {sampling_of(summary)}, {length}, seed {decoding.seed}; {changed}engine"
-        f" {summary.spec.engine} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
+        f" {summary.spec.engine}{_kernels(summary)} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
         f" {counted(env['threads'], 'thread')}{_reason(env)}"
     )
     if summary.imported:
         yield f"imported from {summary.imported}, not measured here"
     if env.get("untimed"):
         yield "! untimed: other runs shared the device, so there are no speeds"
+    if _kernel_rule(summary) == TORCH:
+        yield "! the lean engine ran without its CPU kernels, so decoding was slower; help: specbench doctor"
     yield INTERVALS
     if summary.captured.graphs:
         yield (
             f"{summary.captured.graphs} CUDA graphs were captured in {summary.captured.seconds:.1f} s, outside all timings."
         )
+
+
+def _kernels(summary: RunSummary) -> str:
+    """Return the kernels of the lean engine on a CPU, in parentheses; empty if none ran or if they were not recorded."""
+    rule = _kernel_rule(summary)
+    return f" ({rule})" if rule and rule != TORCH else ""
+
+
+def _kernel_rule(summary: RunSummary) -> str:
+    on_cpu = summary.spec.device == "cpu" and "lean" in summary.spec.engine
+    return summary.environment.get("kernels", "") if on_cpu else ""
 
 
 def _reason(environment: Environment) -> str:
