@@ -13,8 +13,8 @@ from specbench.experiment import runner, scorer
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
-from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.kernels import Kernels, find_kernels
+from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.plan import PairPlan, PlannedRun
