@@ -78,7 +78,8 @@ gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of t
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## compare with transformers and llama.cpp on a CPU, and time blocks: writes results/cpu-peers.md, llamacpp.md and block-prices.md
+bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of tokens: writes results/kernels.md, cpu-peers.md, llamacpp.md and block-prices.md
+	$(BIN)/python -m scripts.kernel_prices
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 	$(BIN)/python -m scripts.bench_llamacpp
 	$(BIN)/python -m scripts.block_prices

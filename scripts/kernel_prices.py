@@ -10,6 +10,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,9 +67,7 @@ class Matrices:
     def runs(self, x: Tensor) -> dict[str, Run]:
         """Return the products with x (n, in) by every kernel that has them."""
         n, padded = len(x), torch.cat([x, x.new_zeros(max(0, PADDED - len(x)), x.shape[1])])
-        runs: dict[str, Run] = {
-            name: lambda each=each: [product(x) for product in each] for name, each in self.panels.items()
-        }
+        runs: dict[str, Run] = {name: partial(_all, products, x) for name, products in self.panels.items()}
         runs["mm"] = lambda: [torch.mm(x, matrix) for matrix in self.transposed]
         runs["mm, (out, in)"] = lambda: [torch.mm(x, matrix.t()) for matrix in self.plain]
         if n == 1:
@@ -150,6 +149,10 @@ def levels() -> list[Kernels]:
         for name, level in numbers.items()
         if level >= 0
     ]
+
+
+def _all(products: Sequence[Panels], x: Tensor) -> list[Tensor]:
+    return [product(x) for product in products]
 
 
 def _packed_product(x: Tensor, matrix: Tensor) -> Tensor:
