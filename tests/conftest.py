@@ -8,6 +8,7 @@ import pytest
 
 from specbench.config import presets
 from specbench.experiment import runner
+from specbench.models.engines import Lean
 from tests.fixtures.skip_summary import pytest_terminal_summary  # noqa: F401  (a hook)
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; without it, output that is not a terminal is wide
@@ -28,4 +29,12 @@ def bandwidth_measured_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("copy_bandwidth", "read_bandwidth"):
             patch.setattr(runner, name, cache(getattr(runner, name)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forwards_not_checked() -> Iterator[None]:
+    """Load models without timing a forward beside transformers' own: it takes longer than loading a toy model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lean, "is_checked", False)
         yield

@@ -26,6 +26,12 @@ def test_a_large_baseline_at_44_percent_of_the_bandwidth_overstates_by_its_inver
     assert found.reference_ratio is None
 
 
+@pytest.mark.parametrize(("gigabytes_per_second", "is_slow"), [(6.5, True), (8.5, False), (11.6, False), (13.7, False)])
+def test_the_padded_rule_of_earlier_revisions_is_slow_on_avx2(gigabytes_per_second, is_slow):
+    """Its speed at one row, and those of faster products, of 13.7 GB/s that one processor with AVX2 reads."""
+    assert (slow_baseline(speed(1e9 * gigabytes_per_second / READ.bytes_per_second)) is not None) == is_slow
+
+
 @pytest.mark.parametrize(
     ("share", "parameters"), [(0.9, 86_000_000), (0.6, 86_000_000), (0.44, 2_000_000), (None, 86_000_000)]
 )

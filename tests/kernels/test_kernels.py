@@ -1,8 +1,10 @@
 """The CPU kernels: the same bits for every number of rows and threads and every set of instructions, and their absence."""
 
+import copy
 import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor, nn
 from specbench import kernels
 from specbench.decoding.sampling import Tree
 from specbench.kernels import LEVELS, SELECT, TORCH, Kernels, Missing, find_kernels
+from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanFeeder, network_of
 from specbench.models.products import Panels
+from tests.fixtures import padded_engine
 from tests.fixtures.worlds import random_model
 
 needs_kernels = pytest.mark.skipif(kernels.kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
@@ -158,3 +162,13 @@ def test_a_variable_selects_a_set_of_instructions():
     assert rule_in_a_process(**{SELECT: "avx2"}).startswith("avx2 ")
     assert rule_in_a_process(**{SELECT: TORCH}).startswith(f"{TORCH} ")
     assert isinstance(find_kernels(), Kernels | Missing)
+
+
+def test_the_padded_engine_of_earlier_revisions_still_multiplies():
+    """It is kept to show what a slow baseline looks like (tests/fixtures/padded_engine.py)."""
+    model = random_model("llama", 4)
+    expected = CachedSession(LeanFeeder(network_of(copy.deepcopy(model)), 40)).score([5, 11, 3, 8], 0)
+    with patch.object(products, "kernels", lambda: None), patch.object(padded_engine, "LARGE", 1):
+        loaded = padded_engine.PaddedEngine().made(model, None, network_of(model))
+    assert isinstance(loaded.network.head, padded_engine.Padded)
+    assert torch.allclose(CachedSession(LeanFeeder(loaded.network, 40)).score([5, 11, 3, 8], 0), expected, atol=1e-5)

@@ -21,7 +21,7 @@ from specbench.decoding.targets import Last, Mixture
 from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models import engines
-from specbench.models.engines import token_seconds
+from specbench.models.engines import Lean, token_seconds
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
 from tests.fixtures.worlds import FAMILIES
@@ -198,7 +198,8 @@ def test_t5_keeps_its_wo_layers_in_float32_under_float16(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
-def test_a_loaded_model_has_the_time_of_a_forward_beside_transformers_own(family, tmp_path):
+def test_a_loaded_model_has_the_time_of_a_forward_beside_transformers_own(family, tmp_path, monkeypatch):
+    monkeypatch.setattr(Lean, "is_checked", True)
     model_folder(tmp_path / "one", family=family)
     _, pair = bring(tmp_path, draft="one", target="one")
     check = pair.forward_checks["target"]
