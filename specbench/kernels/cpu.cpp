@@ -79,8 +79,7 @@ struct Product {
 };
 
 struct Team {
-    int size = 1;
-    std::atomic<int> arrived{0}, phase{0};
+    std::atomic<int> size{1}, arrived{0}, phase{0};
 
     void wait() {
         if (size == 1) return;
@@ -130,15 +129,14 @@ struct Call {
 
 void enter(void* data) {
     Call& call = *static_cast<Call*>(data);
+    call.team.size = omp_size();  // OpenMP may give fewer threads than requested; all of them store the same number
     call.run(call.work, call.team, omp_thread());
 }
 
-// Run work on a team of threads. OpenMP may give fewer than requested within another parallel region, where one thread
-// does all of it.
+// Run work on a team of threads; on this thread alone within another parallel region.
 void together(void (*run)(const void*, Team&, int), const void* work, int threads) {
     Call call{run, work, {}};
     if (threads > 1 && gomp_parallel && omp_size() == 1) {
-        call.team.size = threads;
         gomp_parallel(enter, &call, threads, 0);
     } else {
         run(work, call.team, 0);
