@@ -17,7 +17,10 @@ weights of a matrix in panels are released, and unpacked when transformers' own 
 """
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,6 +32,7 @@ from transformers.pytorch_utils import Conv1D
 from specbench.kernels import Kernels, MatrixStruct, kernels
 from specbench.machine.memory import use_huge_pages
 
+ALIGNMENT = 64  # bytes, of a matrix in a block
 PANELED = (torch.float32, torch.bfloat16)  # dtypes of matrices that the kernels multiply
 
 
@@ -102,13 +106,13 @@ class Panels(KernelProduct):
         """Return the matrix as (out, in)."""
         width = self.panels.shape[2]
         out = self.panels.new_empty(self.outputs, self.inputs)
-        use_huge_pages(out.data_ptr(), out.nbytes)
         for at, panel in enumerate(self.panels):
             columns = (
                 panel.view(-1, width // 2, 2).transpose(1, 2).flatten(1) if self.dtype == torch.bfloat16 else panel
             )
             rows = out[at * width : (at + 1) * width]
             rows.copy_(columns[:, : len(rows)].t())
+        use_huge_pages(out.data_ptr(), out.nbytes)
         return out
 
 
@@ -119,15 +123,57 @@ def in_panels(matrix: Tensor, width: int) -> Tensor:
     """
     outputs, k = matrix.shape
     whole, rest = divmod(outputs, width)
-    panels = matrix.new_empty(whole + bool(rest), k, width)
-    use_huge_pages(panels.data_ptr(), panels.nbytes)
+    block = _block.get()
+    panels = (matrix.new_empty if block is None else block.new)((whole + bool(rest), k, width), dtype=matrix.dtype)
     panels[:whole] = matrix[: whole * width].reshape(whole, width, k).transpose(1, 2)
     if rest:
         panels[whole] = 0
         panels[whole, :, :rest] = matrix[whole * width :].t()
     for panel in panels if matrix.dtype == torch.bfloat16 else ():
         panel.copy_(panel.view(k, 2, -1).transpose(1, 2).flatten(1))
+    if block is None:
+        use_huge_pages(panels.data_ptr(), panels.nbytes)  # pages that were never written cannot move
     return panels
+
+
+class Block:
+    """Memory for the panels of a model, of which each part is used once.
+
+    A matrix that is smaller than a huge page cannot lie on one alone, but together they can. Reading a model of 25M
+    parameters takes a fifth less time then.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Reserve `size` bytes. Only those that are written take memory."""
+        self._bytes, self._used = torch.empty(size, dtype=torch.uint8), 0
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return an uninitialized tensor in the block, or elsewhere if the rest of the block is too small."""
+        count = math.prod(shape) * dtype.itemsize
+        end = self._used + count
+        if end > len(self._bytes):
+            return torch.empty(shape, dtype=dtype)
+        part, self._used = self._bytes[self._used : end], -(-end // ALIGNMENT) * ALIGNMENT
+        return part.view(dtype).view(*shape)
+
+    def use_huge_pages(self) -> None:
+        """Move what was written to huge pages."""
+        use_huge_pages(self._bytes.data_ptr(), min(self._used, len(self._bytes)))
+
+
+_block: ContextVar[Block | None] = ContextVar("block", default=None)
+
+
+@contextmanager
+def in_one_block(size: int) -> Iterator[None]:
+    """Store the panels that are made within the context in one block of memory of `size` bytes."""
+    block = Block(size)
+    token = _block.set(block)
+    try:
+        yield
+    finally:
+        _block.reset(token)
+        block.use_huge_pages()
 
 
 def addresses(*tensors: Tensor | None) -> list[int | None]:

@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import (
 
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Cache
-from specbench.models.products import Product, is_linear, product_of
+from specbench.models.products import Product, in_one_block, is_linear, product_of
 
 
 class Network(ABC):
@@ -117,7 +117,11 @@ def can_fuse(config: Any) -> bool:
 def network_of(model: PreTrainedModel) -> Network:
     """Return the lean model over these weights, which must be supported."""
     _copy_small_weights(model)
-    return Network.members[type(model).__name__](model)
+    matrices = [weight for weight in model.parameters() if weight.ndim >= 2 and weight.device.type == "cpu"]
+    with in_one_block(
+        sum(weight.nbytes for weight in matrices) * 9 // 8 + (1 << 20)
+    ):  # panels are filled up with zeros
+        return Network.members[type(model).__name__](model)
 
 
 def _copy_small_weights(model: PreTrainedModel) -> None:
