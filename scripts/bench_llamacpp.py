@@ -41,6 +41,7 @@ TO_GGUF = Path(__file__).with_name("llamacpp") / "to_gguf.py"
 BUNDLED = PACKAGE / "tiny/models"
 TINY = "tiny"  # the bundled pair; all other models are random
 MODELS = (TINY, "25M", "100M", "450M")
+FEWER = {"100M": 2, "450M": 3}  # a share of the prompts for models whose generations take long
 PADDING = 1  # the bundled tokenizer's id, and EOS in GGUF
 TITLES = {"hf-generate": "transformers", "hf-assisted": "transformers"}
 PEERS = {"ar": ("hf-generate",), "sd": ("hf-assisted",)}  # besides the servers
@@ -116,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--engine", default="lean", help="specbench's engine")
-    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--prompts", type=int, default=16, help="fewer for 100M (a half) and 450M (a third)")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--gamma", type=int, default=4)
@@ -144,7 +145,7 @@ def measured(model: str, args: argparse.Namespace) -> Series:
         methods = [name for method in compared for name in (method, *PEERS[method])]
         methods += [method_file(name, facts["url"]) for name, facts in servers.items()]
         request = Request(
-            methods=tuple(methods), pair=pair_file(model, folder), tasks=("gsm8k",), options=options(compared, args),
+            methods=tuple(methods), pair=pair_file(model, folder), tasks=("gsm8k",), options=options(model, args),
             out=WORK / "runs", access=Access(fresh=True),
         )  # fmt: skip
         results = run(request, observer)
@@ -155,12 +156,12 @@ def measured(model: str, args: argparse.Namespace) -> Series:
     return Series(model, summary, list(read(Path(summary.folder))), servers)
 
 
-def options(compared: Sequence[str], args: argparse.Namespace) -> Options:
-    """Return the options of a run of these methods."""
+def options(model: str, args: argparse.Namespace) -> Options:
+    """Return the options of the run on a model."""
     return Options(
-        gamma=(("", (args.gamma,)),) if "sd" in compared else (),
+        gamma=(("", (args.gamma,)),) if "sd" in methods_of(model) else (),
         data=(("", "synthetic"),),
-        limit=args.prompts,
+        limit=max(5, args.prompts // FEWER.get(model, 1)),
         max_new_tokens=args.tokens,
         ignore_eos=True,
         repeats=args.repeats,
@@ -250,7 +251,8 @@ def section(series: Sequence[Series], args: argparse.Namespace) -> Iterator[str]
     """Yield the lines of this processor's section."""
     rows = [row for each in series for row in rows_of(each)]
     yield (
-        f"Engine {args.engine}; {args.prompts} synthetic prompts x {args.repeats} repeats of {args.tokens} new tokens."
+        f"Engine {args.engine}; {args.prompts} synthetic prompts (100M: a half, 450M: a third) x {args.repeats} repeats of"
+        f" {args.tokens} new tokens."
         f" llama.cpp was built with: {_instructions(series[0].servers)}. Other programs used"
         f" {max(_load(each) for each in series):.2f} processors on average during the generations of a model, at most."
     )
