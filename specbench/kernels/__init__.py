@@ -51,7 +51,6 @@ class LayerStruct(ctypes.Structure):
         *((name, MatrixStruct) for name in ("qkv", "out", "up", "down")),
         *((name, Pointer) for name in ("norm", "norm_mlp", "head_norm")),
         ("scale", ctypes.c_float), ("head_eps", ctypes.c_float), ("rotates", ctypes.c_int32), ("window", Long),
-        ("mask", Pointer),
     )  # fmt: skip
 
 
@@ -64,7 +63,7 @@ class ForwardStruct(ctypes.Structure):
         ("norm", Pointer), ("eps", ctypes.c_float), ("x", Pointer), ("out", Pointer),
         *((name, Long) for name in ("n", "first", "total")),
         ("cache", Pointer), ("capacity", Long), ("is_half", Long),
-        *((name, Pointer) for name in ("cos", "sin", "shared", "own")),
+        *((name, Pointer) for name in ("cos", "sin", "masks", "shared", "own")),
     )  # fmt: skip
 
 

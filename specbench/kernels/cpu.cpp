@@ -48,7 +48,6 @@ struct Layer {
     float scale, head_eps;
     int32_t rotates;
     int64_t window;  // 0: every position
-    const float* mask;  // (n, total), added to the scores of a tree; null for a chain
 };
 
 // One forward of n tokens, which the cache holds from `first` on. A position of the cache has its keys, then its values,
@@ -64,6 +63,7 @@ struct Forward {
     void* cache;
     int64_t capacity, is_half;
     const float *cos, *sin;  // (n, rotary); sin has the sign of its half
+    const float* const* masks;  // of each layer, (n, total), added to the scores of a tree; null for a chain
     float* shared;           // scratch of all threads, see `shared_size`
     float* own;              // scratch of each thread, see `own_size`
 };

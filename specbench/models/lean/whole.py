@@ -40,14 +40,12 @@ class WholeLayers:
         """Return the output (n, hidden) of the last layer for the input x (n, hidden) of the first, which is overwritten."""
         angles = self._layers.ropes[0].until(cache.capacity)
         cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
-        given, forward = x.dtype, self._forward
+        given, forward = x.dtype, ForwardStruct.from_buffer_copy(self._forward)
         x = x.float().contiguous()
         out = torch.empty_like(x)
-        masks = None
-        if cache.is_tree:
-            masks = [cache.mask(layer.bias).float() for layer in self._layers.layers]  # (n, total)
-            for struct, mask in zip(self._structs, masks, strict=True):
-                struct.mask = mask.data_ptr()
+        masks = [cache.mask(layer.bias).float() for layer in self._layers.layers] if cache.is_tree else []  # (n, total)
+        pointers = (ctypes.c_void_p * len(masks))(*(mask.data_ptr() for mask in masks))
+        forward.masks = ctypes.cast(pointers, ctypes.c_void_p) if masks else None
         forward.x, forward.out, forward.n, forward.first = x.data_ptr(), out.data_ptr(), x.shape[0], cache.first
         forward.total, forward.cache, forward.capacity = cache.total, cache.storage.data_ptr(), cache.capacity
         forward.cos, forward.sin, forward.rotary = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
@@ -58,9 +56,6 @@ class WholeLayers:
         )
         forward.shared, forward.own = shared.data_ptr(), own.data_ptr()
         library.specbench_forward(self._kernels.level, reference, threads)
-        if masks is not None:
-            for struct in self._structs:
-                struct.mask = None
         return out.to(given)
 
     def _struct(self, layer: "Layer") -> LayerStruct:
@@ -70,7 +65,7 @@ class WholeLayers:
         return LayerStruct(
             *(_matrix(each) for each in (layer.qkv, layer.out, layer.up, layer.down)),
             *map(self._address, norms),
-            layer.bias.scale, adjust.eps if adjust else 0.0, layer.rope is not None, layer.bias.window or 0, None,
+            layer.bias.scale, adjust.eps if adjust else 0.0, layer.rope is not None, layer.bias.window or 0,
         )  # fmt: skip
 
     def _address(self, weight: Tensor | None) -> int | None:
