@@ -124,7 +124,7 @@ def cpu_kernels(found: Kernels | Missing) -> MachineCheck:
     if isinstance(found, Kernels):
         return MachineCheck("cpu kernels", "ok", found.name)
     return MachineCheck(
-        "cpu kernels", "warn", f"{found.reason}: PyTorch multiplies, and decoding is slower", found.help
+        "cpu kernels", "warn", f"{found.reason}: PyTorch computes the matrix products, more slowly", found.help
     )
 
 

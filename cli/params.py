@@ -302,7 +302,10 @@ class SharedOptions:
     ] = Engine.auto
     threads: Annotated[
         int,
-        typer.Option(help="CPU threads; 0: by model size and free cores, or OMP_NUM_THREADS.", rich_help_panel=MACHINE),
+        typer.Option(
+            help="CPU threads; 0: OMP_NUM_THREADS, or by model size and free cores (verify, trace: PyTorch's default).",
+            rich_help_panel=MACHINE,
+        ),
     ] = 0
     place: Annotated[
         list[str] | None,

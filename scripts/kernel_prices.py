@@ -145,7 +145,7 @@ def levels() -> list[Kernels]:
         return []
     numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
     return [
-        Kernels(found.library, name, level, found.library.specbench_width(level), 0.0)
+        Kernels(found.library, name, level, found.library.specbench_width(level))
         for name, level in numbers.items()
         if level >= 0
     ]

@@ -56,8 +56,9 @@ def slow_baseline(speed: BaselineSpeed) -> SlowBaseline | None:
     """Return by how much at most speedups over a baseline are overstated, and why; None if nothing shows that they are.
 
     A large baseline is slow if it reaches less than LEAST_SHARE of the memory bandwidth; at the whole bandwidth it would be
-    1 / share times as fast. Any baseline is slow if its forward of one token is slower than the reference. The methods' own
-    times are taken as they are, so the factor is an upper bound.
+    1 / share times as fast. Any baseline is slow if its forward of one token is slower than the reference. The factor is the
+    larger of 1 / share and the ratio to the reference. The methods' own times are taken as they are, so it is an upper bound
+    where memory is the limit.
     """
     factors: dict[Reason, float] = {}
     if speed.share and speed.share < LEAST_SHARE and speed.parameters >= LEAST_PARAMETERS:
@@ -67,7 +68,8 @@ def slow_baseline(speed: BaselineSpeed) -> SlowBaseline | None:
         factors["reference"] = ratio
     if not factors:
         return None
+    limit = 1.0 / speed.share if speed.share and speed.parameters >= LEAST_PARAMETERS else 1.0  # what memory allows
     return SlowBaseline(
         method=speed.method, parameters=speed.parameters, reasons=tuple(factors), share=speed.share,
-        bandwidth=speed.bandwidth, reference_ratio=ratio, factor=max(factors.values()),
+        bandwidth=speed.bandwidth, reference_ratio=ratio, factor=max(limit, *factors.values()),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from specbench.experiment import runner, scorer
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
-from specbench.kernels import Kernels, find_kernels
+from specbench.kernels import newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -89,7 +89,7 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
     summaries, unscored = list[RunSummary](), None
     with locked((run.folder for run in runs), steps.access) as locks:
         chosen = {run.folder: threads_of(plan, run, steps) for run in runs}
-        with using(next((threads.count for threads in chosen.values()), 0)):
+        with using(next((threads.count for threads in chosen.values() if threads.count), 0)):
             load(plan, runs, steps.access, observer)
         for run in runs:
             with using(chosen[run.folder].count):
@@ -149,12 +149,12 @@ def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: O
     lacking = [run for run in runs if access.fresh or not run.complete]
     if lacking and not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
-            compiled = find_kernels() if plan.device.type == "cpu" else None
+            seconds = newly_compiled() if plan.device.type == "cpu" else 0.0
             if tensor_placement(plan.models):
                 plan.join(TensorParallel(plan))
             packing = plan.load().packing_seconds
-        if isinstance(compiled, Kernels) and compiled.compile_seconds:
-            observer.message(f"compiled the CPU kernels in {compiled.compile_seconds:.1f} s, once for this machine")
+        if seconds:
+            observer.message(f"compiled the CPU kernels in {seconds:.1f} s; the next run finds them in the cache")
         if packing >= LONG_PACKING:
             observer.message(f"packed the weights in {packing:.1f} s")
     for run in lacking:

@@ -77,7 +77,7 @@ def open_recorder(
     lock.require()
     device = run.spec.device
     configure(torch.device(device))
-    folder, environment = lock.folder, fingerprint()
+    folder, environment = lock.folder, fingerprint(device)
     if access.untimed:
         environment["untimed"] = True
     if threads_reason:
@@ -126,7 +126,7 @@ def other_conditions(folder: Path, environment: Fingerprint | None = None) -> li
     """
     if not (folder / ENVIRONMENT).exists():
         return []
-    here = conditions(environment or fingerprint())
+    here = conditions(environment or fingerprint(spec_of(folder).device))
     return incomparable(conditions(read_with_checksum(folder / ENVIRONMENT, Environment)), here)
 
 

@@ -4,31 +4,36 @@ The sources beside this file are compiled when they are first needed, with the C
 user's cache folder. One library serves all sets of instructions; the processor's flags select one of them when it is
 loaded. Without a compiler, or on another processor, models use torch's own products, which are slower.
 
-`rule()` names what multiplies on this machine. It depends on the processor's flags and on whether there is a compiler,
-never on a timing, so that token ids are reproducible. The outputs of all sets of instructions are equal to the bit.
+`rule()` names which kernels compute matrix products on this machine. It depends on the processor's flags, on whether there
+is a compiler, and on SPECBENCH_KERNELS, never on a timing, so that token ids are reproducible. All sets of instructions give
+the same bits.
 """
 
 import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SOURCES = ("cpu.cpp", "layers.inc")
+from specbench.errors import ConfigError
+
+SOURCES = ("cpu.cpp", "products.inc", "layers.inc")
 LEVELS = ("avx512", "avx2")  # sets of instructions, the fastest first
 TORCH = "torch"  # the rule without these kernels
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
-LINKED = ("-ldl",)
 SELECT = "SPECBENCH_KERNELS"  # environment variable: a level, or `torch`
-SECONDS = 300  # limit of a compilation
+LIMIT = 300  # seconds of a compilation
+_SECONDS: list[float] = []  # of a compilation that was not reported yet
 OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 Pointer = ctypes.c_void_p
@@ -62,28 +67,24 @@ class ForwardStruct(ctypes.Structure):
         *((name, Long) for name in ("count", "hidden", "heads", "kv_heads", "dim", "rotary", "wide")),
         ("norm", Pointer), ("eps", ctypes.c_float), ("x", Pointer), ("out", Pointer),
         *((name, Long) for name in ("n", "first", "total")),
-        ("cache", Pointer), ("capacity", Long), ("is_half", Long),
+        ("cache", Pointer), ("capacity", Long), ("is_bfloat16", Long),
         *((name, Pointer) for name in ("cos", "sin", "masks", "shared", "own")),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The compiled library, for one set of instructions.
-
-    `width` is the number of outputs per panel. `compile_seconds` is 0 if the library was in the cache.
-    """
+    """The compiled library, for one set of instructions. `width` is the number of outputs per panel."""
 
     library: ctypes.CDLL
     name: str
     level: int
     width: int
-    compile_seconds: float
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Why there are no kernels on this machine, and what helps."""
+    """Why this machine has no kernels, and how to fix it; empty if nothing does."""
 
     reason: str
     help: str = ""
@@ -96,65 +97,80 @@ def kernels() -> Kernels | None:
 
 
 def rule() -> str:
-    """Return the name of what multiplies on this machine: a set of instructions, or `torch`."""
+    """Return which kernels compute matrix products on this machine: those of a set of instructions, or `torch`."""
     found = kernels()
     return found.name if found else TORCH
 
 
+def newly_compiled() -> float:
+    """Return the seconds that compiling took, if this process did it since the last call; else 0."""
+    find_kernels()
+    return _SECONDS.pop() if _SECONDS else 0.0
+
+
 @cache
 def find_kernels() -> Kernels | Missing:
-    """Return the kernels of this machine, or why there are none."""
+    """Return the kernels of this machine, or why there are none. Raises ConfigError for an unknown name in SELECT."""
     chosen = os.environ.get(SELECT, "")
+    if chosen not in ("", TORCH, *LEVELS):
+        raise ConfigError(f"{SELECT} = {chosen} is none of {', '.join((*LEVELS, TORCH))}")
     if chosen == TORCH:
         return Missing(f"{SELECT} = {TORCH}")
     if platform.machine() not in ("x86_64", "AMD64"):
-        return Missing(f"no kernels for {platform.machine()} processors")
-    begin = time.perf_counter()
-    compiled = _compiled()
-    if isinstance(compiled, Missing):
-        return compiled
-    path, is_new = compiled
-    seconds = time.perf_counter() - begin if is_new else 0.0
-    try:
-        library = _loaded(path)
-    except (OSError, AttributeError) as error:
-        return Missing(f"{path} cannot be loaded: {error}", "delete it")
+        return Missing(f"there are none for {platform.machine()} processors")
+    compiler = _compiler()
+    if compiler is None:
+        return Missing("there is no C++ compiler", "install g++, or set CXX")
+    failed = Missing("no folder for the compiled kernels can be written", "set XDG_CACHE_HOME")
+    for folder in _folders():
+        found = _in_folder(folder, compiler)
+        if isinstance(found, ctypes.CDLL):
+            return _of_level(found, chosen)
+        failed = found or failed
+    return failed
+
+
+def _of_level(library: ctypes.CDLL, chosen: str) -> Kernels | Missing:
+    """Return the kernels of a set of instructions, by default the fastest that the processor has."""
     for name in (chosen,) if chosen else LEVELS:
         level = library.specbench_level(name.encode())
         if level >= 0:
-            return Kernels(library, name, level, library.specbench_width(level), seconds)
-    return Missing(f"this processor has none of {', '.join(LEVELS)}" if not chosen else f"no kernels for {chosen} here")
+            return Kernels(library, name, level, library.specbench_width(level))
+    return Missing(f"this processor does not have {chosen or ' or '.join(LEVELS)}")
 
 
-def _compiled() -> tuple[Path, bool] | Missing:
-    """Return the library, compiled unless it is in the cache, and whether it was compiled now."""
-    compiler = _compiler()
-    if compiler is None:
-        return Missing("there is no C++ compiler", "install g++, for faster decoding on this CPU")
-    folder = Path(__file__).parent
-    digest = hashlib.sha256("\0".join((compiler, *FLAGS)).encode())
+def _in_folder(folder: Path, compiler: Sequence[str]) -> ctypes.CDLL | Missing | None:
+    """Return the library in a folder, compiled first unless it is there; why it cannot be used; None without access."""
+    sources = Path(__file__).parent
+    digest = hashlib.sha256("\0".join((*compiler, *FLAGS)).encode())
     for name in SOURCES:
-        digest.update((folder / name).read_bytes())
-    file = f"kernels-{digest.hexdigest()[:16]}.so"
-    for place in _folders():
-        if (path := place / file).exists():
-            return path, False
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place) as own:  # another process may compile the same file
-                if error := _compile(compiler, folder / SOURCES[0], Path(own) / file):
-                    return Missing(f"{compiler} failed: {error}", "g++ 9 or newer, or clang 10 or newer, is needed")
-                os.replace(Path(own) / file, path)
-        except OSError:  # a folder that cannot be written
-            continue
-        return path, True
-    return Missing("no folder for the compiled kernels can be written", "set XDG_CACHE_HOME")
+        digest.update((sources / name).read_bytes())
+    path = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():  # another user could place a library there
+            return None
+        if path.exists():
+            with suppress(OSError, AttributeError):  # a damaged file is compiled again
+                return _loaded(path)
+        with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile the same file
+            begin, to = time.perf_counter(), Path(own) / path.name
+            if error := _compile(compiler, sources / SOURCES[0], to):
+                return Missing(f"{' '.join(compiler)} failed: {error}", "use g++ 9 or newer, or clang 10 or newer")
+            os.replace(to, path)
+            _SECONDS.append(time.perf_counter() - begin)
+    except OSError:
+        return None
+    try:
+        return _loaded(path)
+    except (OSError, AttributeError) as error:  # such as a folder from which nothing may be executed
+        return Missing(f"{path} cannot be loaded: {error}", "set XDG_CACHE_HOME")
 
 
-def _compiler() -> str | None:
-    """Return the path of the C++ compiler: $CXX, or the first of COMPILERS."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    return next((path for name in names if (path := shutil.which(name))), None)
+def _compiler() -> list[str] | None:
+    """Return the command of the C++ compiler: $CXX, or the first of COMPILERS."""
+    commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [[name] for name in COMPILERS]
+    return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _folders() -> Sequence[Path]:
@@ -170,15 +186,20 @@ def _folders() -> Sequence[Path]:
     ]
 
 
-def _compile(compiler: str, source: Path, to: Path) -> str:
+def _compile(compiler: Sequence[str], source: Path, to: Path) -> str:
     """Compile a source file. Returns the first line of the compiler's error; empty if there was none."""
-    command = [compiler, *FLAGS, str(source), "-o", str(to), *LINKED]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            [*compiler, *FLAGS, str(source), "-o", str(to)], capture_output=True, text=True, timeout=LIMIT
+        )
     except subprocess.TimeoutExpired:
-        return f"it took more than {SECONDS} s"
+        return f"it took more than {LIMIT} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0 and to.exists():
+        return ""
     lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-    return "" if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
+    return lines[0] if lines else f"exit code {done.returncode}, without a message"
 
 
 def _loaded(path: Path) -> ctypes.CDLL:

@@ -2,7 +2,7 @@
 //
 // Decoding reads every weight once per forward, so the time of a forward is that of reading memory as long as a block's
 // arithmetic takes no longer. Matrices are stored in panels: WIDTH outputs, and for each input their WIDTH weights in a
-// row, (panels, in, WIDTH). A panel is read once, in order, for all rows of a block.
+// row, (panels, in, WIDTH). A panel is read from memory once, in order, and multiplied with ROWS rows at a time.
 //
 // Every output is the sum over the inputs in their order, one fused multiply-add each. Its bits depend neither on the
 // number of rows, nor on the number of threads, nor on the width of the processor's vectors. A block therefore scores a
@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <dlfcn.h>
 #include <sched.h>
 #include <type_traits>
 #include <vector>
@@ -22,7 +21,7 @@
 namespace {
 
 typedef float Lanes __attribute__((vector_size(64)));  // 16 numbers: sums over lanes have one order on every processor
-typedef int32_t Whole __attribute__((vector_size(64)));
+typedef int32_t Integers __attribute__((vector_size(64)));
 constexpr long LANES = 16;
 constexpr long QUERIES = 16;  // that attention reads the cache for at once
 constexpr int SPINS = 4096;   // until a waiting thread yields its processor
@@ -51,7 +50,7 @@ struct Layer {
 };
 
 // One forward of n tokens, which the cache holds from `first` on. A position of the cache has its keys, then its values,
-// (2 * kv_heads, dim), in bfloat16 if `is_half`, and a layer has `capacity` positions. Everything else is in float32.
+// (2 * kv_heads, dim), in bfloat16 if `is_bfloat16`, and a layer has `capacity` positions. Everything else is in float32.
 struct Forward {
     const Layer* layers;
     int64_t count, hidden, heads, kv_heads, dim, rotary, wide;
@@ -61,7 +60,7 @@ struct Forward {
     float* out;  // (n, hidden)
     int64_t n, first, total;
     void* cache;
-    int64_t capacity, is_half;
+    int64_t capacity, is_bfloat16;
     const float *cos, *sin;  // (n, rotary); sin has the sign of its half
     const float* const* masks;  // of each layer, (n, total), added to the scores of a tree; null for a chain
     float* shared;           // scratch of all threads, see `shared_size`
@@ -104,12 +103,12 @@ inline long rounded(long count) { return (count + LANES - 1) / LANES * LANES; }
 
 inline long wider(long a, long b) { return a > b ? a : b; }
 
-// Return the floats of scratch that all threads share: queries, keys and values, attention's output, gate and up, gated.
+// Return the size in floats of the scratch buffer that all threads share: queries, keys and values, attention's output, gate and up, gated.
 inline long shared_size(const Forward& f) {
     return f.n * ((2 * f.heads + 2 * f.kv_heads) * f.dim + 3 * f.wide);
 }
 
-// Return the floats of scratch of one thread: normalized rows, or attention's scores, sums and outputs.
+// Return the size in floats of the scratch buffer of one thread: normalized rows, or attention's scores, sums and outputs.
 inline long own_size(const Forward& f) {
     long group = f.heads / f.kv_heads, queries = wider(QUERIES, group);
     return wider(f.n * f.hidden, queries * (rounded(f.total + LANES) + 1 + f.dim));
@@ -145,22 +144,22 @@ void together(void (*run)(const void*, Team&, int), const void* work, int thread
 
 }  // namespace
 
-#if defined(__x86_64__)
 #define LEVEL avx2
 #define TARGET __attribute__((target("avx2,fma")))
-#define HALF 8
+#define VECTOR 8
 #define ROWS 6
+#include "products.inc"
 #include "layers.inc"
 #undef LEVEL
 #undef TARGET
-#undef HALF
+#undef VECTOR
 #undef ROWS
 #define LEVEL avx512
 #define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
-#define HALF 16
+#define VECTOR 16
 #define ROWS 8
+#include "products.inc"
 #include "layers.inc"
-#endif
 
 namespace {
 
@@ -171,25 +170,17 @@ struct Functions {
     void (*forward)(const void*, Team&, int);
 };
 
-#if defined(__x86_64__)
 const Functions LEVELS[] = {
     {"avx512", avx512::WIDTH, avx512::product, avx512::forward},
     {"avx2", avx2::WIDTH, avx2::product, avx2::forward},
 };
-#else
-const Functions LEVELS[] = {{nullptr, 0, nullptr, nullptr}};
-#endif
 
 bool supports(const char* name) {
-#if defined(__x86_64__)
     __builtin_cpu_init();
     bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!strcmp(name, "avx2")) return has_avx2;
     return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#else
-    return false;
-#endif
 }
 
 }  // namespace
@@ -206,7 +197,7 @@ void specbench_threads(void* parallel, void* thread, void* size) {
 // Return the number of a set of instructions, counted from the fastest; -1 if this processor does not have it.
 int specbench_level(const char* name) {
     for (int i = 0; i < static_cast<int>(sizeof LEVELS / sizeof *LEVELS); i++)
-        if (LEVELS[i].name && !strcmp(LEVELS[i].name, name) && supports(name)) return i;
+        if (!strcmp(LEVELS[i].name, name) && supports(name)) return i;
     return -1;
 }
 
@@ -221,7 +212,7 @@ void specbench_product(
     together(LEVELS[level].product, &work, threads);
 }
 
-// Return the floats of scratch that a forward needs: for all threads together, and for each.
+// Return the sizes in floats of a forward's scratch buffers: of all threads together, and of each.
 int64_t specbench_shared(const Forward* f) { return shared_size(*f); }
 int64_t specbench_own(const Forward* f) { return own_size(*f); }
 

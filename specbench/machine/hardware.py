@@ -59,7 +59,7 @@ class Fingerprint(TypedDict):
 
     cpu: str
     instructions: NotRequired[str]
-    kernels: NotRequired[str]  # what multiplies on a CPU; run folders before it used the products of torch and oneDNN
+    kernels: NotRequired[str]  # `kernels.rule()`, of runs on a CPU; earlier run folders have none
     cores: int
     threads: int
     threads_reason: NotRequired[str]  # why it is that number
@@ -114,14 +114,13 @@ def bandwidth_of(environment: Environment) -> Bandwidth:
     return Bandwidth(environment["copy_bytes_per_second"], "copy") if read is None else Bandwidth(read, "read")
 
 
-def fingerprint() -> Fingerprint:
-    """Return the fingerprint of this machine and process."""
+def fingerprint(device: str = "cpu") -> Fingerprint:
+    """Return the fingerprint of this machine and process, for measurements on a device. The kernels are those of a CPU."""
     import torch
 
     out: Fingerprint = {
         "cpu": _cpu(),
         "instructions": _instructions(),
-        "kernels": kernels.rule(),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -134,6 +133,8 @@ def fingerprint() -> Fingerprint:
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now(UTC).date().isoformat(),
     }
+    if device == "cpu":
+        out["kernels"] = kernels.rule()
     if torch.cuda.is_available():
         out["gpu"] = _gpu()
     return out
@@ -194,13 +195,13 @@ def free_bytes(device: str) -> int | None:
 
 @cache
 def code_checksum() -> str:
-    """Return a checksum of 16 hex digits of the package's Python sources."""
+    """Return a checksum of 16 hex digits of the package's sources in Python and C++."""
     digest = hashlib.sha256()
     for name in PACKAGED:
         spec = find_spec(name)
         assert spec is not None and spec.submodule_search_locations is not None
         folder = Path(next(iter(spec.submodule_search_locations)))
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(path for kind in ("*.py", "*.cpp", "*.inc") for path in folder.rglob(kind)):
             digest.update(f"{name}/{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -209,16 +209,15 @@ class Lean(Engine, name="lean"):
 
     def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         loaded, tokenizer = load_transformers(role, model, base, device)
-        reference = token_seconds(TransformersModel(loaded, tokenizer)) if self.is_checked else None
+        reference = _checked_seconds(TransformersModel(loaded, tokenizer)) if self.is_checked else None
         begin = time.perf_counter()
         network = network_of(loaded)  # which may release weights
         seconds = time.perf_counter() - begin
         made = self.made(loaded, tokenizer, network)
         made.packing_seconds = seconds
         if reference:
-            context, reference_seconds = reference
-            _, own_seconds = token_seconds(self.made(loaded, tokenizer, network))  # captures graphs of its own
-            made.check = ForwardCheck(context, reference_seconds, own_seconds)
+            own = _checked_seconds(self.made(loaded, tokenizer, network))  # captures graphs of its own
+            made.check = ForwardCheck(*reference, own[1]) if own else None
         return made
 
     def made(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, network: Network) -> LeanModel:
@@ -255,6 +254,14 @@ class Compiled(Graph, name="compiled"):
         if not can_fuse(architecture.config):
             return f"torch.compile is not used for {architecture.family}; help: --engine graph"
         return super().unsupported(model, architecture, device)
+
+
+def _checked_seconds(model: LoadedModel) -> tuple[int, float] | None:
+    """Return what `token_seconds` does; None if the forward fails, since loading does not depend on it."""
+    try:
+        return token_seconds(model)
+    except (RuntimeError, ValueError):  # such as too little memory
+        return None
 
 
 def token_seconds(model: LoadedModel) -> tuple[int, float]:

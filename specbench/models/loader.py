@@ -14,7 +14,7 @@ from specbench.config.construct import OURS, PLUGIN, import_file
 from specbench.decoding.session import Session
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
-from specbench.models.engines import LoadedModel, TransformersModel, engine_named, load_model_on
+from specbench.models.engines import Lean, LoadedModel, TransformersModel, engine_named, load_model_on
 from specbench.models.heads.resolve import ResolvedHead, load_head
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
@@ -76,6 +76,7 @@ def open_alone(
             import_file(Path(name))
         else:
             import_module(name)
+    Lean.is_checked = False  # in this process, whose forwards other workers slow down
     return partial(load({role: resolved[role]}, base, torch.device("cpu")).session, role)
 
 

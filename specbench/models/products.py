@@ -1,8 +1,8 @@
 """Products of a few rows with the matrix of a linear layer: which kernel multiplies, and how the matrix is stored.
 
 Decoding reads every weight once per forward, so a product should take as long as reading its matrix, for one row and for a
-block. torch's kernels do not on a CPU: one row reaches a third to two thirds of what memory gives, and blocks cost
-several times as much, or need a second copy of the matrix.
+block. torch's kernels do not on a CPU: one row reaches a fourth to four fifths of the read bandwidth, depending on shape
+and processor, and blocks cost several times as much.
 
 - On an x86-64 CPU, matrices in float32 and bfloat16 are stored in panels, for the kernels of `specbench/kernels/`.
 - Without these kernels, matrices in float32 on a CPU are stored transposed, (in, out), which is the faster order for one
@@ -65,7 +65,7 @@ class KernelProduct:
 
     def multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """Return x (n, in) times the matrix, plus a residual (n, out) of its dtype if there is one: (n, out)."""
-        assert x.shape[-1] == self.inputs, x.shape
+        assert x.shape == (len(x), self.inputs) and x.device.type == "cpu", (x.shape, x.device)
         x, n = x.contiguous(), x.shape[0]
         if residual is not None:
             residual = residual.contiguous()
@@ -137,22 +137,26 @@ def in_panels(matrix: Tensor, width: int) -> Tensor:
 
 
 class Block:
-    """Memory for the panels of a model, of which each part is used once.
+    """A buffer for the panels of a model, which hands out each part once.
 
     A matrix that is smaller than a huge page cannot lie on one alone, but together they can. Reading a model of 25M
     parameters takes a fifth less time then.
     """
 
     def __init__(self, size: int) -> None:
-        """Reserve `size` bytes. Only those that are written take memory."""
-        self._bytes, self._used = torch.empty(size, dtype=torch.uint8), 0
+        """Reserve `size` bytes, if the system allows it. Only those that are written take memory."""
+        try:
+            self._bytes = torch.empty(size, dtype=torch.uint8, device="cpu")
+        except RuntimeError:  # more than the system promises at once
+            self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._used = 0
 
     def new(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return an uninitialized tensor in the block, or elsewhere if the rest of the block is too small."""
         count = math.prod(shape) * dtype.itemsize
         end = self._used + count
         if end > len(self._bytes):
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         part, self._used = self._bytes[self._used : end], -(-end // ALIGNMENT) * ALIGNMENT
         return part.view(dtype).view(*shape)
 
@@ -174,6 +178,12 @@ def in_one_block(size: int) -> Iterator[None]:
     finally:
         _block.reset(token)
         block.use_huge_pages()
+
+
+def on_huge_pages(matrix: Tensor) -> Tensor:
+    """Move a contiguous tensor on a CPU to huge pages, in place, and return it."""
+    use_huge_pages(matrix.data_ptr(), matrix.nbytes)
+    return matrix
 
 
 def addresses(*tensors: Tensor | None) -> list[int | None]:

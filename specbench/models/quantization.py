@@ -1,4 +1,4 @@
-"""Weight-only quantization of loaded models: torchao rounds and scales, torch multiplies.
+"""Weight-only quantization of loaded models: torchao rounds and scales; kernels of this package or of torch multiply.
 
 Every linear layer whose width a group divides, except the LM head, holds codes and scales instead of its matrix: integers,
 or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32 or bfloat16; all other
@@ -32,8 +32,9 @@ from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
 from specbench.kernels import MatrixStruct, kernels
-from specbench.models.products import KernelProduct, addresses, in_panels, kernels_for
+from specbench.models.products import KernelProduct, addresses, in_panels, kernels_for, on_huge_pages
 
+PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros in panels, by bits
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
@@ -102,10 +103,9 @@ class PanelCodes(QuantizedLinear):
         """
         super().__init__(layer)
         self.outputs, self.inputs = codes.shape
-        panels, precision = in_panels(codes, width), torch.float32  # (panels, in, width)
+        panels, precision = in_panels(codes, width), PRECISIONS[8 if zero is None else 4]  # (panels, in, width)
         if zero is not None:
-            panels = (panels[..., : width // 2] | panels[..., width // 2 :] << 4).contiguous()
-            precision = torch.bfloat16
+            panels = on_huge_pages((panels[..., : width // 2] | panels[..., width // 2 :] << 4).contiguous())
         self.register_buffer("codes", panels)
         self.register_buffer("scale", in_panels(scale.to(precision), width))  # (panels, groups, width)
         self.register_buffer("zero", None if zero is None else in_panels(zero.to(precision), width))
@@ -119,9 +119,10 @@ class PanelCodes(QuantizedLinear):
     def joined(self, layers: Sequence["PanelCodes"]) -> "CodesProduct | None":
         """Return the product of several layers of one input; None if one that others follow does not fill its panels."""
         width = self.scale.shape[2]
-        if any(layer.outputs % width for layer in layers[:-1]):
+        biases: list[Any] = [layer.bias for layer in layers]
+        mixed = any(bias is None for bias in biases) and any(bias is not None for bias in biases)
+        if mixed or any(layer.outputs % width for layer in layers[:-1]):
             return None
-        biases: list[Tensor] = [layer.bias for layer in layers]
         return CodesProduct(layers, None if biases[0] is None else torch.cat(biases).float())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class CodesProduct(KernelProduct):
     def __init__(self, layers: Sequence[PanelCodes], bias: Tensor | None) -> None:
         parts = {name: [getattr(layer, name) for layer in layers] for name in ("codes", "scale", "zero")}
         whole = {
-            name: None if each[0] is None else each[0] if len(each) == 1 else torch.cat(each)
+            name: None if each[0] is None else each[0] if len(each) == 1 else on_huge_pages(torch.cat(each))
             for name, each in parts.items()
         }
         if len(layers) > 1:
@@ -142,9 +143,11 @@ class CodesProduct(KernelProduct):
                 pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
                 for layer, piece in zip(layers, pieces, strict=True):
                     setattr(layer, name, piece)
+                    layer._product = None  # of its tensors before
         self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
         pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
         groups, bits = layers[0].scale.shape[1], 8 if whole["zero"] is None else 4
+        assert layers[0].codes.device.type == "cpu" and layers[0].scale.dtype == PRECISIONS[bits], "moved or converted"
         found = kernels()
         assert found is not None
         outputs = sum(layer.outputs for layer in layers)

@@ -76,7 +76,9 @@ def _kernels(summary: RunSummary) -> str:
 
 def _kernel_rule(summary: RunSummary) -> str:
     on_cpu = summary.spec.device == "cpu" and "lean" in summary.spec.engine
-    return summary.environment.get("kernels", "") if on_cpu else ""
+    paneled = any(model.dtype in ("float32", "bfloat16") for model in summary.models.values())
+    has_kernels = "x86_64" in summary.environment["os"]  # there are none for other processors
+    return summary.environment.get("kernels", "") if on_cpu and paneled and has_kernels else ""
 
 
 def _reason(environment: Environment) -> str:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from specbench import kernels
 from specbench.decoding.sampling import Tree
+from specbench.errors import ConfigError
 from specbench.kernels import LEVELS, SELECT, TORCH, Kernels, Missing, find_kernels
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.lean import LeanFeeder, network_of, whole
 from specbench.models.products import Panels
 from tests.fixtures import padded_engine
 from tests.fixtures.worlds import random_model
@@ -39,7 +40,7 @@ def levels() -> list[Kernels]:
     assert isinstance(found, Kernels)
     numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
     width = found.library.specbench_width
-    return [Kernels(found.library, name, level, width(level), 0.0) for name, level in numbers.items() if level >= 0]
+    return [Kernels(found.library, name, level, width(level)) for name, level in numbers.items() if level >= 0]
 
 
 def matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -120,6 +121,29 @@ def test_whole_layers_compute_what_single_operators_do(family, monkeypatch):
 
 
 @needs_kernels
+@pytest.mark.parametrize("scale", [1e2, 1e4])
+def test_large_gates_and_scores_are_computed_as_by_single_operators(scale, monkeypatch):
+    """The exponentials of SiLU and of softmax neither overflow nor wrap around."""
+    model = random_model("llama", 4)
+    for layer in model.get_decoder().layers:
+        layer.mlp.gate_proj.weight.data *= scale
+        layer.self_attn.q_proj.weight.data *= scale
+    network, ids = network_of(model), [5, 11, 3, 8, 2, 9, 30, 1]
+    at_once = CachedSession(LeanFeeder(network, 40)).score(ids, 2)
+    monkeypatch.setattr(network.layers, "whole", None)
+    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 2)
+    assert torch.allclose(at_once, expected, rtol=1e-3, atol=1e-3)
+
+
+@needs_kernels
+def test_a_long_prompt_is_fed_in_parts_with_the_same_bits(monkeypatch):
+    network, ids = network_of(random_model("mistral-window", 4)), [i % 40 for i in range(30)]
+    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 0)
+    monkeypatch.setattr(whole, "ROWS", 7)
+    assert torch.equal(CachedSession(LeanFeeder(network, 40)).score(ids, 0), expected)
+
+
+@needs_kernels
 @pytest.mark.parametrize("family", ["granite", "olmo2", "gemma3", "mixtral"])
 def test_layers_of_another_form_run_operator_by_operator(family):
     assert network_of(random_model(family, 4)).layers.whole is None
@@ -149,12 +173,25 @@ def test_a_failed_compilation_is_explained(tmp_path):
 
 
 @needs_kernels
-def test_a_damaged_library_is_explained(tmp_path):
+def test_a_damaged_library_is_compiled_again(tmp_path):
     rule_in_a_process(XDG_CACHE_HOME=str(tmp_path))
     (library,) = (tmp_path / "specbench").glob("*.so")
     library.write_bytes(b"damaged")
-    text = rule_in_a_process(XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
-    assert text.startswith(f"{TORCH} Missing(") and str(library) in text
+    assert str(library) in rule_in_a_process(XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
+    assert library.read_bytes() != b"damaged"
+
+
+def test_an_unknown_set_of_instructions_is_an_error(monkeypatch):
+    monkeypatch.setenv(SELECT, "avx3")
+    with pytest.raises(ConfigError, match=f"{SELECT} = avx3 is none of avx512, avx2, torch"):
+        find_kernels.__wrapped__()
+
+
+@needs_kernels
+@pytest.mark.parametrize("compiler", ["false", "/nonexistent/c++", "env c++"])
+def test_the_compiler_may_be_a_command_and_may_fail(compiler, tmp_path):
+    text = rule_in_a_process(CXX=compiler, XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
+    assert text.startswith(f"{TORCH} Missing(") == (compiler != "env c++")
 
 
 @needs_kernels

@@ -17,6 +17,9 @@ from specbench.config.construct import Table
 from specbench.models.lean.cache import Cache
 from specbench.models.products import Product, in_one_block, is_linear, product_of
 
+FILLED = 1.125  # of a model's matrices: its panels with the zeros that fill the last one of each
+LEAST_BLOCK = 1 << 20  # bytes, for matrices of less than one panel
+
 
 class Network(ABC):
     """One architecture, in its own file. `forward` is one plain function over a cache.
@@ -117,10 +120,11 @@ def can_fuse(config: Any) -> bool:
 def network_of(model: PreTrainedModel) -> Network:
     """Return the lean model over these weights, which must be supported."""
     _copy_small_weights(model)
-    matrices = [weight for weight in model.parameters() if weight.ndim >= 2 and weight.device.type == "cpu"]
-    with in_one_block(
-        sum(weight.nbytes for weight in matrices) * 9 // 8 + (1 << 20)
-    ):  # panels are filled up with zeros
+    head: Any = model.get_output_embeddings().weight
+    looked_up = {id(model.get_input_embeddings().weight)} - {id(head)}
+    matrices = [weight for weight in model.parameters() if weight.ndim >= 2 and id(weight) not in looked_up]
+    size = sum(weight.nbytes for weight in matrices if weight.device.type == "cpu")
+    with in_one_block(int(FILLED * size) + LEAST_BLOCK):
         return Network.members[type(model).__name__](model)
 
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from specbench.models.lean.layers import Layer, Layers
 
 
+ROWS = 256  # tokens of a prompt that the layers run on at once
+
+
 class WholeLayers:
-    """The decoder layers of a model, which must fit."""
+    """The decoder layers of a model for which `whole_layers` returns one."""
 
     def __init__(self, kernels: Kernels, layers: "Layers") -> None:
         self._kernels, self._layers = kernels, layers
@@ -33,30 +36,43 @@ class WholeLayers:
         self._forward: ForwardStruct = ForwardStruct(
             layers=self._structs, count=len(layers.layers), hidden=layers.like.shape[1], heads=layers.heads,
             kv_heads=layers.kv_heads, dim=layers.dim, wide=wide.inputs, norm=self._address(weight),
-            eps=eps or _norm(first.norm_mlp)[1], is_half=layers.like.dtype == torch.bfloat16,
+            eps=eps or _norm(first.norm_mlp)[1], is_bfloat16=layers.like.dtype == torch.bfloat16,
         )  # fmt: skip
 
     def __call__(self, x: Tensor, cache: Cache) -> Tensor:
-        """Return the output (n, hidden) of the last layer for the input x (n, hidden) of the first, which is overwritten."""
+        """Return the output (n, hidden) of the last layer for the input x (n, hidden) of the first, which is overwritten.
+
+        Prompts are fed in parts of ROWS tokens, which gives the same bits with less scratch memory.
+        """
         angles = self._layers.ropes[0].until(cache.capacity)
         cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
-        given, forward = x.dtype, ForwardStruct.from_buffer_copy(self._forward)
-        x = x.float().contiguous()
+        given, x = x.dtype, x.float().contiguous()
         out = torch.empty_like(x)
+        if cache.is_tree or len(x) <= ROWS:
+            self._run(x, out, cache, (cos, sin), 0)
+        else:
+            for first in range(0, len(x), ROWS):
+                part = slice(first, first + ROWS)
+                self._run(x[part], out[part], cache, (cos[part], sin[part]), first)
+        return out.to(given)
+
+    def _run(self, x: Tensor, out: Tensor, cache: Cache, angles: tuple[Tensor, Tensor], skipped: int) -> None:
+        """Run the layers on x (n, hidden), which follow `skipped` tokens of the same feed."""
+        forward = ForwardStruct.from_buffer_copy(self._forward)
         masks = [cache.mask(layer.bias).float() for layer in self._layers.layers] if cache.is_tree else []  # (n, total)
         pointers = (ctypes.c_void_p * len(masks))(*(mask.data_ptr() for mask in masks))
         forward.masks = ctypes.cast(pointers, ctypes.c_void_p) if masks else None
-        forward.x, forward.out, forward.n, forward.first = x.data_ptr(), out.data_ptr(), x.shape[0], cache.first
-        forward.total, forward.cache, forward.capacity = cache.total, cache.storage.data_ptr(), cache.capacity
+        forward.x, forward.out, forward.n = x.data_ptr(), out.data_ptr(), len(x)
+        forward.first = cache.first + skipped
+        forward.total = forward.first + len(x)
+        forward.cache, forward.capacity = cache.storage.data_ptr(), cache.capacity
+        (cos, sin), threads = angles, torch.get_num_threads()
         forward.cos, forward.sin, forward.rotary = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
-        library, reference, threads = self._kernels.library, ctypes.byref(forward), torch.get_num_threads()
-        shared, own = (
-            x.new_empty(library.specbench_shared(reference)),
-            x.new_empty(threads * library.specbench_own(reference)),
-        )
+        library, reference = self._kernels.library, ctypes.byref(forward)
+        shared = x.new_empty(library.specbench_shared(reference))
+        own = x.new_empty(threads * library.specbench_own(reference))
         forward.shared, forward.own = shared.data_ptr(), own.data_ptr()
         library.specbench_forward(self._kernels.level, reference, threads)
-        return out.to(given)
 
     def _struct(self, layer: "Layer") -> LayerStruct:
         """Return a layer as the kernels read it."""
@@ -83,18 +99,27 @@ def whole_layers(layers: "Layers") -> WholeLayers | None:
         return None
     norms = [layers.norm, *(norm for layer in layers.layers for norm in (layer.norm, layer.norm_mlp))]
     known = all(isinstance(norm, nn.Identity) or type(norm) is RMSNorm for norm in norms)
-    if not known or not all(map(_fits, layers.layers)):
+    if not known or not all(_fits(layers, layer) for layer in layers.layers):
         return None
     epsilons = {norm.eps for norm in norms if isinstance(norm, RMSNorm)}
     return WholeLayers(found, layers) if len(epsilons) == 1 else None
 
 
-def _fits(layer: "Layer") -> bool:
+def _fits(layers: "Layers", layer: "Layer") -> bool:
     """Return whether the kernels know what a layer does besides its norms."""
     products = (layer.qkv, layer.out, layer.up, layer.down)
     plain = layer.after is None and layer.after_mlp is None and layer.bias.by_distance is None
     head_norm = layer.adjust is None or isinstance(layer.adjust, HeadNorm)
-    return plain and head_norm and all(isinstance(each, KernelProduct) for each in products)
+    if not plain or not head_norm or not all(isinstance(each, KernelProduct) for each in products):
+        return False
+    hidden, wide, seen = layers.like.shape[1], _matrix(layers.layers[0].down).inputs, layers.heads * layers.dim
+    shapes = [(struct.inputs, struct.outputs) for struct in map(_matrix, products)]
+    return shapes == [
+        (hidden, seen + 2 * layers.kv_heads * layers.dim),
+        (seen, hidden),
+        (hidden, 2 * wide),
+        (wide, hidden),
+    ]
 
 
 def _matrix(product: object) -> MatrixStruct:
