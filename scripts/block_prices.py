@@ -115,7 +115,7 @@ INTRODUCTION = [
     "",
     "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
     "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
-    "the time of reading weights and cache once at the bandwidth of a copy (read and written), *flops* that of the "
+    "the time of reading weights and cache once at the measured read bandwidth, *flops* that of the "
     "products of one token at the rate of a large product. Made by `make bench`, with one section per processor.",
 ]
 

@@ -38,8 +38,8 @@ INTRODUCTION = [
     f"{REPEATS - 1} passes over {BYTES >> 20} MB of matrices, which no cache holds. The kernels alternate in one process. "
     "*mm* is `torch.mm` with the matrix transposed, (in, out), *mm, (out, in)* with the matrix as it is loaded, *mv* "
     "`torch.mv` with it, *oneDNN* the packed product of oneDNN, and *padded* the same with blocks filled up to "
-    f"{PADDED} rows. `avx512` and `avx2` are those of `specbench/kernels/`. A dash means that a kernel does not have that "
-    "case. Made by `make bench`, with one section per processor.",
+    f"{PADDED} rows. `avx512` and `avx2` are those of `specbench/kernels/`. A dash means not applicable. "
+    " Made by `make bench`, with one section per processor.",
 ]
 _onednn: Any = torch.ops.mkldnn
 Run = Callable[[], object]

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
 from scripts.gpu import common as gpu
 from scripts.gpu.common import ENGINES, FAMILIES, SOURCE, VOCABULARY, Small, decode, say
@@ -142,9 +143,7 @@ def checks(
                 yield ("sampling", f"{name}, {engine}", partial(distribution_matches, world, engine, name, draws, seed))
     yield ("control", "every draft token accepted", partial(caught, partial(accepting_all_matches, world, draws)))
     yield from device_checks(device)
-    nan = Small("llama", device)
-    for one in nan.roles.values():
-        one.model.get_output_embeddings().weight[3].fill_(math.nan)
+    nan = Small("llama", device, changed=with_nan)
     for temperature, name, engine in [
         *((0.0, "ar", engine) for engine in ENGINES),
         *((1.0, name, "graph") for name in ("ar", "we-se", "sd")),
@@ -154,6 +153,13 @@ def checks(
             f"{name}, {engine}, T = {temperature:g}",
             partial(nan_is_reported, nan, engine, name, temperature),
         )
+
+
+def with_nan(model: PreTrainedModel) -> None:
+    """Make a row of the LM head NaN."""
+    head: Any = model.get_output_embeddings()
+    with torch.no_grad():
+        head.weight[3].fill_(math.nan)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,22 @@ class Small:
     The weights of `b` are those of `a` with some noise, so that `b` accepts some drafts of `a`.
     """
 
-    def __init__(self, family: str, device: torch.device, vocabulary: int = VOCABULARY, noise: float = 0.02) -> None:
+    def __init__(
+        self,
+        family: str,
+        device: torch.device,
+        vocabulary: int = VOCABULARY,
+        noise: float = 0.02,
+        changed: Callable[[PreTrainedModel], object] = lambda model: None,
+    ) -> None:
+        """Make the models. `changed` changes each in place before the engines take its weights."""
         first, second = (_random_model(family, vocabulary) for _ in "ab")
         chance = torch.Generator().manual_seed(2)
         with torch.no_grad():
             for weight in second.parameters():
                 weight.add_(torch.randn(weight.shape, generator=chance), alpha=noise)
+        for model in (first, second):
+            changed(model)
         first, second = first.to(device), second.to(device)
         self.reference = copy.deepcopy(second)  # unchanged by the engines, which may rearrange weights
         self.seq2seq: bool = first.config.is_encoder_decoder

@@ -20,6 +20,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import Target, wrong_tokens
 from specbench.errors import ConfigError
 from specbench.machine.hardware import OtherLoad
+from specbench.machine.memory import without_garbage_collection
 from specbench.machine.threads import using
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.observer import Observer
@@ -100,7 +101,7 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
             torch.cuda.reset_peak_memory_stats(device)
             torch.cuda.synchronize(device)
     load = OtherLoad()
-    with torch.inference_mode():
+    with torch.inference_mode(), without_garbage_collection():
         out = decode(method, models, setting.sampler(record.seed, sample), limits)
     other = load.seconds()
     record.other_cpu_seconds = None if other is None else rounded(other)

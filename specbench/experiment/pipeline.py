@@ -13,7 +13,7 @@ from specbench.experiment import runner, scorer
 from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
-from specbench.kernels import newly_compiled
+from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
@@ -149,11 +149,13 @@ def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: O
     lacking = [run for run in runs if access.fresh or not run.complete]
     if lacking and not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
-            seconds = newly_compiled() if plan.device.type == "cpu" else 0.0
+            found = find_kernels() if plan.device.type == "cpu" else None
             if tensor_placement(plan.models):
                 plan.join(TensorParallel(plan))
             packing = plan.load().packing_seconds
-        if seconds:
+        if isinstance(found, Missing):
+            observer.message(f"no CPU kernels: {found.reason}" + (f"; help: {found.help}" if found.help else ""))
+        elif found and (seconds := newly_compiled()):
             observer.message(f"compiled the CPU kernels in {seconds:.1f} s; the next run finds them in the cache")
         if packing >= LONG_PACKING:
             observer.message(f"packed the weights in {packing:.1f} s")

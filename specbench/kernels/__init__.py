@@ -118,12 +118,9 @@ def find_kernels() -> Kernels | Missing:
         return Missing(f"{SELECT} = {TORCH}")
     if platform.machine() not in ("x86_64", "AMD64"):
         return Missing(f"there are none for {platform.machine()} processors")
-    compiler = _compiler()
-    if compiler is None:
-        return Missing("there is no C++ compiler", "install g++, or set CXX")
     failed = Missing("no folder for the compiled kernels can be written", "set XDG_CACHE_HOME")
     for folder in _folders():
-        found = _in_folder(folder, compiler)
+        found = _in_folder(folder)
         if isinstance(found, ctypes.CDLL):
             return _of_level(found, chosen)
         failed = found or failed
@@ -139,10 +136,9 @@ def _of_level(library: ctypes.CDLL, chosen: str) -> Kernels | Missing:
     return Missing(f"this processor does not have {chosen or ' or '.join(LEVELS)}")
 
 
-def _in_folder(folder: Path, compiler: Sequence[str]) -> ctypes.CDLL | Missing | None:
+def _in_folder(folder: Path) -> ctypes.CDLL | Missing | None:
     """Return the library in a folder, compiled first unless it is there; why it cannot be used; None without access."""
-    sources = Path(__file__).parent
-    digest = hashlib.sha256("\0".join((*compiler, *FLAGS)).encode())
+    sources, digest = Path(__file__).parent, hashlib.sha256("\0".join(FLAGS).encode())
     for name in SOURCES:
         digest.update((sources / name).read_bytes())
     path = folder / f"kernels-{digest.hexdigest()[:16]}.so"
@@ -150,14 +146,19 @@ def _in_folder(folder: Path, compiler: Sequence[str]) -> ctypes.CDLL | Missing |
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.getuid():  # another user could place a library there
             return None
-        if path.exists():
+        if _is_whole(path):
             with suppress(OSError, AttributeError):  # a damaged file is compiled again
                 return _loaded(path)
+        if isinstance(compiler := _compiler(), Missing):
+            return compiler
         with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile the same file
             begin, to = time.perf_counter(), Path(own) / path.name
             if error := _compile(compiler, sources / SOURCES[0], to):
                 return Missing(f"{' '.join(compiler)} failed: {error}", "use g++ 9 or newer, or clang 10 or newer")
+            checksum = Path(own) / "checksum"
+            checksum.write_text(hashlib.sha256(to.read_bytes()).hexdigest())
             os.replace(to, path)
+            os.replace(checksum, path.with_suffix(".sha256"))
             _SECONDS.append(time.perf_counter() - begin)
     except OSError:
         return None
@@ -167,10 +168,24 @@ def _in_folder(folder: Path, compiler: Sequence[str]) -> ctypes.CDLL | Missing |
         return Missing(f"{path} cannot be loaded: {error}", "set XDG_CACHE_HOME")
 
 
-def _compiler() -> list[str] | None:
+def _is_whole(path: Path) -> bool:
+    """Return whether a library has the checksum that was written beside it: a truncated one would end the process."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text()
+    except OSError:
+        return False
+
+
+def _compiler() -> list[str] | Missing:
     """Return the command of the C++ compiler: $CXX, or the first of COMPILERS."""
-    commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [[name] for name in COMPILERS]
-    return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
+    given = os.environ.get("CXX", "")
+    commands = [shlex.split(given)] if given else [[name] for name in COMPILERS]
+    for name, *rest in commands:
+        if path := shutil.which(name):
+            return [path, *rest]
+    if given:
+        return Missing(f"CXX = {given} is not a program", "unset it, or name a C++ compiler")
+    return Missing("there is no C++ compiler", "install g++, or set CXX")
 
 
 def _folders() -> Sequence[Path]:

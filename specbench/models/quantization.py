@@ -44,7 +44,7 @@ BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype; a kernel multiplies in bfloat16.
+    """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype.
 
     torchao's own tensors are not used: a product through one costs tens of microseconds of Python, and a forward has
     hundreds.

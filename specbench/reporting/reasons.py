@@ -157,7 +157,8 @@ def overstated(summaries: Sequence[RunSummary]) -> Iterator[str]:
             which = f" in {len(runs)} of {counted(total, 'run')}"
             where = f" in {worst.title}"
         yield (
-            f"Speedups over {method} are overstated{which}, by a factor of at most {HUNDREDTHS.number(found.factor)}:"
+            f"Decoding speedups over {method} are overstated{which}, by a factor of at most"
+            f" {HUNDREDTHS.number(found.factor)}:"
             f" {_slowness(found, where)}."
         )
 
@@ -169,8 +170,8 @@ def _slowness(found: SlowBaseline, where: str) -> str:
         most = found.bandwidth.bytes_per_second / 1e9
         parts.append(
             f"reaches {100 * found.share:.0f} % of the measured {found.bandwidth.kind} bandwidth{where}"
-            f" ({TENTHS.number(found.share * most)} of {TENTHS.number(most)} GB/s), which should limit a model of"
-            f" {COUNT.number(found.parameters / 1e6)}M parameters"
+            f" ({TENTHS.number(found.share * most)} of {TENTHS.number(most)} GB/s)"
+            f" with {COUNT.number(found.parameters / 1e6)}M parameters"
         )
     if "reference" in found.reasons and found.reference_ratio is not None:
         at = "" if parts else where

@@ -106,7 +106,9 @@ def test_expected_rounds_equal_those_of_decoding(name, setting):
         exact = exact_means(METHODS[name], world, length, SETTINGS[setting])
         # After a rejected token, the rest of a draft may be stopped early: see the module.
         compared = [0, 2, 3] if "stopped" in name or "chain" in name else [0, 1, 2, 3]
-        assert found[compared] == pytest.approx(exact[compared], rel=1e-12, abs=1e-12), seed
+        # A head is recorded by its own modules and drafts in the lean engine, both in float32: sums have another order.
+        within = 1e-7 if name.startswith("head") else 1e-12
+        assert found[compared] == pytest.approx(exact[compared], rel=within, abs=within), seed
 
 
 def test_inner_rounds_of_a_chain_equal_those_of_decoding_where_the_target_accepts_all():

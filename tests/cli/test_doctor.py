@@ -15,8 +15,8 @@ from specbench.machine.threads import Cores
 from tests.fixtures.console import specbench
 
 EVERY = (
-    "python, torch, transformers, cpu, load, memory, gpu, memory bandwidth, clock, disk for results, disk for models, hub,"
-    " hub token, sandbox, torchao, matplotlib, bundled"
+    "python, torch, transformers, cpu, load, memory, cpu kernels, gpu, memory bandwidth, clock, disk for results,"
+    " disk for models, hub, hub token, sandbox, torchao, matplotlib, bundled"
 ).split(", ")
 
 

@@ -1,8 +1,10 @@
 """What a model reads, and how fast memory copies."""
 
+import gc
+
 import pytest
 
-from specbench.machine.memory import copy_bandwidth, read_bandwidth
+from specbench.machine.memory import copy_bandwidth, read_bandwidth, without_garbage_collection
 from specbench.models.resolved_model import size_of
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_session, random_model
 
@@ -44,3 +46,15 @@ def test_read_cache_positions_are_counted(engine):
         session.score(ids, len(ids) - 1)
     session.finish()
     assert (session.usage.read, session.usage.forwards, session.usage.fed) == (4 + 3, 2, 3)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_rests_within_a_timed_block_only(enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with without_garbage_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -186,7 +186,7 @@ def test_every_engine_computes_the_same_logits_with_quantized_weights_after_trun
     ids = [0, 11, 3, 8, 5]
     for each in (ids, [*ids, 7, 2], [*ids[:3], 9], [*ids[:3], 9, 1, 6, 4]):
         eager, *others = (session.score(each, len(each) - 1) for session in sessions)
-        within = 0.1 if kind == "int8" else 2e-4  # the kernel rounds inputs to bfloat16, so float32's errors grow
+        within = 2e-4 if kernels() or kind == "int4" else 0.1  # torch's kernel for int8 rounds inputs to bfloat16
         assert all(torch.allclose(eager, other, atol=within) for other in others)
 
 

@@ -290,8 +290,8 @@ def large(share, parameters=86_000_000, read=13.7e9, checks=None):
 
 
 AT_44_PERCENT = (
-    "Speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured read bandwidth (6.0 of"
-    " 13.7 GB/s), which should limit a model of 86M parameters."
+    "Decoding speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured read bandwidth"
+    " (6.0 of 13.7 GB/s) with 86M parameters."
 )
 
 
@@ -316,8 +316,8 @@ def test_a_small_baseline_below_half_of_the_bandwidth_has_a_note(read, kind):
 
 def test_a_run_without_read_bandwidth_is_judged_by_the_copy_bandwidth():
     assert (
-        "Speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured copy bandwidth (4.4 of"
-        " 10.0 GB/s), which should limit a model of 86M parameters."
+        "Decoding speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured copy"
+        " bandwidth (4.4 of 10.0 GB/s) with 86M parameters."
     ) in run_conclusion(large(0.44, read=None))
 
 
@@ -325,7 +325,7 @@ def test_a_baseline_slower_than_transformers_is_named_with_the_ratio_of_their_ti
     slower = {"target": ForwardCheck(64, 0.040, 0.060)}
     words = "takes 1.50 times as long for a forward of one token as Transformers with the same weights."
     small = run_conclusion(large(0.9, parameters=2_000_000, checks=slower))[1]
-    assert small == f"Speedups over ar are overstated, by a factor of at most 1.50: ar {words}"
+    assert small == f"Decoding speedups over ar are overstated, by a factor of at most 1.50: ar {words}"
     both = run_conclusion(large(0.44, checks=slower))[1]
     assert both == f"{AT_44_PERCENT[:-1]}, and {words}"
 
@@ -347,8 +347,8 @@ def test_an_untimed_run_has_no_slow_baseline():
 def test_the_slowest_baseline_of_several_runs_is_named():
     runs = on_tasks(large(0.9), large(0.5), large(0.44))
     words = (
-        "Speedups over ar are overstated in 2 of 3 runs, by a factor of at most 2.27: ar reaches 44 % of the measured read"
-        f" bandwidth in {runs[2].title} (6.0 of 13.7 GB/s), which should limit a model of 86M parameters."
+        "Decoding speedups over ar are overstated in 2 of 3 runs, by a factor of at most 2.27: ar reaches 44 % of the"
+        f" measured read bandwidth in {runs[2].title} (6.0 of 13.7 GB/s) with 86M parameters."
     )
     assert conclusion(runs)[1] == words == headline(runs)[1]
     assert not any("overstated" in sentence for sentence in conclusion(runs[:1] * 2))
