@@ -20,7 +20,6 @@ from torch import Tensor
 
 from scripts.sections import processor, write_section
 from specbench import kernels
-from specbench.kernels import LEVELS, Kernels
 from specbench.machine.memory import read_bandwidth, use_huge_pages
 from specbench.models.products import PANELED, Panels
 
@@ -129,26 +128,15 @@ def make(shape: tuple[int, int], dtype: torch.dtype) -> Matrices:
     transposed = [matrix.t().contiguous() for matrix in plain]
     for matrix in (*plain, *transposed):
         use_huge_pages(matrix.data_ptr(), matrix.nbytes)
-    panels = {each.name: [Panels(each, matrix) for matrix in plain] for each in levels() if dtype in PANELED}
+    panels = {
+        each.name: [Panels(each, matrix) for matrix in plain] for each in kernels.all_levels() if dtype in PANELED
+    }
     onednn = []
     if torch._C._has_mkldnn and (dtype == torch.float32 or _onednn._is_mkldnn_bf16_supported()):
         onednn = [_onednn._reorder_linear_weight(matrix, None) for matrix in plain]
         for matrix in onednn:
             use_huge_pages(_onednn.data_ptr(matrix), _onednn._nbytes(matrix))
     return Matrices(plain, transposed, panels, onednn)
-
-
-def levels() -> list[Kernels]:
-    """Return the kernels of every set of instructions that this processor has."""
-    found = kernels.kernels()
-    if found is None:
-        return []
-    numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
-    return [
-        Kernels(found.library, name, level, found.library.specbench_width(level))
-        for name, level in numbers.items()
-        if level >= 0
-    ]
 
 
 def _all(products: Sequence[Panels], x: Tensor) -> list[Tensor]:

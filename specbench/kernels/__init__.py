@@ -96,6 +96,12 @@ def kernels() -> Kernels | None:
     return found if isinstance(found, Kernels) else None
 
 
+def all_levels() -> list[Kernels]:
+    """Return the kernels of every set of instructions that this processor has, whichever of them is in use."""
+    found = kernels()
+    return [each for name in LEVELS if found and isinstance(each := _of_level(found.library, name), Kernels)]
+
+
 def rule() -> str:
     """Return which kernels compute matrix products on this machine: those of a set of instructions, or `torch`."""
     found = kernels()

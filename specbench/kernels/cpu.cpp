@@ -18,12 +18,22 @@
 #include <type_traits>
 #include <vector>
 
+// Select numbers of two vectors of four, counted from 0 to 7.
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#endif
+
 namespace {
 
 typedef float Lanes __attribute__((vector_size(64)));  // 16 numbers: sums over lanes have one order on every processor
 typedef int32_t Integers __attribute__((vector_size(64)));
+typedef float Four __attribute__((vector_size(16)));
+typedef int32_t Places __attribute__((vector_size(16)));
 constexpr long LANES = 16;
 constexpr long QUERIES = 16;  // that attention reads the cache for at once
+constexpr long POSITIONS = 64;  // whose values attention adds at once
 constexpr int SPINS = 4096;   // until a waiting thread yields its processor
 
 // A matrix in panels, and its bias (out) in float32 or null.
@@ -49,8 +59,8 @@ struct Layer {
     int64_t window;  // 0: every position
 };
 
-// One forward of n tokens, which the cache holds from `first` on. A position of the cache has its keys, then its values,
-// (2 * kv_heads, dim), in bfloat16 if `is_bfloat16`, and a layer has `capacity` positions. Everything else is in float32.
+// One forward of n tokens, which the cache holds from `first` on. A layer's cache has its keys, then its values:
+// (2 * kv_heads, capacity, dim), in bfloat16 if `is_bfloat16`. Everything else is in float32.
 struct Forward {
     const Layer* layers;
     int64_t count, hidden, heads, kv_heads, dim, rotary, wide;

@@ -9,11 +9,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import MistralConfig, MistralForCausalLM
 
 from specbench import kernels
 from specbench.decoding.sampling import Tree
 from specbench.errors import ConfigError
-from specbench.kernels import LEVELS, SELECT, TORCH, Kernels, Missing, find_kernels
+from specbench.kernels import SELECT, TORCH, Kernels, Missing, all_levels, find_kernels
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanFeeder, network_of, whole
@@ -34,15 +35,6 @@ def threads():
     torch.set_num_threads(before)
 
 
-def levels() -> list[Kernels]:
-    """Return the kernels for every set of instructions that this processor has."""
-    found = find_kernels()
-    assert isinstance(found, Kernels)
-    numbers = {name: found.library.specbench_level(name.encode()) for name in LEVELS}
-    width = found.library.specbench_width
-    return [Kernels(found.library, name, level, width(level)) for name, level in numbers.items() if level >= 0]
-
-
 def matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     torch.manual_seed(outputs + inputs)
     return torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
@@ -58,7 +50,7 @@ def test_a_product_is_close_to_that_of_float64(outputs, inputs, dtype):
     bound = (
         1e-6 + 5e-7 * inputs if dtype == torch.float32 else 2**-8 * float((exact.abs() + residual.double().abs()).max())
     )
-    for each in levels():
+    for each in all_levels():
         product = Panels(each, weight, bias)
         assert torch.allclose(product(x).double(), exact, atol=bound, rtol=0)
         assert torch.allclose(product.added(residual, x).double(), residual.double() + exact, atol=bound, rtol=0)
@@ -70,7 +62,7 @@ def test_a_product_is_close_to_that_of_float64(outputs, inputs, dtype):
 def test_a_row_has_the_same_bits_in_every_block(dtype):
     weight, bias = matrix(70, 96, dtype)
     x = torch.randn(21, 96).to(dtype)
-    for each in levels():
+    for each in all_levels():
         product = Panels(each, weight, bias)
         alone = torch.cat([product(row[None]) for row in x])
         for n in range(1, len(x) + 1):
@@ -82,7 +74,7 @@ def test_a_row_has_the_same_bits_in_every_block(dtype):
 def test_every_set_of_instructions_gives_the_same_bits(dtype):
     weight, bias = matrix(70, 96, dtype)
     x = torch.randn(5, 96).to(dtype)
-    first, *others = (Panels(each, weight, bias)(x) for each in levels())
+    first, *others = (Panels(each, weight, bias)(x) for each in all_levels())
     assert all(torch.equal(first, other) for other in others)
 
 
@@ -133,6 +125,40 @@ def test_large_gates_and_scores_are_computed_as_by_single_operators(scale, monke
     monkeypatch.setattr(network.layers, "whole", None)
     expected = CachedSession(LeanFeeder(network, 40)).score(ids, 2)
     assert torch.allclose(at_once, expected, rtol=1e-3, atol=1e-3)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "window"), [((2, 2), None), ((4, 2), 100), ((20, 1), None)])
+def test_attention_over_a_long_context_has_the_same_bits_on_every_set_of_instructions(
+    heads, window, dtype, monkeypatch
+):
+    """Contexts longer than a block of positions, head sizes that are no multiple of the lanes, and shared keys."""
+    ids = [(7 * i * i) % 40 for i in range(170)]
+    found = []
+    for each in all_levels():
+        monkeypatch.setattr(products, "kernels", lambda each=each: each)
+        network = network_of(wide_headed(heads, window).to(dtype))
+        assert network.layers.whole is not None
+        found.append(CachedSession(LeanFeeder(network, 40)).score(ids, 100))
+        single = CachedSession(LeanFeeder(network, 40))
+        single.score(ids[:100], 99)
+        assert torch.equal(torch.cat([single.score(ids[: n + 1], n) for n in range(100, len(ids))]), found[-1])
+    assert all(torch.equal(each, found[0]) for each in found)
+    monkeypatch.setattr(products, "kernels", lambda: None)
+    network = network_of(wide_headed(heads, window).to(dtype))
+    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 100)
+    assert torch.allclose(found[0], expected, atol=1e-5 if dtype == torch.float32 else 5e-2)
+
+
+def wide_headed(heads: tuple[int, int], window: int | None) -> nn.Module:
+    """Return a random model with this many heads of queries and of keys, whose size is 40."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=40, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=heads[0],
+        num_key_value_heads=heads[1], head_dim=40, sliding_window=window,
+    )  # fmt: skip
+    return MistralForCausalLM(config).eval().requires_grad_(False)
 
 
 @needs_kernels

@@ -350,10 +350,10 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
 @pytest.mark.parametrize(
     ("n", "query_heads", "shape", "fits"),
     [
-        (6, 32, (2, 256, 64, 128), True),
-        (6, 4, (2, 256, 8, 8), False),  # head size 8
-        (17, 64, (2, 256, 16, 128), False),  # 8 queries share a key: 136 rows
-        (16, 64, (2, 256, 16, 128), True),
+        (6, 32, (2, 64, 256, 128), True),
+        (6, 4, (2, 8, 256, 8), False),  # head size 8
+        (17, 64, (2, 16, 256, 128), False),  # 8 queries share a key: 136 rows
+        (16, 64, (2, 16, 256, 128), True),
     ],
 )
 def test_compiled_attention_is_used_only_where_its_kernel_takes_the_shape(n, query_heads, shape, fits):
@@ -372,7 +372,7 @@ def test_a_sample_after_one_with_nan_is_correct():
     oracle = open_session(random_model("llama", 1))
     CachedSession(GraphFeeder(graphs, 40)).score(PROMPT, 0)  # and never finished
     with torch.inference_mode():
-        graphs.cache.storage[:, 40] = float("nan")
+        graphs.cache.storage[:, :, 40] = float("nan")
     session = CachedSession(GraphFeeder(graphs, 40))
     for ids in (PROMPT, [*PROMPT, 1]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)

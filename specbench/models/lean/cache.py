@@ -33,7 +33,7 @@ class Bias(NamedTuple):
 
 
 class Cache:
-    """Keys and values of every layer, (layers, capacity, keys then values, head dim).
+    """Keys and values of every layer, (layers, heads of keys then of values, capacity, head dim).
 
     A forward is `begin`, then one `attend` per layer. The positions before a feed's start are valid; later ones are left over
     from earlier forwards and never read. The cache grows by copying and never moves otherwise.
@@ -42,7 +42,7 @@ class Cache:
     def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = self._start = self._total = 0
         self._heads = heads
-        self._storage = torch.empty(layers, 0, 2 * heads, dim, dtype=dtype, device=device)
+        self._storage = torch.empty(layers, 2 * heads, 0, dim, dtype=dtype, device=device)
         self._masks: dict[tuple[int | None, int], tuple[int, Tensor | None]] = {}
         self._feed: Feed
         self._write: tuple[Tensor, ...] = ()
@@ -59,8 +59,10 @@ class Cache:
 
     def _open(self) -> None:
         """Make the views of each layer that `attend` writes and reads."""
-        self._write = self._storage[:, self._start : self._total].unbind(0)  # per layer: (n, 2 heads, d)
-        read = self._storage[:, None, : self._total].transpose(2, 3)  # (layers, 1, 2 heads, cached, d)
+        self._write = (
+            self._storage[:, :, self._start : self._total].transpose(1, 2).unbind(0)
+        )  # per layer: (n, 2 heads, d)
+        read = self._storage[:, None, :, : self._total]  # (layers, 1, 2 heads, cached, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
     @property
@@ -95,16 +97,16 @@ class Cache:
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move these tokens of the tree that begins at `start` to the positions from `start` on."""
         at = to_device([start + place for place in path], self._storage.device)
-        self._storage[:, start : start + len(path)] = self._storage[:, at]
+        self._storage[:, :, start : start + len(path)] = self._storage[:, :, at]
 
     def reserve(self, positions: int) -> None:
         """Grow to the next power of two times STEP that holds this many positions."""
         self.capacity = max(self.capacity, STEP)
         while self.capacity < positions:
             self.capacity *= 2
-        layers, _, heads, dim = self._storage.shape
-        larger = self._storage.new_empty(layers, self.capacity, heads, dim)
-        larger[:, : self._start] = self._storage[:, : self._start]
+        layers, heads, _, dim = self._storage.shape
+        larger = self._storage.new_empty(layers, heads, self.capacity, dim)
+        larger[:, :, : self._start] = self._storage[:, :, : self._start]
         self._storage = larger
 
     def rows(self, table: Tensor) -> Tensor:
@@ -186,11 +188,11 @@ class GraphCache(Cache):
     """
 
     def __init__(self, storage: Tensor, n: int, span: int) -> None:
-        both = storage.shape[2]
+        both = storage.shape[1]
         self.capacity, self._heads = span, both // 2
         self._storage, self._span = storage, torch.arange(span, device=storage.device)  # (span,)
         self.positions = torch.arange(n, device=storage.device)  # (n,), overwritten before every replay
-        read = storage[:, None, :span].transpose(2, 3)  # (layers, 1, 2 heads, span, d)
+        read = storage[:, None, :, :span]  # (layers, 1, 2 heads, span, d)
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
     def begin(self, feed: Feed | None = None) -> None:
@@ -200,7 +202,7 @@ class GraphCache(Cache):
         return table.index_select(0, self.positions)
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
-        self._storage[layer].index_copy_(0, self.positions, kv)
+        self._storage[layer].index_copy_(1, self.positions, kv.transpose(0, 1))
         _, mask = self._visible(bias)
         return attention(q, self._keys[layer], self._values[layer], mask, bias.scale)
 
@@ -259,14 +261,14 @@ class FlexGraphCache(GraphCache):
 
         Its tile holds all queries that share a key-value head.
         """
-        return storage.shape[-1] >= MIN_DIM and n * query_heads // (storage.shape[2] // 2) <= BLOCK
+        return storage.shape[-1] >= MIN_DIM and n * query_heads // (storage.shape[1] // 2) <= BLOCK
 
     def attend(self, layer: int, q: Tensor, kv: Tensor, bias: Bias) -> Tensor:
         if bias.window is not None or bias.by_distance is not None:
             return super().attend(layer, q, kv, bias)
         if self._seen is None:  # once per forward
             self._seen = self._occupied()
-        self._storage[layer].index_copy_(0, self.positions, kv)
+        self._storage[layer].index_copy_(1, self.positions, kv.transpose(0, 1))
         n, heads, d = q.shape
         # (1, heads, n, d)
         out = compiled_attention()(
