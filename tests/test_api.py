@@ -87,7 +87,7 @@ def test_results_and_plans_are_tables_in_a_notebook(result):
 
 def test_the_conclusion_is_the_one_of_the_command_line(result):
     first, *_ = result.conclusion()
-    assert first.startswith("sd (draft length 5) is ") and " as fast as ar on synthetic prompts in this run" in first
+    assert first.startswith("sd (draft length 5) is ") and " ar on synthetic prompts in this run" in first
     assert any("need at least 5 different prompts" in sentence for sentence in result.conclusion())
 
 
