@@ -15,7 +15,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -48,6 +48,9 @@ suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine
 		$(BIN)/specbench export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \
 	done
 	rm -f results/suites/*/*.png
+
+ledger: $(INSTALLED)  ## the first verdict of each expectation, configs/expectations.json; fails if a comparison changed, unless ARGS="--decision NUMBER" explains it
+	$(BIN)/python -m scripts.expectation_ledger $(ARGS)
 
 real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summary=FILE --data spec-bench=FILE": writes results/suites/
 	$(BIN)/specbench run --suite tiny-real-text $(ARGS)

@@ -81,13 +81,15 @@ class Comparisons:
         self._records: dict[str, tuple[list[Record], Scores]] = {}
 
     def between(self, point: Point, other: Point, value: str, factor: float = 1.0) -> Comparison | None:
-        """Compare a value of two points, neither of a group: on the same prompts where possible, else as independent.
+        """Compare a value of two points: on the same prompts where possible, else, as those of groups, as independent.
 
         Counts are compared on the same prompts across runs too, such as those of two temperatures; speeds, scores and curves
         within a run only. The other value is multiplied by `factor`. Returns None if neither curve reaches its condition, or
         a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
+        if point.group or other.group:
+            return independent(self.estimate(point, value), self.estimate(other, value), factor)
         if isinstance(ours, CurveChoice) and isinstance(theirs, CurveChoice):
             if ours.value is None and theirs.value is None:
                 return None
@@ -109,6 +111,8 @@ class Comparisons:
         A curve that does not reach its condition counts as 0, as in resamples.
         """
         content, number = point.values.get(value), point.number(value)
+        if point.group:
+            return content if isinstance(content, Estimate) else None
         if isinstance(content, CurveChoice):
             return Estimate(content.value or 0.0, content.low, content.high)
         if isinstance(content, Estimate) or number is None:
@@ -131,11 +135,11 @@ class Comparisons:
 
     def _difference(self, point: Point, other: Point, value: str, factor: float) -> Estimate | None:
         """Return the difference of two methods' scores or counts over the same prompts; None for other values."""
-        if value == "score":
+        _, scores = self._read(self._summaries[point.run])
+        if value == "score" or value in {entry["name"] for entry in scores["metrics"]}:
             if point.run != other.run or factor != 1.0:
                 return None
-            _, scores = self._read(self._summaries[point.run])
-            return score_change(point.name, other.name, scores)
+            return score_change(point.name, other.name, scores, "" if value == "score" else value)
         ours, theirs = self._count(point, value), self._count(other, value)
         if ours is None or theirs is None:
             return None

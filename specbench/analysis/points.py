@@ -97,7 +97,7 @@ class Point:
         return f"{self.method}({self.setting})" if self.setting else self.method
 
     def dimension(self, name: str) -> str | float | None:
-        """Return the value of a dimension, by the name that suites use (`specbench.config.suite.DIMENSIONS`)."""
+        """Return the value of a dimension, by the name that suites use (`specbench.config.expectation.DIMENSIONS`)."""
         value: str | float | None = getattr(self, name)
         return value
 
@@ -292,7 +292,7 @@ def bounds_of(value: PointValue) -> tuple[float, float] | None:
 class StatedValue:
     """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
 
-    Only points of `method` count, and of the `pair`, `task` and `T`, where these are not empty. `pair` is a pattern
+    Only points of `method` count, and of the `pair`, `task`, `T` and `setting`, where these are not empty. `pair` is a pattern
     such as `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
     """
 
@@ -306,6 +306,7 @@ class StatedValue:
     metric: str
     summary: str
     value: float
+    setting: str = ""
 
     def covered(self, points: Sequence[Point]) -> list[Point]:
         """Return the points of the summary, for each pair, task and temperature the one with the highest value."""
@@ -330,6 +331,7 @@ class StatedValue:
             and fnmatchcase(point.pair, pattern) != self.pair.startswith("!")
             and self.task in ("", point.task.partition(":")[0])
             and self.T in ("", f"{point.T:g}")
+            and self.setting in ("", point.setting)
         )
 
 

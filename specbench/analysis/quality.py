@@ -74,15 +74,16 @@ def quality(method: str, scores: Scores) -> Quality:
     )
 
 
-def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
-    """Return a method's main score minus the baseline's, with the interval over prompts that both have.
+def score_change(method: str, baseline: str, scores: Scores, metric: str = "") -> Estimate | None:
+    """Return a method's score minus the baseline's, with the interval over prompts that both have.
 
-    None for the baseline, and where either score is undefined.
+    The score is the main one, or another `metric` of the run. None for the baseline, and where either score is undefined.
     """
-    if method == baseline or not scores["headline"]:
+    metric = metric or scores["headline"]
+    if method == baseline or not metric:
         return None
-    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}[scores["headline"]]
-    ours, theirs = (_by_sample(scores, name, combine) for name in (method, baseline))
+    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}[metric]
+    ours, theirs = (_by_sample(scores, name, metric, combine) for name in (method, baseline))
     samples = [sample for sample in ours if sample in theirs]
     if not samples:
         return None
@@ -95,9 +96,8 @@ def score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
     return None if np.isnan(change.value) else change
 
 
-def _by_sample(scores: Scores, method: str, combine: str) -> dict[str, list[float]]:
-    """Return the statistics of the main metric by sample, over the generations that every method has."""
-    name = scores["headline"]
+def _by_sample(scores: Scores, method: str, name: str, combine: str) -> dict[str, list[float]]:
+    """Return the statistics of a metric by sample, over the generations that every method has."""
     rows = [row for row in _common_rows(scores["rows"]) if row["method"] == method and name in row["values"]]
     scored = [Scored(row["values"][name], row["sample"], row["group"]) for row in rows]
     samples = dict.fromkeys(row["sample"] for row in rows)
@@ -139,7 +139,7 @@ def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
 class WinRates:
     """The outcomes of the comparisons of two methods, as shares, with intervals over prompts.
 
-    `decided` is wins / (wins + losses), None if every comparison is a tie. `wins_spread` is the standard deviation of the
+    `decided` is wins / (wins + losses), None if every comparison is a tie. `half_ties` is wins + ties / 2. `wins_spread` is the standard deviation of the
     wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter, and `equal` the comparisons of
     equal texts, which the judge does not see.
     """
@@ -147,6 +147,7 @@ class WinRates:
     wins: Estimate
     ties: Estimate
     losses: Estimate
+    half_ties: Estimate
     decided: Estimate | None
     wins_spread: float
     comparisons: int
@@ -167,6 +168,7 @@ def win_rates(rows: Sequence[JudgedRow]) -> WinRates:
         wins=_share(table, [0]),
         ties=_share(table, [1]),
         losses=_share(table, [2]),
+        half_ties=_share(np.stack([2 * table[:, 0] + table[:, 1], table[:, 1] + 2 * table[:, 2]], axis=1), [0]),
         decided=_share(decided[:, [0, 2]], [0]) if len(decided) else None,
         wins_spread=float(np.std([np.mean(wins) for wins in repeats.values()])),
         comparisons=len(rows),
@@ -187,6 +189,7 @@ def win_rate_values(rates: WinRates) -> dict[str, PointValue]:
         "wins": rates.wins,
         "ties": rates.ties,
         "losses": rates.losses,
+        "wins_half_ties": rates.half_ties,
         "wins_spread": rates.wins_spread,
     }
     return values if rates.decided is None else {**values, "decided_wins": rates.decided}

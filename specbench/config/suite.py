@@ -17,8 +17,10 @@ pairs = ["gpt-neo"]
 tasks = ["lm1b"]
 tau = [1.0, 1.2, 1.5]
 
-[[expect]]                            # an expectation from theory or the paper, checked by group of runs
+[[expect]]                            # what theory or the paper claims, checked by group of runs
+id = "se-over-naive"
 says = "SE is at or above naive speculation"
+where = "Section 4.2, Table 2"
 of = { method = "we-se" }
 value = "speedup"
 at_least = { method = "we-sd" }
@@ -33,15 +35,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specbench.config.construct import construct, convert
+from specbench.config.expectation import NUMBERS, Expectation, require_dimensions
 from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import in_scope, names, override, preset, sweep_of
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError
 
-NUMBERS = ("x", "weight")  # dimensions that are numbers
-DIMENSIONS = (  # of a measured point
-    "pair", "task", "group", "T", "method", "setting", "variant", "draft_length", "proposer", *NUMBERS,
-)  # fmt: skip
 PROMPT = "prompt"  # as the x of a plot: a point for each prompt
 Axis = Literal["linear", "log"]
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
@@ -147,13 +146,6 @@ def require_distinct(steps: Sequence[Preparation]) -> None:
                 names[key], folders[folder] = i, i
 
 
-def require_dimensions(*words: str) -> None:
-    """Raise ValueError if a word is not in DIMENSIONS."""
-    for word in words:
-        if word not in DIMENSIONS:
-            raise ValueError(f"'{word}' is not a dimension{hint(word, DIMENSIONS)}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
     """A table in the paper's layout: the DIMENSIONS of its rows and columns, and the values of each cell.
@@ -216,44 +208,6 @@ class PlotSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """An expectation from theory or the paper: a value `of` some points is `at_least`, `at_most` or `equals` a bound.
-
-    The bound is a number, another value of the same point, or the value of other points of the run that agree in the
-    dimensions `by`. Values are equal if they cannot be distinguished. `best` compares the best settings, separately for each
-    value of the dimensions `by`. `source` says who compares: the paper, or this project. `beside` is another value, such as
-    the speedup on another clock, whose outcomes are shown as well and not counted. Points at which a value of
-    `cannot_fail_from` is at least the given number do not test the claim, so they are not counted. The bound is multiplied by
-    `factor`: 0.9 expects at least 90 % of it. `because` explains a deviation.
-    """
-
-    says: str
-    of: dict[str, Any]
-    value: str
-    at_least: float | str | dict[str, Any] | None = None
-    at_most: float | str | dict[str, Any] | None = None
-    equals: float | str | dict[str, Any] | None = None
-    best: bool = False
-    by: tuple[str, ...] = ()
-    source: Literal["paper", "project"] = "paper"
-    beside: str = ""
-    cannot_fail_from: dict[str, float] = field(default_factory=dict)
-    factor: float = 1.0
-    because: str = ""
-
-    def __post_init__(self) -> None:
-        if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) != 1:
-            raise ValueError("give one of at_least, at_most and equals")
-        require_dimensions(*self.of, *self.by, *(self.bound if isinstance(self.bound, dict) else ()))
-
-    @property
-    def bound(self) -> float | str | dict[str, Any]:
-        """The bound of the values."""
-        (bound,) = (bound for bound in (self.at_least, self.at_most, self.equals) if bound is not None)
-        return bound
-
-
-@dataclass(frozen=True, kw_only=True)
 class GridLine:
     """Methods x pairs x tasks, at options of `specbench run`."""
 
@@ -292,6 +246,9 @@ class Suite:
         if self.judge and (missing := JUDGE - self.judge.keys()):
             raise ValueError(f"judge: a value for '{min(missing)}' is missing")
         require_distinct(self.prepare)
+        ids = [expectation.id for expectation in self.expect if expectation.id]
+        if repeated := next((each for each in ids if ids.count(each) > 1), ""):
+            raise ValueError(f"expect: two have the id '{repeated}'")
 
     def with_judge(self, judge: dict[str, Any]) -> "Suite":
         """Return the suite with another judge of the same methods. Raises ConfigError if the suite judges nothing."""

@@ -372,6 +372,10 @@ COLUMNS = (
         definition="Wins / (wins + losses).",
     ),
     Column(
+        key="wins_half_ties", heading="wins and half of the ties", format=TENTHS_OF_PERCENT, tables=(SUITES,),
+        definition="(Wins + ties / 2) / comparisons. 50 % if neither is preferred.",
+    ),
+    Column(
         key="wins_spread", heading="wins, standard deviation", format=TENTHS_OF_PERCENT, tables=(SUITES,),
         definition="Standard deviation of the wins over repeats, as SPRINTER prints it.",
     ),

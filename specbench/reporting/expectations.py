@@ -1,9 +1,10 @@
 """The expectations of a suite, checked in every run.
 
 One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
-where the records allow it (`specbench.analysis.comparisons`). An expectation is confirmed or contradicted if the whole
-interval lies on one side of equality, and within the noise otherwise. There is no correction for the number of comparisons,
-nor for the choice of the best of several settings.
+where the records allow it (`specbench.analysis.comparisons`). A one-sided expectation is confirmed or contradicted if the whole
+interval lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin, or outside
+of it. Everything else is within the noise. There is no correction for the number of comparisons, nor for the choice of
+the best of several settings.
 """
 
 import math
@@ -17,7 +18,8 @@ from typing import NamedTuple
 from specbench.analysis.comparisons import Comparison, Comparisons, independent
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
-from specbench.config.suite import Expectation, Suite
+from specbench.config.expectation import Expectation, Take
+from specbench.config.suite import Suite
 from specbench.reporting.columns import column_of
 
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}
@@ -32,7 +34,6 @@ class Outcome(StrEnum):
     """How an expectation came out for a point."""
 
     confirmed = "confirmed"
-    alike = "cannot be distinguished"
     expected = "on the expected side within the noise"
     other = "on the other side within the noise"
     contradicted = "contradicted"
@@ -41,6 +42,15 @@ class Outcome(StrEnum):
 
 
 NOT_COUNTED = (Outcome.undecided, Outcome.certain)
+NOT_COMPARED = "not compared, since no run has both sides"
+PLACES = ("pair", "task", "T")  # of a run
+
+
+class Measured(NamedTuple):
+    """A comparison of a value with its bound, and the distance from equality that an expectation with a margin allows."""
+
+    comparison: Comparison
+    tolerance: float = 0.0
 
 
 class PointOutcome(NamedTuple):
@@ -48,6 +58,7 @@ class PointOutcome(NamedTuple):
 
     outcome: Outcome
     setting: str
+    comparison: Comparison
     prompts_needed: float | None = None
 
 
@@ -98,7 +109,7 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     return [
         *sentences,
         *several,
-        *([SELECTED] if any(verdict.expected.best and verdict.counted for verdict in verdicts) else []),
+        *([SELECTED] if any(verdict.expected.take != "each" and verdict.counted for verdict in verdicts) else []),
     ]
 
 
@@ -106,23 +117,38 @@ def _counts(counts: Counter[Outcome], source: str) -> str:
     which = f"comparison that {SOURCES[source]}" if source else "expected outcome"
     if counts.total() == 1:
         (outcome,) = counts
-        return f"The {which} {_verb(outcome)}{outcome}."
-    texts = [f"{counts[outcome]} {_verb(outcome, counts[outcome])}{outcome}" for outcome in Outcome if counts[outcome]]
+        return f"The {which} is {outcome}."
+    texts = [f"{count} {'is' if count == 1 else 'are'} {outcome}" for outcome in Outcome if (count := counts[outcome])]
     return f"Of {counts.total()} {which.replace(' ', 's ', 1) if source else f'{which}s'}, {', '.join(texts)}."
 
 
-def _verb(outcome: Outcome, count: int = 1) -> str:
-    return "" if outcome is Outcome.alike else "is " if count == 1 else "are "
+def verdict_text(verdict: ExpectationVerdict) -> str:
+    """Return the number of points with each outcome, and the measured ratios or differences."""
+    if not verdict.outcomes:
+        return NOT_COMPARED
+    return f"{_counted(point.outcome for point in verdict.outcomes)}{_range(verdict)}"
+
+
+def _range(verdict: ExpectationVerdict) -> str:
+    """Return ` (ratios 0.72 to 0.92)`, or differences; empty without any."""
+    found = [point.comparison for point in verdict.outcomes if math.isfinite(point.comparison.value)]
+    if not found:
+        return ""
+    ratios = all(comparison.equal != 0.0 for comparison in found)
+    written, values = column_of(verdict.expected.value).format, [comparison.value for comparison in found]
+    ends = [f"{end:.2f}" if ratios else written.number(end, signed=True) for end in (min(values), max(values))]
+    kind = "ratio" if ratios else "difference"
+    return f" ({kind} {ends[0]})" if ends[0] == ends[1] else f" ({kind}s {ends[0]} to {ends[1]})"
 
 
 def _line(verdict: ExpectationVerdict) -> str:
     expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
-    says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else ''}"
+    origin = f" ({expected.where})" if expected.where else ""
+    says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else origin}"
     for decided in verdict.outcomes:
         settings[decided.outcome].append(decided.setting)
     if not settings:
-        return f"{says}: not compared, since no run has both sides"
-    counts = _counted(point.outcome for point in verdict.outcomes)
+        return f"{says}: {NOT_COMPARED}"
     needed = (
         f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
         if verdict.prompts_needed
@@ -132,8 +158,7 @@ def _line(verdict: ExpectationVerdict) -> str:
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
-    why = f". {expected.because}" if expected.because and (contradicted or settings[Outcome.other]) else ""
-    return f"{says}: {counts}{against}{needed}{secondary}{why}"
+    return f"{says}: {verdict_text(verdict)}{against}{needed}{secondary}"
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
@@ -154,48 +179,44 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
 
 
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
-    """Return the points to compare with each other, without those of groups of prompts.
+    """Return the points to compare with each other.
 
-    Points are compared within a run, with three exceptions. If the bound is a number, the best of several settings is chosen
-    over all runs under the same conditions. If the bound fixes `x`, the swept value, all runs under the same conditions are
-    compared, since settings with different baselines are measured in different runs. If the bound names a temperature, runs
-    at all temperatures are compared. Runs on different machines are never compared.
+    Points are compared within a run, with two exceptions. If the bound names a pair, a task, a temperature or the swept value
+    `x`, points of all runs are compared that agree in the other conditions. If the bound is a number, the best or the lowest of
+    several points is chosen over all runs under the same conditions. Runs on different machines are never compared. Points of
+    groups of prompts are compared only if the expectation names the groups.
     """
+    bound = expected.bound if isinstance(expected.bound, dict) else {}
     keys: tuple[str, ...] = ("run",)
-    conditions = ("pair", "task", "simulated", "data", "machine")
-    if isinstance(expected.bound, dict):
-        if "x" in expected.bound:
-            keys = (*conditions, "T")
-        if "T" in expected.bound:
-            keys = conditions
-    elif expected.best:
-        keys = (*conditions, "T")
+    if bound.keys() & {*PLACES, "x"} or (not bound and expected.take != "each"):
+        keys = tuple(key for key in (*PLACES, "simulated", "data", "machine") if key not in bound)
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
-        if not point.group:
+        if bool(point.group) == ("group" in expected.of):
             groups[point.at(keys)].append(point)
     return list(groups.values())
 
 
 def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
     """Yield the outcome for each pair of a point and its bound."""
-    for point in _chosen(points, expected.of, expected):
-        for comparison in _compared(expected, point, points, compare):
+    for point in _chosen(points, expected.of, expected, expected.take):
+        for measured in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
-            outcome = Outcome.certain if is_certain else _outcome(expected, comparison)
+            outcome = Outcome.certain if is_certain else _outcome(expected, measured)
             in_noise = outcome in (Outcome.expected, Outcome.other)
-            yield PointOutcome(
-                outcome, _setting_text(point), _needed(comparison, point.number("prompts")) if in_noise else None
-            )
+            needed = _needed(measured, point.number("prompts")) if in_noise else None
+            yield PointOutcome(outcome, _setting_text(point), measured.comparison, needed)
 
 
-def _needed(comparison: Comparison, prompts: float | None) -> float | None:
-    """Return how many prompts would exclude equality, if widths of intervals fall with the square root of their number."""
-    value, low, high, equal = comparison
+def _needed(measured: Measured, prompts: float | None) -> float | None:
+    """Return how many prompts would exclude the limit, if widths of intervals fall with the square root of their number."""
+    value, low, high, equal = measured.comparison
     if not prompts or not math.isfinite(high - low):
         return None
-    width = value - low if value >= equal else high - value
-    return prompts * (width / abs(value - equal)) ** 2 if value != equal else math.inf
+    limits = [equal - measured.tolerance, equal + measured.tolerance]
+    limit = min(limits, key=lambda end: abs(value - end))
+    width = value - low if value >= limit else high - value
+    return prompts * (width / abs(value - limit)) ** 2 if value != limit else math.inf
 
 
 def ceil_to_two_digits(number: float) -> int:
@@ -204,31 +225,49 @@ def ceil_to_two_digits(number: float) -> int:
     return math.ceil(number / unit) * unit
 
 
-def _compared(
-    expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons
-) -> Iterator[Comparison]:
+def _compared(expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons) -> Iterator[Measured]:
     """Yield the comparison of a point with each of its bounds. None of a curve that neither side reaches."""
-    bound, value = expected.bound, expected.value
+    bound, value, factor = expected.bound, expected.value, expected.factor
+    pairs: list[tuple[Comparison | None, float | None]] = []
     if isinstance(bound, dict):
-        others = [other for other in _chosen(points, bound, expected) if other.at(expected.by) == point.at(expected.by)]
-        comparisons = [compare.between(point, other, value, expected.factor) for other in others]
+        take = expected.bound_take or expected.take
+        others = [
+            other
+            for other in _chosen(points, bound, expected, take)
+            if other.at(expected.by) == point.at(expected.by) and other is not point
+        ]
+        pairs = [(compare.between(point, other, value, factor), other.number(value)) for other in others]
     elif isinstance(bound, str):
-        comparisons = [independent(compare.estimate(point, value), compare.estimate(point, bound), expected.factor)]
+        other = compare.estimate(point, bound)
+        pairs = [(independent(compare.estimate(point, value), other, factor), other and other.value)]
     else:
-        comparisons = [independent(compare.estimate(point, value), Estimate(bound, bound, bound), expected.factor)]
-    yield from (comparison for comparison in comparisons if comparison is not None)
+        pairs = [(independent(compare.estimate(point, value), Estimate(bound, bound, bound), factor), bound)]
+    for comparison, number in pairs:
+        if comparison is not None:
+            at = comparison.equal or factor * abs(number or 0.0)  # a ratio, or a difference from this
+            yield Measured(comparison, expected.margin * at)
 
 
-def _chosen(points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation) -> list[Point]:
-    """Return the points with these dimensions that have the value; on request only the best of each group of `by`."""
+def _chosen(
+    points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation, take: Take
+) -> list[Point]:
+    """Return the points with these dimensions that have the value; on request only the best or lowest of each group."""
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
-    if not expected.best:
-        return chosen
-    candidates: dict[tuple[object, ...], list[Point]] = defaultdict(list)
-    for point in chosen:
-        candidates[point.at(expected.by)].append(point)
     sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
-    return [max(members, key=lambda p: _signed(p, expected.value, sign)) for members in candidates.values()]
+    if take in ("best", "lowest best"):
+        keys = expected.by if take == "best" else (*PLACES, *expected.by)
+        chosen = _extreme(chosen, expected.value, keys, sign)
+    if take in ("lowest", "lowest best"):
+        chosen = _extreme(chosen, expected.value, expected.by, -sign)
+    return chosen
+
+
+def _extreme(points: Sequence[Point], value: str, keys: Sequence[str], sign: float) -> list[Point]:
+    """Return the point with the largest value times `sign` for each value of the dimensions `keys`."""
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        groups[point.at(keys)].append(point)
+    return [max(members, key=lambda p: _signed(p, value, sign)) for members in groups.values()]
 
 
 def _signed(point: Point, value: str, sign: float) -> float:
@@ -236,16 +275,22 @@ def _signed(point: Point, value: str, sign: float) -> float:
     return -math.inf if number is None else sign * number
 
 
-def _outcome(expected: Expectation, comparison: Comparison) -> Outcome:
-    """Return on which side of equality a comparison lies, and whether its whole interval does.
+def _outcome(expected: Expectation, measured: Measured) -> Outcome:
+    """Return on which side of its limits a comparison lies, and whether its whole interval does.
 
     A comparison without an interval, or of values that are equal on every prompt, is undecided.
     """
-    value, low, high, equal = comparison
+    (value, low, high, equal), tolerance = measured
     if not math.isfinite(high - low) or low == high == equal:
         return Outcome.undecided
-    if expected.equals is not None:
-        return Outcome.alike if low <= equal <= high else Outcome.contradicted
+    if expected.is_two_sided:
+        inside = Outcome.confirmed, Outcome.expected
+        outside = Outcome.contradicted, Outcome.other
+        if expected.apart is not None:
+            inside, outside = (Outcome.contradicted, Outcome.other), (Outcome.confirmed, Outcome.expected)
+        if abs(value - equal) <= tolerance:
+            return inside[max(equal - low, high - equal) > tolerance]
+        return outside[low <= equal + tolerance and high >= equal - tolerance]
     if expected.at_most is not None:
         value, low, high, equal = -value, -high, -low, -equal
     if value >= equal:

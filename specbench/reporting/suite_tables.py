@@ -8,7 +8,8 @@ from pathlib import Path
 from specbench.analysis.frontier import FEWEST_POINTS, frontier_points
 from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
-from specbench.config.suite import NUMBERS, PROMPT, Suite, TableSpec
+from specbench.config.expectation import NUMBERS
+from specbench.config.suite import PROMPT, Suite, TableSpec
 from specbench.errors import hint
 from specbench.reporting.column import NONE, NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of

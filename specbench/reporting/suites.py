@@ -17,6 +17,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.chain import Profile, forwards_table, pairs_table, prices_table, verdicts
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
+from specbench.reporting.ledger import change_lines, ledger
 from specbench.reporting.notes import common_notes
 from specbench.reporting.reasons import overstated
 from specbench.reporting.suite_tables import (
@@ -28,7 +29,7 @@ from specbench.reporting.suite_tables import (
     unknown_values,
 )
 from specbench.reporting.tables import Table, require_columns
-from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_thresholds
+from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_auc, with_thresholds
 from specbench.runs.suite_index import DONE, Index, IndexEntry
 
 
@@ -36,7 +37,7 @@ from specbench.runs.suite_index import DONE, Index, IndexEntry
 class Collected:
     """The results of a suite. `missing` are run folders that were measured once and no longer exist.
 
-    `verifiers` are those that the suite trained.
+    `judged` are the expectations with their outcomes, `verdicts` the lines about them. `verifiers` are those that the suite trained.
     """
 
     suite: Suite
@@ -46,6 +47,7 @@ class Collected:
     summaries: list[RunSummary]
     points: list[Point]
     tables: list[Table]
+    judged: list[ExpectationVerdict]
     verdicts: list[str]
     conclusion: list[str]
     verifiers: list[VerifierReport]
@@ -65,10 +67,13 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         measured += judged_points(folder, measured)
         if suite.frontier:
             measured += frontier_points(folder, measured)
-    measured = with_thresholds(suite, measured)
+    verifiers = verifier_reports(suite, results, measured)
+    measured = with_auc(with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
     judged = outcomes_of(suite, measured, Comparisons(summaries))
-    tables, lines = suite_tables(suite, measured), [*outcome_lines(judged), *unknown_values(suite, measured, is_timed)]
+    tables = suite_tables(suite, measured)
+    changes = change_lines(suite.name, judged, ledger())
+    lines = [*outcome_lines(judged), *changes, *unknown_values(suite, measured, is_timed)]
     tables += paper_tables(without_counterpart(suite, measured))
     tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
@@ -77,13 +82,12 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         profile_tables, chain_verdicts = _profiles(summaries, [run.levels for run in runs])
         tables += profile_tables
     tables += hardware_tables(summaries)
-    verifiers = verifier_reports(suite, results, measured)
     if verifiers:
         tables.append(verifier_table(verifiers))
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=measured, tables=tables,
-        verdicts=lines, conclusion=_conclusion(suite, summaries, judged, chain_verdicts), verifiers=verifiers,
+        judged=judged, verdicts=lines, conclusion=_conclusion(suite, summaries, judged, chain_verdicts), verifiers=verifiers,
     )  # fmt: skip
 
 

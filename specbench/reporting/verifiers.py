@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts
 from specbench.config.suite import PreparedHead, Suite
@@ -62,6 +63,21 @@ class VerifierReport:
         probabilities.append(1.0 - sum(probabilities))
         runs = (expected_drafts(n, true, false, MOST + 1) - 1.0 for n in range(MOST + 1))
         return sum(probability * run for probability, run in zip(probabilities, runs, strict=True))
+
+
+def with_auc(points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
+    """Add `auc`, with its interval over texts, to the points whose verifier the suite trained. Return all points."""
+    by_head = {(report.pair, report.task, report.head): report for report in reports}
+
+    def with_report(point: Point) -> Point:
+        named = [word.removeprefix("head=") for word in point.setting.split(", ") if word.startswith("head=")]
+        report = by_head.get((point.pair, point.task, (named or ["sprinter"])[0]))
+        if point.method != "sprinter" or point.group or report is None:
+            return point
+        auc = Estimate(*(float(report.values[key]) for key in ("auc", "auc_low", "auc_high")))
+        return replace(point, values={**point.values, "auc": auc})
+
+    return list(map(with_report, points))
 
 
 def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> list[VerifierReport]:

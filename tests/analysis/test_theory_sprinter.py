@@ -36,7 +36,7 @@ def random_laws(n=300, vocabulary=6):
 
 
 def test_theorem_1_and_7_at_the_published_position():
-    """SPRINTER, Theorems 1 and 7.
+    """SPRINTER, Theorems 1 and 7, and Remark 2.
 
     docs/papers/sprinter.md, Test vectors:
 

@@ -179,7 +179,7 @@ def test_the_range_of_a_rule_reaches_both_models(large, small):
 
 
 def test_opt_is_diff_when_greedy():
-    """SpecCascade, Remark 4.
+    """SpecCascade, Remark 4 and Lemma 8.
 
     The output distributions are equal at T = 0 for every alpha in [0, 1), though the rules may differ."""
     q, p = random_distributions(20_000)

@@ -1,0 +1,60 @@
+"""The ledger of expectations: the first verdict of each, and every comparison that was changed after its verdict was seen.
+
+`configs/expectations.json` holds an entry for each expectation of a suite whose page is in this repository, by the suite's name
+and the expectation's id. `scripts/expectation_ledger.py` adds entries and records changes. An expectation whose comparison
+changed keeps a line on its page for good.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from specbench.files import parse_json
+from specbench.reporting.expectations import ExpectationVerdict, verdict_text
+
+LEDGER = "expectations.json"  # in configs/
+
+
+@dataclass(frozen=True)
+class EarlierComparison:
+    """A comparison that another one replaced: its wording and verdict, its last day, and the decision that explains the change."""
+
+    says: str
+    verdict: str
+    until: str
+    decision: str
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """An expectation's comparison, by its fingerprint, and its first verdict with its date.
+
+    `earlier` are the comparisons that it replaced. An expectation that was removed has no fingerprint.
+    """
+
+    comparison: str
+    verdict: str
+    date: str
+    earlier: tuple[EarlierComparison, ...] = ()
+
+
+Ledger = Mapping[str, Mapping[str, LedgerEntry]]  # by suite and id
+
+
+@cache
+def ledger() -> Ledger:
+    """Return the ledger of the bundled suites."""
+    text = (resources.files("specbench.configs") / LEDGER).read_text(encoding="utf-8")
+    return parse_json(text, dict[str, dict[str, LedgerEntry]], LEDGER)
+
+
+def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Ledger) -> list[str]:
+    """Return a line for each comparison of a suite that was changed or removed after its verdict was seen."""
+    now = {verdict.expected.id: f"now '{verdict_text(verdict)}'" for verdict in verdicts}
+    return [
+        f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared otherwise, with the verdict"
+        f" '{was.verdict}'; {now.get(key, 'it was removed')} (decision {was.decision})"
+        for key, entry in entries.get(suite, {}).items()
+        for was in entry.earlier
+    ]

@@ -1,0 +1,70 @@
+"""Every expectation of every suite: data that confirm it, data that contradict it, its place in the paper, and the ledger."""
+
+from functools import cache
+
+import pytest
+
+from specbench.analysis.points import Point
+from specbench.config.expectation import Expectation
+from specbench.config.suite import read_suite, suites
+from specbench.reporting.expectations import Outcome, outcomes_of
+from specbench.reporting.ledger import EarlierComparison, LedgerEntry, change_lines, ledger
+from tests.fixtures.grid_points import confirming, contradicting, points_of_grid
+
+ALL = [(name, expected.id) for name in suites() for expected in read_suite(name).expect]
+
+
+@cache
+def grid(name: str) -> list[Point]:
+    return points_of_grid(read_suite(name))
+
+
+def expectation(name: str, key: str) -> Expectation:
+    return next(each for each in read_suite(name).expect if each.id == key)
+
+
+class OneExpectation:
+    """The part of a suite that expectations read."""
+
+    def __init__(self, expected: Expectation) -> None:
+        self.expect = (expected,)
+
+
+@pytest.mark.parametrize(("name", "key"), ALL)
+def test_data_can_confirm_and_contradict_every_expectation(name, key):
+    expected = expectation(name, key)
+    for data, outcome in ((confirming, Outcome.confirmed), (contradicting, Outcome.contradicted)):
+        (verdict,) = outcomes_of(OneExpectation(expected), data(expected, grid(name)))
+        assert verdict.outcomes, f"no cell of the grid is compared: {expected.of} and {expected.bound}"
+        assert {point.outcome for point in verdict.outcomes} == {outcome}
+
+
+@pytest.mark.parametrize("name", suites())
+def test_every_expectation_has_an_id_and_names_its_place_in_the_paper(name):
+    suite = read_suite(name)
+    for expected in suite.expect:
+        assert expected.id
+        assert not suite.is_of_paper or bool(expected.where) == (expected.source == "paper"), expected.id
+
+
+@pytest.mark.parametrize("name", ledger())
+def test_a_comparison_does_not_change_silently_after_its_verdict_was_seen(name):
+    """If this fails, quote the paper's sentence in a decision, and run `make ledger ARGS="--decision NUMBER"`."""
+    now = {expected.id: expected.fingerprint for expected in read_suite(name).expect}
+    for key, entry in ledger()[name].items():
+        assert entry.comparison == now.get(key, "") or not entry.comparison, key
+        assert bool(entry.comparison) == bool(entry.verdict and entry.date), key
+        assert entry.comparison or entry.earlier, key
+
+
+def test_a_changed_comparison_keeps_a_line():
+    expected = expectation("polybasic-table2-tiny", "faster-chain")
+    verdicts = outcomes_of(OneExpectation(expected), contradicting(expected, grid("polybasic-table2-tiny")))
+    was = EarlierComparison("A is faster than B", "8 of 8 confirmed", "2026-01-02", "0001")
+    entries = {"suite": {"faster-chain": LedgerEntry("h", "v", "d", (was,)), "gone": LedgerEntry("", "", "", (was,))}}
+    changed, removed = change_lines("suite", verdicts, entries)
+    assert (
+        "'A is faster than B'" in changed and "'8 of 8 confirmed'" in changed and "now '8 of 8 contradicted" in changed
+    )
+    assert removed.endswith("it was removed (decision 0001)")
+    assert change_lines("another", verdicts, entries) == []
