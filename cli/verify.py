@@ -148,6 +148,12 @@ def enumerate_(
     for finding in worst.values():
         verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
+    if longest and not drafts:
+        print(
+            f"inconclusive: it drafts, at least {longest} tokens, but declares no block sizes, so longer drafts were not"
+            " enumerated; help: define its property `blocks`"
+        )
+        sys.exit(ExitCode.INCONCLUSIVE)
     if drafts:
         beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
         print(f"drafts of up to {longest} tokens were enumerated{beyond}")

@@ -292,8 +292,8 @@ def bounds_of(value: PointValue) -> tuple[float, float] | None:
 class StatedValue:
     """A summary of a metric over the pairs and tasks of a suite, as a paper prints it in `where`.
 
-    Only points of `method` count, and of the `pair`, `task`, `T` and `setting`, where these are not empty. `pair` is a pattern
-    such as `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
+    Only points of `method` count, and of the `pair`, `task`, `T` and `setting`, where these are not empty. `pair` is a
+    pattern such as `*-3`, which `!` negates. The summary is over the groups of the task `groups_of` if these were measured.
     """
 
     where: str

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from specbench import scoring
-from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, wilson
+from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, mean_of_bounded, wilson
 from specbench.analysis.points import Point, PointValue
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum
@@ -82,18 +82,39 @@ def score_change(method: str, baseline: str, scores: Scores, metric: str = "") -
     metric = metric or scores["headline"]
     if method == baseline or not metric:
         return None
-    combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}[metric]
-    ours, theirs = (_by_sample(scores, name, metric, combine) for name in (method, baseline))
-    samples = [sample for sample in ours if sample in theirs]
-    if not samples:
+    combine = _combine_of(scores, metric)
+    rows = _paired_rows(method, baseline, scores, metric)
+    if not len(rows):
         return None
-    rows = np.array([[*ours[sample], *theirs[sample]] for sample in samples])  # (prompts, 2 d)
     width, whole = rows.shape[1] // 2, scoring.combiner(combine).whole
     if combine == "mean":
         sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
         return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
     change = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
     return None if np.isnan(change.value) else change
+
+
+def bounded_score_change(method: str, baseline: str, scores: Scores) -> Estimate | None:
+    """Return what `score_change` does, with bounds that a few prompts with heavy losses do not break.
+
+    Only means over prompts have such bounds; other metrics, such as BLEU over a corpus, keep their interval.
+    """
+    change = score_change(method, baseline, scores)
+    if change is None or _combine_of(scores, scores["headline"]) != "mean":
+        return change
+    rows = _paired_rows(method, baseline, scores, scores["headline"])
+    return mean_of_bounded(rows[:, 0] - rows[:, rows.shape[1] // 2])
+
+
+def _combine_of(scores: Scores, metric: str) -> str:
+    """Return how a metric combines the scores of samples."""
+    return {entry["name"]: entry["combine"] for entry in scores["metrics"]}[metric]
+
+
+def _paired_rows(method: str, baseline: str, scores: Scores, metric: str) -> np.ndarray:
+    """Return the statistics of two methods on the prompts that both have, (prompts, 2 d): ours, then the baseline's."""
+    ours, theirs = (_by_sample(scores, name, metric, _combine_of(scores, metric)) for name in (method, baseline))
+    return np.array([[*ours[sample], *theirs[sample]] for sample in ours if sample in theirs])
 
 
 def _by_sample(scores: Scores, method: str, name: str, combine: str) -> dict[str, list[float]]:
@@ -139,9 +160,9 @@ def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
 class WinRates:
     """The outcomes of the comparisons of two methods, as shares, with intervals over prompts.
 
-    `decided` is wins / (wins + losses), None if every comparison is a tie. `half_ties` is wins + ties / 2. `wins_spread` is the standard deviation of the
-    wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter, and `equal` the comparisons of
-    equal texts, which the judge does not see.
+    `decided` is wins / (wins + losses), None if every comparison is a tie. `half_ties` is wins + ties / 2. `wins_spread` is
+    the standard deviation of the wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter,
+    and `equal` the comparisons of equal texts, which the judge does not see.
     """
 
     wins: Estimate

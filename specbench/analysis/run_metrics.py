@@ -21,6 +21,7 @@ TIMED_SHARES = (
     "drift",
     "speedup_drift",
     "repeat_spread",
+    "longest_generation",
     "prefill_share",
     "other_load",
     "outside_forwards",

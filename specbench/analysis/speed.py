@@ -192,6 +192,14 @@ def repeat_spread(rows: Records) -> float | None:
     return float(np.median(spreads)) if spreads else None
 
 
+@metric("times")
+def longest_generation(rows: Records) -> float | None:
+    """Largest ratio of a generation's end-to-end seconds per token to the median; None for generations without tokens."""
+    rates = [seconds(r, end_to_end=True) / len(r.tokens) for r in rows if r.tokens]
+    median = float(np.median(rates)) if rates else 0.0
+    return max(rates) / median if median > 0.0 else None
+
+
 @metric("share")
 def prefill_share(rows: Records) -> float:
     """Share of end-to-end seconds that are prefill: the first forward of each model."""
@@ -255,11 +263,17 @@ class Rank:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
+def _excludes_one(ratio: Estimate) -> bool:
+    """Return whether the interval of a ratio, if it has one, excludes 1."""
+    return ratio.low is None or ratio.high is None or not ratio.low <= 1.0 <= ratio.high
+
+
 def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
     """Rank methods by tokens per second over the generations that all of them completed.
 
-    Two methods differ if a permutation test rejects that their speeds are equal: it exchanges the two methods within
-    prompts. The familywise error rate over all pairs is 5 % (Holm 1979).
+    Two methods differ if a permutation test rejects that their speeds are equal, and the interval of their ratio, which
+    tables show for the baseline, does not contain 1. The test exchanges the two methods within prompts. The familywise
+    error rate over all pairs is 5 % (Holm 1979).
 
     Args:
         rows: The completed generations of each method.
@@ -277,7 +291,11 @@ def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
     pairs = list(combinations(range(len(names)), 2))
     exchanges = _exchanges(totals.shape[1])
     p = [_p_value(totals[i], totals[j], exchanges) for i, j in pairs]
-    differs = dict(zip(pairs, holm(p), strict=True))
+    ratio = end_to_end_speedup if end_to_end else speedup
+    differs = {
+        (i, j): differ and _excludes_one(ratio(rows[names[i]], rows[names[j]]))
+        for (i, j), differ in zip(pairs, holm(p), strict=True)
+    }
     out = {}
     for k, name in enumerate(names):
         others = [i for i in range(len(names)) if i != k]

@@ -29,16 +29,17 @@ def require_dimensions(*words: str) -> None:
 class Expectation:
     """An expectation from theory or the paper: a value `of` some points against a bound.
 
-    The value is `at_least` or `at_most` the bound, or `near` it or `apart` from it: inside or outside of +- `margin`, as a share
-    of the bound. The bound is a number, another value of the same point, or the value of other points, times `factor`.
-    Other points are of the same run, or of another pair, task or temperature that the bound names.
+    The value is `at_least` or `at_most` the bound, or `near` it or `apart` from it: inside or outside of +- `margin`, as a
+    share of the bound. The bound is a number, another value of the same point, or the value of other points, times
+    `factor`. Other points are of the same run, or of another pair, task or temperature that the bound names.
 
     `take` says which points are compared: `each`, the `best`, the `lowest`, or the `lowest best` of the runs, separately for
     each value of the dimensions `by`. `bound_take` is the same for the points of the bound, by default `take`.
 
-    `id` identifies the expectation in its suite. `where` is the place in the paper that makes the claim, and `source` who makes it:
-    the paper or this project. `beside` is another value, such as the speedup on another clock, whose outcomes are shown and not
-    counted. Points at which a value of `cannot_fail_from` is at least the given number do not test the claim, and are not counted.
+    `id` identifies the expectation in its suite. `where` is the place in the paper that makes the claim, and `source` who
+    makes it: the paper or this project. `beside` is another value, such as the speedup on another clock, whose outcomes are
+    shown and not counted. Points at which a value of `cannot_fail_from` is at least the given number do not test the claim,
+    and are not counted.
     """
 
     id: str = ""

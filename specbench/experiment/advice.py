@@ -17,6 +17,7 @@ from specbench.analysis.advice import Advice, Candidate, CandidateResult, prices
 from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even
+from specbench.analysis.quality import bounded_score_change, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
@@ -176,28 +177,17 @@ def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, name
     rows = {row.method: row for row in run.methods}
     score = run.score(rows[run.baseline])
     is_scored = score is not None and score.value > 0.0
-    data = run.spec.task.data
+    folder = Path(run.folder)
+    prompts = {record.sample: record.prompt for record in read(folder)}
+    scores = scores_by_prompt(scores_of(folder), prompts) if is_scored else None
     for name in names:
-        prompts = max(data.samples - data.later_turns - rows[name].failed, 1)
-        change = rows[name].score_change if is_scored else None
+        change = rows[name].score_change and scores and bounded_score_change(name, run.baseline, scores)
         results[name] = replace(
             results[name],
             measured=rows[name].speedup,
-            score_change=change and widened(change, prompts),
+            score_change=change or None,
             parts=results[name].parts + 1,
         )
-
-
-def widened(change: Estimate, prompts: int) -> Estimate:
-    """Return a change of a score, with the interval of the rule of three if no prompt's score changed.
-
-    If none of n prompts changed, at most a share of 3 / n does, with 95 % confidence, and each by at most 1. Unchanged if
-    there are too few prompts for an interval.
-    """
-    if change.low is None or change.value or change.low or change.high:
-        return change
-    bound = min(3.0 / prompts, 1.0)
-    return Estimate(0.0, -bound, bound)
 
 
 def _fastest(results: Mapping[str, CandidateResult], names: Sequence[str], count: int) -> list[str]:

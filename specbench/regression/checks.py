@@ -201,11 +201,13 @@ def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits:
     if ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
         lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
         change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
+        can_decide = mcnemar(len(a), 0) < limits.alpha
     else:
         (change, p), how = paired_test(a, b, whole), "paired t-test"
-        if len(a) < FEWEST and 100.0 * abs(change) > limits.max_quality_drop:
-            detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over too few prompts for a verdict ({len(a)})"
-            return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
+        can_decide = len(a) >= FEWEST
+    if not can_decide and 100.0 * abs(change) > limits.max_quality_drop:
+        detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over too few prompts for a verdict ({len(a)})"
+        return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
     status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
     title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
     short = f"{name} {100 * whole(a):.1f} → {100 * whole(b):.1f}"

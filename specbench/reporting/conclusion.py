@@ -52,7 +52,7 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     sentences = [*headline([summary]), *_contradictions(summary, rows)]
     if not summary.simulated:
         sentences += [*_lossy(summary, leading, rows), *_uniform_score(summary)]
-    sentences += reasons(summary, leading, with_advice=not doubts(summary))
+    sentences += reasons(summary, leading, rows, is_doubtful=bool(doubts(summary)))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 
 
@@ -251,7 +251,9 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
         return f"{name} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
         here = " in this run" if doubts(summary) else ""
-        return f"The speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."
+        fact = f"he speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."
+        none_is_faster = len(rows) > 1 and speedup.value < 1.0
+        return f"No {kind}method{measured} is faster than {base}: t{fact}" if none_is_faster else f"T{fact}"
     fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
     return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
 

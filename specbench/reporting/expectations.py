@@ -1,10 +1,10 @@
 """The expectations of a suite, checked in every run.
 
 One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
-where the records allow it (`specbench.analysis.comparisons`). A one-sided expectation is confirmed or contradicted if the whole
-interval lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin, or outside
-of it. Everything else is within the noise. There is no correction for the number of comparisons, nor for the choice of
-the best of several settings.
+where the records allow it (`specbench.analysis.comparisons`). A one-sided expectation is confirmed or contradicted if the
+whole interval lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin,
+or outside of it. Everything else is within the noise. There is no correction for the number of comparisons, nor for the
+choice of the best of several settings.
 """
 
 import math
@@ -181,10 +181,10 @@ def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparison
 def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
     """Return the points to compare with each other.
 
-    Points are compared within a run, with two exceptions. If the bound names a pair, a task, a temperature or the swept value
-    `x`, points of all runs are compared that agree in the other conditions. If the bound is a number, the best or the lowest of
-    several points is chosen over all runs under the same conditions. Runs on different machines are never compared. Points of
-    groups of prompts are compared only if the expectation names the groups.
+    Points are compared within a run, with two exceptions. If the bound names a pair, a task, a temperature or the swept
+    value `x`, points of all runs are compared that agree in the other conditions. If the bound is a number, the best or the
+    lowest of several points is chosen over all runs under the same conditions. Runs on different machines are never
+    compared. Points of groups of prompts are compared only if the expectation names the groups.
     """
     bound = expected.bound if isinstance(expected.bound, dict) else {}
     keys: tuple[str, ...] = ("run",)
@@ -239,7 +239,7 @@ def _compared(expected: Expectation, point: Point, points: Sequence[Point], comp
         pairs = [(compare.between(point, other, value, factor), other.number(value)) for other in others]
     elif isinstance(bound, str):
         other = compare.estimate(point, bound)
-        pairs = [(independent(compare.estimate(point, value), other, factor), other and other.value)]
+        pairs = [(independent(compare.estimate(point, value), other, factor), other.value if other else None)]
     else:
         pairs = [(independent(compare.estimate(point, value), Estimate(bound, bound, bound), factor), bound)]
     for comparison, number in pairs:

@@ -1,8 +1,8 @@
 """The ledger of expectations: the first verdict of each, and every comparison that was changed after its verdict was seen.
 
-`configs/expectations.json` holds an entry for each expectation of a suite whose page is in this repository, by the suite's name
-and the expectation's id. `scripts/expectation_ledger.py` adds entries and records changes. An expectation whose comparison
-changed keeps a line on its page for good.
+`configs/expectations.json` holds an entry for each expectation of a suite whose page is in this repository, by the suite's
+name and the expectation's id. `scripts/expectation_ledger.py` adds entries and records changes. An expectation whose
+comparison changed keeps a line on its page for good.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ LEDGER = "expectations.json"  # in configs/
 
 @dataclass(frozen=True)
 class EarlierComparison:
-    """A comparison that another one replaced: its wording and verdict, its last day, and the decision that explains the change."""
+    """A comparison that was replaced: its wording and verdict, its last day, and the decision that explains the change."""
 
     says: str
     verdict: str

@@ -16,6 +16,8 @@ MOSTLY = 0.5  # share of prefill from which on decoding times are not explained
 OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
+MOST_LOSSES = 6  # methods whose loss is explained
+PAUSE = 10.0  # times the median time per token, which no prompt explains
 REPEAT_SPREAD = 0.1  # of the baseline's time for the same tokens
 LARGE_LOSS = 0.85  # factor between two steps from theory to the measured speedup, below which it is named
 UNRELATED = 0.1  # acceptance of first draft tokens below which the drafter may not belong to the target
@@ -25,33 +27,61 @@ STEPS = {  # from one step to the next -> what it adds
 }  # fmt: skip
 
 
-def reasons(summary: RunSummary, leading: MethodSummary, with_advice: bool = True) -> Iterator[str]:
-    """Yield the tokens and time of a round and the share of the theoretical speedup.
+def reasons(
+    summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary], is_doubtful: bool = False
+) -> Iterator[str]:
+    """Yield why the leading method has its speed and why others are slower than the baseline, its break-even points, and the
+    best draft length.
 
-    With advice, also yield the break-even points and the best draft length.
+    `is_doubtful` says that another run may give other speeds, on which the predictions rest.
     """
     yield from _reason(summary, leading)
     yield from _largest_loss(leading)
     yield from _unrelated(summary, leading)
-    if with_advice:
-        yield from _break_even(summary, leading)
-        yield from _draft_length(summary, leading)
+    yield from _losses(summary, [row for row in rows if row is not leading])
+    predictions = [*_break_even(summary, leading), *_draft_length(summary, leading)]
+    yield from predictions
+    if predictions and is_doubtful:
+        yield "These predictions rest on the times of this run, which another run may not confirm."
+
+
+def _round_cost(summary: RunSummary, row: MethodSummary) -> float | None:
+    """Return how many tokens of the baseline take as long as a round of a method; None if it has no rounds."""
+    base = next((each for each in summary.measured_methods if each.method == summary.baseline), None)
+    length, ours = row.accepted_length, row.tokens_per_second
+    if base is None or base.tokens_per_second is None or not length or not ours or row.acceptance_rate is None:
+        return None
+    return length * base.tokens_per_second / ours
+
+
+def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Yield why methods are significantly slower than the baseline: tokens of a round against its time."""
+    texts = []
+    for row in rows:
+        cost, length = _round_cost(summary, row), row.accepted_length
+        is_slower = row.speedup is not None and row.speedup.high is not None and row.speedup.high < 1.0
+        if is_slower and cost is not None and length:
+            texts.append(f"{row.label} commits {HUNDREDTHS.number(length)} for {HUNDREDTHS.number(cost)}")
+    if texts:
+        more = f", and {len(texts) - MOST_LOSSES} more" if len(texts) > MOST_LOSSES else ""
+        yield (
+            f"Slower than {summary.baseline}, by the tokens that a round commits and the {summary.baseline} tokens that take"
+            f" as long: {', '.join(texts[:MOST_LOSSES])}{more}."
+        )
 
 
 def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield why the leading method has its speed: tokens per round against the time of a round."""
-    base = next((row for row in summary.measured_methods if row.method == summary.baseline), None)
-    length, rate, ours = leading.accepted_length, leading.acceptance_rate, leading.tokens_per_second
-    if base is None or base.tokens_per_second is None or not length or not ours or rate is None:
+    length, rate, cost = leading.accepted_length, leading.acceptance_rate, _round_cost(summary, leading)
+    if cost is None or length is None or rate is None:
         return
     if (leading.number("prefill_share") or 0.0) > MOSTLY:
         yield f"Prefill takes most of the time of {leading.label}, so its decoding time says little."
         return
-    cost = length * base.tokens_per_second / ours  # in tokens of the baseline
     yield (
         f"Each round of {leading.label} commits {HUNDREDTHS.number(length)} tokens (acceptance rate"
         f" {HUNDREDTHS.number(rate)}) and takes as long as"
-        f" {HUNDREDTHS.number(cost)} tokens of {base.method}{', while decoding' if summary.end_to_end else ''}."
+        f" {HUNDREDTHS.number(cost)} tokens of {summary.baseline}{', while decoding' if summary.end_to_end else ''}."
     )
     share = leading.number("measured_over_corrected")
     if share is not None:
@@ -191,14 +221,17 @@ def location_text(summary: RunSummary) -> str:
 
 def doubts(summary: RunSummary) -> list[str]:
     """Return the reasons why another run may give other speeds; empty if there are none."""
-    return [doubt for doubt in (_load(summary), *_drift(summary), _spread(summary), _single(summary)) if doubt]
+    found = (_load(summary), *_drift(summary), _spread(summary), _pause(summary), _single(summary))
+    return [doubt for doubt in found if doubt]
 
 
 def caution(summary: RunSummary) -> Iterator[str]:
     """Yield the sentence on why another run may give other speeds, and what would resolve it."""
     if causes := doubts(summary):
         repeats = summary.decoding.repeats
-        disturbed = repeats > 1 and (_load(summary) or _spread(summary))  # which more repeats would not change
+        disturbed = repeats > 1 and (
+            _load(summary) or _spread(summary) or _pause(summary)
+        )  # which more repeats would not change
         more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
         yield f"Another run may give other speeds: {'; '.join(causes)}; help: {more} on an idle machine"
 
@@ -262,6 +295,15 @@ def _spread(summary: RunSummary) -> str:
     if base is None or spread is None or spread <= REPEAT_SPREAD:
         return ""
     return f"the time of {base.label} for the same tokens varied by {PERCENT.number(spread)} between repeats"
+
+
+def _pause(summary: RunSummary) -> str:
+    """Return the sentence on a generation that took many times as long as the others of its method."""
+    ratios = {row.label: row.number("longest_generation") or 0.0 for row in summary.measured_methods}
+    label = max(ratios, key=lambda name: ratios[name], default="")
+    if not label or ratios[label] <= PAUSE:
+        return ""
+    return f"one generation of {label} took {COUNT.number(ratios[label])} times as long per token as its median"
 
 
 def _single(summary: RunSummary) -> str:

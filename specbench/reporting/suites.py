@@ -37,7 +37,8 @@ from specbench.runs.suite_index import DONE, Index, IndexEntry
 class Collected:
     """The results of a suite. `missing` are run folders that were measured once and no longer exist.
 
-    `judged` are the expectations with their outcomes, `verdicts` the lines about them. `verifiers` are those that the suite trained.
+    `judged` are the expectations with their outcomes, `verdicts` the lines about them. `verifiers` are those that the suite
+    trained.
     """
 
     suite: Suite

@@ -79,10 +79,24 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
         line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
         return Verdict(VerdictKind.inconclusive, line, checks)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
+    how += _power(checks)
     if baseline.declared_distribution() == case.method.declared_distribution():
         return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
     return Verdict(
         VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+    )
+
+
+def _power(checks: Sequence[CheckResult]) -> str:
+    """Return which errors of a rule the sampled checks would have shown; empty without sampled drafts."""
+    numbers = next((check.numbers for check in checks if "smallest_factor" in check.numbers), None)
+    if numbers is None:
+        return ""
+    factor, tokens = numbers["smallest_factor"], f"{numbers['tested']:,} tested tokens"
+    if factor is None:
+        return f"; {tokens} are too few to show a rule that accepts even twice as often as it should"
+    return (
+        f"; {tokens} would have shown a rule that accepts {factor:g} times as often as it should, but no smaller error"
     )
 
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from specbench.analysis.intervals import Estimate
 from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
 from specbench.experiment import advice as advice_module
-from specbench.experiment.advice import PARTS, AdviceRequest, advise, advise_on, widened
+from specbench.experiment.advice import PARTS, AdviceRequest, advise, advise_on
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.experiment.prediction import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
@@ -171,11 +170,6 @@ def test_methods_that_are_not_lossless_are_measured_and_selected_only_if_the_sco
 def test_outputs_that_are_not_scored_have_no_score_to_keep(tmp_path):
     with pytest.raises(ConfigError, match="--max-drop needs scores, and gsm8k has none"):
         advise(replace(request_in(tmp_path), max_drop=0.02))
-
-
-def test_a_score_that_no_prompt_changed_may_still_change_on_others():
-    assert widened(Estimate(0.0, 0.0, 0.0), 30) == Estimate(0.0, -0.1, 0.1)
-    assert widened(Estimate(0.01, -0.02, 0.04), 30) == Estimate(0.01, -0.02, 0.04)
 
 
 def test_without_a_sandbox_code_has_no_score_to_keep(tmp_path):

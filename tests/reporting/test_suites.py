@@ -168,7 +168,7 @@ def test_a_plan_lists_done_and_missing_runs_and_exits_with_4(measured):
 def test_expectations_are_confirmed_or_contradicted_with_the_measured_differences(measured):
     done = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=measured)
     assert "- faster than nothing: 2 of 2 confirmed" in done.stdout  # both settings, beyond the noise
-    assert "- beyond reach: 2 of 2 contradicted (differences " in done.stdout
+    assert "- beyond reach: 2 of 2 contradicted (difference" in done.stdout
     (measured / "wrong.toml").write_text(SUITE.replace('values = ["speedup"', 'values = ["sppeedup"'))
     shutil.copytree(measured / "results/suites/mine", measured / "results/suites/wrong")
     page = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
