@@ -67,7 +67,7 @@ Each case is advised by `specbench advise` with {repeats} repeats of 48 prompts 
 Every candidate is then measured once, on as many other prompts.
 
 *advised* and *fastest* are decoding speedups over the target alone, as measured there. *within 5 %* compares the two; where
-the advice is not to speculate, the target alone is compared. *in interval* counts candidates whose predicted 95 % interval
+the advice is not to speculate, the target alone is compared; where it does not decide, nothing is. *in interval* counts candidates whose predicted 95 % interval
 contains the measured speedup. Made by `make advise-trials`.
 
 | case | seconds | advised | measured | fastest | measured | within 5 % | in interval |
@@ -125,7 +125,7 @@ class Trial:
     def row(self) -> str:
         """The trial as a row of the page."""
         inside, count = self.contained
-        near = "yes" if self.is_near else "no"
+        near = "not decided" if self.advice.pays is None else "yes" if self.is_near else "no"
         return (
             f"| {self.case.words} | {self.seconds:.0f} | {self.advised or 'ar'} | {self._text(self.advised)} |"
             f" {self.fastest or 'ar'} | {self._text(self.fastest)} | {near} | {inside} of {count} |"
@@ -162,8 +162,9 @@ def main() -> None:
         trials.append(trial(case, args.repeats))
         print(trials[-1].row, flush=True)
     page = PAGE.format(repeats=args.repeats) + "\n".join(each.row for each in trials)
+    decided = [each for each in trials if each.advice.pays is not None]
     inside, count = (sum(counts) for counts in zip(*(each.contained for each in trials), strict=True))
-    page += f"\n\nTogether, {sum(each.is_near for each in trials)} of {len(trials)} advised candidates are within"
+    page += f"\n\nTogether, {sum(each.is_near for each in decided)} of {len(decided)} decided cases are within"
     page += f" {TOLERANCE:.0%} of the fastest, and {inside} of {count} intervals contain the measured speedup.\n\n"
     page += "\n\n".join(each.details for each in trials) + "\n"
     write(args.out, page)

@@ -155,8 +155,9 @@ def _share_of_experts(config: PreTrainedConfig) -> float:
 
 
 def _has_untied_head(config: PreTrainedConfig) -> bool:
-    """Return whether a checkpoint has an LM head that Transformers ties until it reads it: T5 v1.1."""
-    return config.model_type == "t5" and not getattr(config, "scale_decoder_outputs", True)
+    """Return whether a checkpoint has an LM head that Transformers ties until it reads it: T5 v1.1 and mT5."""
+    is_v1_1 = config.model_type == "t5" and not getattr(config, "scale_decoder_outputs", True)
+    return is_v1_1 or config.model_type == "mt5"
 
 
 def _position_bytes(config: PreTrainedConfig, itemsize: int) -> int:

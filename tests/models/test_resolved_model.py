@@ -24,6 +24,8 @@ PUBLISHED = {
     "google/gemma-3-1b-it": 999_885_952,
     "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
     "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "google/mt5-large": 1_229_581_312,
+    "google/mt5-small": 300_176_768,
     "google/t5-v1_1-small": 76_961_152,  # its LM head is not the embedding
 }
 
