@@ -67,8 +67,8 @@ Each case is advised by `specbench advise` with {repeats} repeats of 48 prompts 
 Every candidate is then measured once, on as many other prompts.
 
 *advised* and *fastest* are decoding speedups over the target alone, as measured there. *within 5 %* compares the two; where
-the advice is not to speculate, the target alone is compared; where it does not decide, nothing is. *in interval* counts candidates whose predicted 95 % interval
-contains the measured speedup. Made by `make advise-trials`.
+the advice is not to speculate, the target alone is compared; where it does not decide, nothing is. *in interval* counts
+candidates whose predicted 95 % interval contains the measured speedup. Made by `make advise-trials`.
 
 | case | seconds | advised | measured | fastest | measured | within 5 % | in interval |
 | :-- | --: | :-- | --: | :-- | --: | :-- | --: |
