@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from specbench.errors import hint
@@ -14,7 +14,7 @@ DIMENSIONS = (  # of a measured point
 Take = Literal["each", "best", "lowest", "lowest best"]
 BOUNDS = ("at_least", "at_most", "near", "apart")
 COMPARISON = (  # what decides a verdict: changing one of these is recorded (`specbench.reporting.ledger`)
-    "of", "value", *BOUNDS, "factor", "margin", "take", "bound_take", "by", "cannot_fail_from",
+    "of", "value", *BOUNDS, "factor", "margin", "take", "bound_take", "by", "at_score_of", "cannot_fail_from",
 )  # fmt: skip
 
 
@@ -34,7 +34,8 @@ class Expectation:
     `factor`. Other points are of the same run, or of another pair, task or temperature that the bound names.
 
     `take` says which points are compared: `each`, the `best`, the `lowest`, or the `lowest best` of the runs, separately for
-    each value of the dimensions `by`. `bound_take` is the same for the points of the bound, by default `take`.
+    each value of the dimensions `by`. `bound_take` is the same for the points of the bound, by default `take`. With
+    `at_score_of`, only points are compared whose score's interval reaches the score of the points with these dimensions.
 
     `id` identifies the expectation in its suite. `where` is the place in the paper that makes the claim, and `source` who
     makes it: the paper or this project. `beside` is another value, such as the speedup on another clock, whose outcomes are
@@ -56,6 +57,7 @@ class Expectation:
     take: Take = "each"
     bound_take: Take | None = None
     by: tuple[str, ...] = ()
+    at_score_of: dict[str, Any] = field(default_factory=dict)
     source: Literal["paper", "project"] = "paper"
     beside: str = ""
     cannot_fail_from: dict[str, float] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Expectation:
             raise ValueError(f"give one of {', '.join(BOUNDS)}")
         if (self.margin > 0.0) != self.is_two_sided:
             raise ValueError("near and apart need a margin above 0, and at_least and at_most have none")
-        require_dimensions(*self.of, *self.by, *(self.bound if isinstance(self.bound, dict) else ()))
+        require_dimensions(*self.of, *self.by, *self.at_score_of, *(self.bound if isinstance(self.bound, dict) else ()))
 
     @property
     def bound(self) -> float | str | dict[str, Any]:
@@ -80,6 +82,7 @@ class Expectation:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the comparison, without its wording."""
-        table = {name: getattr(self, name) for name in COMPARISON}
+        """A hash of the comparison, without its wording, and without keys that have their defaults."""
+        plain = {each.name: each.default for each in fields(self)}
+        table = {name: value for name in COMPARISON if (value := getattr(self, name)) not in (plain[name], {})}
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]

@@ -199,7 +199,7 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
 
 def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
     """Yield the outcome for each pair of a point and its bound."""
-    for point in _chosen(points, expected.of, expected, expected.take):
+    for point in _chosen(_of_enough_score(expected, points), expected.of, expected, expected.take):
         for measured in _compared(expected, point, points, compare):
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
             outcome = Outcome.certain if is_certain else _outcome(expected, measured)
@@ -248,6 +248,15 @@ def _compared(expected: Expectation, point: Point, points: Sequence[Point], comp
             yield Measured(comparison, expected.margin * at)
 
 
+def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence[Point]:
+    """Return the points whose score's interval reaches the score of those that `at_score_of` names; all without it."""
+    if not expected.at_score_of:
+        return points
+    scores = [p.number("score") for p in points if p.matches(expected.at_score_of)]
+    least = max((score for score in scores if score is not None), default=math.inf)
+    return [p for p in points if (bounds := p.bounds("score")) is not None and bounds[1] >= least]
+
+
 def _chosen(
     points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation, take: Take
 ) -> list[Point]:
@@ -258,7 +267,7 @@ def _chosen(
         keys = expected.by if take == "best" else (*PLACES, *expected.by)
         chosen = _extreme(chosen, expected.value, keys, sign)
     if take in ("lowest", "lowest best"):
-        chosen = _extreme(chosen, expected.value, expected.by, -sign)
+        chosen = _extreme(chosen, expected.value, expected.by, -1.0)
     return chosen
 
 

@@ -382,3 +382,14 @@ def expectations_of(expected, points):
         expect = (expected,)
 
     return outcome_lines(outcomes_of(OneExpectation(), points))
+
+
+def test_only_points_with_enough_score_are_compared():
+    def with_score(score: float, calls: float, **place) -> Point:
+        values = {"score": score, "target_calls": Estimate(calls, calls - 0.01, calls + 0.01)}
+        return replace(point(1.0, **place), values=values)
+
+    found = [with_score(0.5, 0.1, x=1.0), with_score(0.8, 0.6, x=2.0), with_score(0.7, 0.4, method="n")]
+    keys = {"value": "target_calls", "at_least": {"method": "n"}, "take": "lowest"}
+    assert outcome(*found, **keys) == "contradicted"
+    assert outcome(*found, at_score_of={"method": "n"}, **keys) == "confirmed"
