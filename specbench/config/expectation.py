@@ -35,7 +35,7 @@ class Expectation:
 
     `take` says which points are compared: `each`, the `best`, the `lowest`, or the `lowest best` of the runs, separately for
     each value of the dimensions `by`. `bound_take` is the same for the points of the bound, by default `take`. With
-    `at_score_of`, only points are compared whose score's interval reaches the score of the points with these dimensions.
+    `at_score_of`, only points are compared that reach the score of the points with these dimensions, as in SpecCascade's summaries.
 
     `id` identifies the expectation in its suite. `where` is the place in the paper that makes the claim, and `source` who
     makes it: the paper or this project. `beside` is another value, such as the speedup on another clock, whose outcomes are

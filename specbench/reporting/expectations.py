@@ -249,12 +249,12 @@ def _compared(expected: Expectation, point: Point, points: Sequence[Point], comp
 
 
 def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence[Point]:
-    """Return the points whose score's interval reaches the score of those that `at_score_of` names; all without it."""
+    """Return the points with at least the score of those that `at_score_of` names; all points without it."""
     if not expected.at_score_of:
         return points
     scores = [p.number("score") for p in points if p.matches(expected.at_score_of)]
     least = max((score for score in scores if score is not None), default=math.inf)
-    return [p for p in points if (bounds := p.bounds("score")) is not None and bounds[1] >= least]
+    return [p for p in points if (score := p.number("score")) is not None and score >= least]
 
 
 def _chosen(
