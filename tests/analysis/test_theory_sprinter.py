@@ -233,3 +233,11 @@ def test_more_false_positives_are_faster_and_further_from_the_target():
     gains = [sprinter(expected_drafts(4, 0.9, fp), 0.5, cost, 1.0) for fp in rates]
     assert all(x < y for x, y in pairwise(gains))
     assert all(x < y for x, y in pairwise(sprinter_distance(Q, P, fp) for fp in rates))
+
+
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_false_positives_hardly_lengthen_runs_of_a_good_verifier(n):
+    """SPRINTER, text on Figure 5: as eta_TP approaches 1, eta_FP adds eta_FP / (1 - eta_FP) tokens to a run of N."""
+    runs = {false: expected_drafts(n, 1.0 - 1e-9, false) - 1.0 for false in (0.0, 0.5)}
+    assert runs[0.5] - runs[0.0] == pytest.approx(1.0) and runs[0.0] == pytest.approx(n)
+    assert runs[0.5] / runs[0.0] - 1.0 <= 0.1 + 1e-9
