@@ -148,17 +148,17 @@ def enumerate_(
     for finding in worst.values():
         verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
+    if drafts:
+        beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
+        print(f"drafts of up to {longest} tokens were enumerated{beyond}")
+    if not all(finding.exact for finding in worst.values()):
+        sys.exit(ExitCode.REGRESSION)
     if longest and not drafts:
         print(
             f"inconclusive: it drafts, at least {longest} tokens, but declares no block sizes, so longer drafts were not"
             " enumerated; help: define its property `blocks`"
         )
         sys.exit(ExitCode.INCONCLUSIVE)
-    if drafts:
-        beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
-        print(f"drafts of up to {longest} tokens were enumerated{beyond}")
-    if not all(finding.exact for finding in worst.values()):
-        sys.exit(ExitCode.REGRESSION)
     if drafts and not longest:
         print("inconclusive: nothing was drafted in the first tokens, so the proposer was not tested")
         sys.exit(ExitCode.INCONCLUSIVE)

@@ -2,12 +2,13 @@
 
 An expectation whose comparison changed, or that was removed, after its verdict was recorded is an error. Quote the paper's
 sentence and the reason in a decision, and name it: `make ledger ARGS="--decision 0037"`. The old comparison then stays in the
-ledger, and a line on the suite's page shows it for good.
+ledger, and a line on the suite's page shows it permanently.
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,9 +28,12 @@ def main() -> None:
     parser.add_argument("--decision", default="", help="number of the decision that explains changed comparisons")
     decision, out = parser.parse_args().decision, {}
     for name in sorted({*ledger(), *(path.parent.name for path in PAGES.glob("*/runs.zip.xz"))}):
-        with unpacked_results(PAGES / name / "runs.zip.xz") as results:
+        archive = PAGES / name / "runs.zip.xz"
+        if not archive.exists():
+            sys.exit(f"{name}: in the ledger, but without {archive}; help: restore it")
+        with unpacked_results(archive) as results:
             collected = collect(read_suite(name), results)
-        date = max(summary.stamp for summary in collected.summaries)[:10]
+        date = max(str(summary.environment.get("date", "")) for summary in collected.summaries)[:10]
         if entries := with_verdicts(name, ledger().get(name, {}), collected.judged, date, decision):
             out[name] = entries
     content = {name: {key: asdict(entry) for key, entry in entries.items()} for name, entries in out.items()}
@@ -55,13 +59,14 @@ def with_verdicts(
         elif not decision:
             sys.exit(f"{suite}: the comparison of '{key}' changed; help: --decision NUMBER, which quotes the paper")
         else:
-            was = EarlierComparison(key, entry.verdict, date, decision)
-            out[key] = LedgerEntry("", "", "", (*entry.earlier, was))
+            was = EarlierComparison(entry.says, entry.verdict, time.strftime("%Y-%m-%d"), decision)
+            out[key] = LedgerEntry("", "", "", "", (*entry.earlier, was))
     for key, verdict in now.items():
-        entry = out.get(key, LedgerEntry("", "", ""))
+        entry, expected = out.get(key, LedgerEntry("", "", "", "")), verdict.expected
         if verdict.outcomes and not entry.comparison:
-            fingerprint = verdict.expected.fingerprint
-            out[key] = replace(entry, comparison=fingerprint, verdict=verdict_text(verdict), date=date)
+            out[key] = replace(
+                entry, comparison=expected.fingerprint, says=expected.says, verdict=verdict_text(verdict), date=date
+            )
     return out
 
 

@@ -317,6 +317,7 @@ def test_wins_ties_and_losses_are_shares_with_intervals():
     rows = [row(i, verdict) for i, verdict in enumerate([1.0] * 10 + [0.5] * 20 + [0.0] * 30)]
     rates = win_rates(rows)
     assert (rates.wins.value, rates.ties.value, rates.losses.value) == pytest.approx((1 / 6, 1 / 3, 1 / 2))
+    assert rates.half_ties.value == pytest.approx(1 / 3) and rates.half_ties.low < 1 / 3 < rates.half_ties.high
     assert rates.decided.value == pytest.approx(0.25) and rates.decided.low < 0.25 < rates.decided.high < 0.5
     ties = win_rates([row(i, 0.5) for i in range(30)])
     assert ties.decided is None and ties.ties.low < 1.0 == ties.ties.high

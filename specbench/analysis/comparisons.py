@@ -93,7 +93,7 @@ class Comparisons:
         if isinstance(ours, CurveChoice) and isinstance(theirs, CurveChoice):
             if ours.value is None and theirs.value is None:
                 return None
-            change = ours.minus(theirs) if point.run == other.run and factor == 1.0 else None
+            change = ours.minus(theirs, factor) if point.run == other.run else None
             if change is not None and change.value is not None:
                 return _comparison(change.value, change.low, change.high, 0.0)
         if point.run == other.run and point.run in self._summaries and value in (*RATIOS, PAPERS):
@@ -137,9 +137,9 @@ class Comparisons:
         """Return the difference of two methods' scores or counts over the same prompts; None for other values."""
         _, scores = self._read(self._summaries[point.run])
         if value == "score" or value in {entry["name"] for entry in scores["metrics"]}:
-            if point.run != other.run or factor != 1.0:
+            if point.run != other.run:
                 return None
-            return score_change(point.name, other.name, scores, "" if value == "score" else value)
+            return score_change(point.name, other.name, scores, "" if value == "score" else value, factor)
         ours, theirs = self._count(point, value), self._count(other, value)
         if ours is None or theirs is None:
             return None

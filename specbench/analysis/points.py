@@ -44,16 +44,16 @@ class CurveChoice:
     reach_rate: float | None = None
     resamples: tuple[float, ...] = field(default=(), repr=False)
 
-    def minus(self, other: "CurveChoice") -> "CurveChoice | None":
-        """Return the difference from another curve of the run, with its interval over the same resamples of prompts.
+    def minus(self, other: "CurveChoice", factor: float = 1.0) -> "CurveChoice | None":
+        """Return the difference from `factor` x another curve of the run, with its interval over the same resamples.
 
         A curve that does not reach the condition counts as 0. None if neither reaches it, or without resamples.
         """
         if (self.value is None and other.value is None) or not self.resamples:
             return None
-        differences = np.subtract(self.resamples, other.resamples)
+        differences = np.subtract(self.resamples, np.multiply(factor, other.resamples))
         low, high = np.percentile(differences, [2.5, 97.5])
-        return CurveChoice((self.value or 0.0) - (other.value or 0.0), float(low), float(high))
+        return CurveChoice((self.value or 0.0) - factor * (other.value or 0.0), float(low), float(high))
 
 
 PointValue = Value | CurveChoice | str | list[float] | dict[str, float]

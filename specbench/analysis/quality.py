@@ -74,8 +74,8 @@ def quality(method: str, scores: Scores) -> Quality:
     )
 
 
-def score_change(method: str, baseline: str, scores: Scores, metric: str = "") -> Estimate | None:
-    """Return a method's score minus the baseline's, with the interval over prompts that both have.
+def score_change(method: str, baseline: str, scores: Scores, metric: str = "", factor: float = 1.0) -> Estimate | None:
+    """Return a method's score minus `factor` x the baseline's, with the interval over prompts that both have.
 
     The score is the main one, or another `metric` of the run. None for the baseline, and where either score is undefined.
     """
@@ -88,9 +88,9 @@ def score_change(method: str, baseline: str, scores: Scores, metric: str = "") -
         return None
     width, whole = rows.shape[1] // 2, scoring.combiner(combine).whole
     if combine == "mean":
-        sums = np.stack([rows[:, 0] - rows[:, width], np.ones(len(rows))], axis=1)
+        sums = np.stack([rows[:, 0] - factor * rows[:, width], np.ones(len(rows))], axis=1)
         return interval_of_sums(sums, lambda s: s[..., 0] / s[..., 1])
-    change = interval(rows, lambda part: whole(part[:, :width]) - whole(part[:, width:]))
+    change = interval(rows, lambda part: whole(part[:, :width]) - factor * whole(part[:, width:]))
     return None if np.isnan(change.value) else change
 
 

@@ -192,10 +192,13 @@ def repeat_spread(rows: Records) -> float | None:
     return float(np.median(spreads)) if spreads else None
 
 
+LONG = 8  # tokens of an output, from which on its seconds per token hardly depend on its length
+
+
 @metric("times")
 def longest_generation(rows: Records) -> float | None:
-    """Largest ratio of a generation's end-to-end seconds per token to the median; None for generations without tokens."""
-    rates = [seconds(r, end_to_end=True) / len(r.tokens) for r in rows if r.tokens]
+    """Largest ratio of a generation's decoding seconds per token to the median, of outputs of at least 8 tokens."""
+    rates = [seconds(r) / len(r.tokens) for r in rows if len(r.tokens) >= LONG]
     median = float(np.median(rates)) if rates else 0.0
     return max(rates) / median if median > 0.0 else None
 

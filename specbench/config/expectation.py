@@ -14,7 +14,7 @@ DIMENSIONS = (  # of a measured point
 Take = Literal["each", "best", "lowest", "lowest best"]
 BOUNDS = ("at_least", "at_most", "near", "apart")
 COMPARISON = (  # what decides a verdict: changing one of these is recorded (`specbench.reporting.ledger`)
-    "of", "value", *BOUNDS, "factor", "margin", "take", "bound_take", "by", "at_score_of", "cannot_fail_from",
+    "source", "of", "value", *BOUNDS, "factor", "margin", "take", "bound_take", "by", "at_score_of", "cannot_fail_from",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ class Expectation:
 
     `take` says which points are compared: `each`, the `best`, the `lowest`, or the `lowest best` of the runs, separately for
     each value of the dimensions `by`. `bound_take` is the same for the points of the bound, by default `take`. With
-    `at_score_of`, only points are compared that reach the score of the points with these dimensions, as in SpecCascade's summaries.
+    `at_score_of`, only points are compared that reach the score of the points with these dimensions.
 
     `id` identifies the expectation in its suite. `where` is the place in the paper that makes the claim, and `source` who
     makes it: the paper or this project. `beside` is another value, such as the speedup on another clock, whose outcomes are
@@ -67,6 +67,8 @@ class Expectation:
             raise ValueError(f"give one of {', '.join(BOUNDS)}")
         if (self.margin > 0.0) != self.is_two_sided:
             raise ValueError("near and apart need a margin above 0, and at_least and at_most have none")
+        if "lowest best" in (self.take, self.bound_take) and not isinstance(self.bound, dict):
+            raise ValueError("lowest best compares points of several runs: name their pair, task or T in the bound")
         require_dimensions(*self.of, *self.by, *self.at_score_of, *(self.bound if isinstance(self.bound, dict) else ()))
 
     @property
@@ -74,6 +76,11 @@ class Expectation:
         """The bound of the values."""
         (bound,) = (bound for name in BOUNDS if (bound := getattr(self, name)) is not None)
         return bound  # type: ignore[no-any-return]  # one of the fields above
+
+    @property
+    def selects(self) -> bool:
+        """Whether some of several points are chosen by their values."""
+        return self.take != "each" or self.bound_take not in (None, "each")
 
     @property
     def is_two_sided(self) -> bool:

@@ -181,11 +181,11 @@ def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, name
     prompts = {record.sample: record.prompt for record in read(folder)}
     scores = scores_by_prompt(scores_of(folder), prompts) if is_scored else None
     for name in names:
-        change = rows[name].score_change and scores and bounded_score_change(name, run.baseline, scores)
+        change = bounded_score_change(name, run.baseline, scores) if scores else None
         results[name] = replace(
             results[name],
             measured=rows[name].speedup,
-            score_change=change or None,
+            score_change=change,
             parts=results[name].parts + 1,
         )
 

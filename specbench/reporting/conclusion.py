@@ -251,9 +251,11 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
         return f"{name} is slower than {base} {where}: {text}{same}.{advice}"
     if speedup.low is not None and speedup.low <= 1.0:
         here = " in this run" if doubts(summary) else ""
-        fact = f"he speeds of {name} and {base} {synthetic}cannot be distinguished{here}: {text}{same}."
-        none_is_faster = len(rows) > 1 and speedup.value < 1.0
-        return f"No {kind}method{measured} is faster than {base}: t{fact}" if none_is_faster else f"T{fact}"
+        fact = f"cannot be distinguished{here}: {text}{same}."
+        if len(rows) > 1 and speedup.value < 1.0:
+            than = f"{base} {synthetic}".rstrip()
+            return f"No {kind}method is measurably faster than {than}; {name} and {base} {fact}"
+        return f"The speeds of {name} and {base} {synthetic}{fact}"
     fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
     return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
 

@@ -10,9 +10,10 @@ choice of the best of several settings.
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from specbench.analysis.comparisons import Comparison, Comparisons, independent
@@ -25,8 +26,8 @@ from specbench.reporting.columns import column_of
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}
 ERRORS = "Each is decided by a 95 % interval, without a correction for their number."
 SELECTED = (
-    "Where the best of several settings is compared, it is chosen on the same prompts on which it is judged. This favors it,"
-    " and the intervals are not corrected for it."
+    "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
+    " This favors it, and the intervals are not corrected for it."
 )
 
 
@@ -47,10 +48,30 @@ PLACES = ("pair", "task", "T")  # of a run
 
 
 class Measured(NamedTuple):
-    """A comparison of a value with its bound, and the distance from equality that an expectation with a margin allows."""
+    """A comparison of a value with its bound, and with the two ends of the margin around it.
+
+    `ratio` is the value divided by the bound of an expectation with a margin, if both are numbers.
+    """
 
     comparison: Comparison
-    tolerance: float = 0.0
+    least: Comparison
+    most: Comparison
+    ratio: float | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the value lies inside the margin."""
+        return self.least.value >= self.least.equal and self.most.value <= self.most.equal
+
+    @property
+    def is_surely_inside(self) -> bool:
+        """Whether the whole interval lies inside the margin."""
+        return self.least.low >= self.least.equal and self.most.high <= self.most.equal
+
+    @property
+    def is_surely_outside(self) -> bool:
+        """Whether the whole interval lies outside the margin."""
+        return self.least.high < self.least.equal or self.most.low > self.most.equal
 
 
 class PointOutcome(NamedTuple):
@@ -58,7 +79,7 @@ class PointOutcome(NamedTuple):
 
     outcome: Outcome
     setting: str
-    comparison: Comparison
+    measured: Measured
     prompts_needed: float | None = None
 
 
@@ -105,11 +126,16 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     for verdict in verdicts:
         by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
     sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
+    untested = sum(point.outcome is Outcome.certain for verdict in verdicts for point in verdict.outcomes)
+    if untested and sentences:
+        sentences.append(
+            f"{untested} more {'is' if untested == 1 else 'are'} not tested: these models cannot contradict them."
+        )
     several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [
         *sentences,
         *several,
-        *([SELECTED] if any(verdict.expected.take != "each" and verdict.counted for verdict in verdicts) else []),
+        *([SELECTED] if any(verdict.expected.selects and verdict.counted for verdict in verdicts) else []),
     ]
 
 
@@ -130,15 +156,20 @@ def verdict_text(verdict: ExpectationVerdict) -> str:
 
 
 def _range(verdict: ExpectationVerdict) -> str:
-    """Return ` (ratios 0.72 to 0.92)`, or differences; empty without any."""
-    found = [point.comparison for point in verdict.outcomes if math.isfinite(point.comparison.value)]
-    if not found:
-        return ""
-    ratios = all(comparison.equal != 0.0 for comparison in found)
-    written, values = column_of(verdict.expected.value).format, [comparison.value for comparison in found]
-    ends = [f"{end:.2f}" if ratios else written.number(end, signed=True) for end in (min(values), max(values))]
-    kind = "ratio" if ratios else "difference"
-    return f" ({kind} {ends[0]})" if ends[0] == ends[1] else f" ({kind}s {ends[0]} to {ends[1]})"
+    """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the counted points; empty without any."""
+    written = column_of(verdict.expected.value).format
+    kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for point in verdict.outcomes:
+        (value, _, _, equal), ratio = point.measured.comparison, point.measured.ratio
+        if ratio is not None or equal != 0.0:
+            kinds["ratio"].append((number := value if ratio is None else ratio, f"{number:.2f}"))
+        elif math.isfinite(value):
+            kinds["difference"].append((value, written.number(value, signed=True)))
+    texts = []
+    for kind, values in kinds.items():
+        (_, low), (_, high) = min(values), max(values)
+        texts.append(f"{kind} {low}" if low == high else f"{kind}s {low} to {high}")
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _line(verdict: ExpectationVerdict) -> str:
@@ -188,7 +219,7 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     """
     bound = expected.bound if isinstance(expected.bound, dict) else {}
     keys: tuple[str, ...] = ("run",)
-    if bound.keys() & {*PLACES, "x"} or (not bound and expected.take != "each"):
+    if bound.keys() & {*PLACES, "x"} or (isinstance(expected.bound, int | float) and expected.take != "each"):
         keys = tuple(key for key in (*PLACES, "simulated", "data", "machine") if key not in bound)
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
@@ -204,17 +235,16 @@ def _outcomes(expected: Expectation, points: Sequence[Point], compare: Compariso
             is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
             outcome = Outcome.certain if is_certain else _outcome(expected, measured)
             in_noise = outcome in (Outcome.expected, Outcome.other)
-            needed = _needed(measured, point.number("prompts")) if in_noise else None
-            yield PointOutcome(outcome, _setting_text(point), measured.comparison, needed)
+            needed = _needed(expected, measured, point.number("prompts")) if in_noise else None
+            yield PointOutcome(outcome, _setting_text(point), measured, needed)
 
 
-def _needed(measured: Measured, prompts: float | None) -> float | None:
-    """Return how many prompts would exclude the limit, if widths of intervals fall with the square root of their number."""
-    value, low, high, equal = measured.comparison
+def _needed(expected: Expectation, measured: Measured, prompts: float | None) -> float | None:
+    """Return how many prompts would decide, if widths of intervals fall with the square root of their number."""
+    sides = (measured.least, measured.most) if expected.is_two_sided else (measured.comparison,)
+    value, low, high, limit = min(sides, key=lambda side: abs(side.value - side.equal))
     if not prompts or not math.isfinite(high - low):
         return None
-    limits = [equal - measured.tolerance, equal + measured.tolerance]
-    limit = min(limits, key=lambda end: abs(value - end))
     width = value - low if value >= limit else high - value
     return prompts * (width / abs(value - limit)) ** 2 if value != limit else math.inf
 
@@ -227,25 +257,29 @@ def ceil_to_two_digits(number: float) -> int:
 
 def _compared(expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons) -> Iterator[Measured]:
     """Yield the comparison of a point with each of its bounds. None of a curve that neither side reaches."""
-    bound, value, factor = expected.bound, expected.value, expected.factor
-    pairs: list[tuple[Comparison | None, float | None]] = []
+    bound, value = expected.bound, expected.value
     if isinstance(bound, dict):
         take = expected.bound_take or expected.take
-        others = [
-            other
-            for other in _chosen(points, bound, expected, take)
-            if other.at(expected.by) == point.at(expected.by) and other is not point
-        ]
-        pairs = [(compare.between(point, other, value, factor), other.number(value)) for other in others]
-    elif isinstance(bound, str):
-        other = compare.estimate(point, bound)
-        pairs = [(independent(compare.estimate(point, value), other, factor), other.value if other else None)]
-    else:
-        pairs = [(independent(compare.estimate(point, value), Estimate(bound, bound, bound), factor), bound)]
-    for comparison, number in pairs:
-        if comparison is not None:
-            at = comparison.equal or factor * abs(number or 0.0)  # a ratio, or a difference from this
-            yield Measured(comparison, expected.margin * at)
+        for other in _chosen(points, bound, expected, take):
+            if other.at(expected.by) == point.at(expected.by) and other is not point:
+                between = partial(compare.between, point, other, value)
+                yield from _measured(expected, between, point.number(value), other.number(value))
+        return
+    theirs = compare.estimate(point, bound) if isinstance(bound, str) else Estimate(bound, bound, bound)
+    between = partial(independent, compare.estimate(point, value), theirs)
+    yield from _measured(expected, between, point.number(value), theirs.value if theirs else None)
+
+
+def _measured(
+    expected: Expectation, between: Callable[[float], Comparison | None], ours: float | None, theirs: float | None
+) -> Iterator[Measured]:
+    """Yield a comparison with `factor` x a bound and the ends of its margin; none if a side is missing."""
+    factor, margin = expected.factor, expected.margin
+    found = [between(end) for end in (factor, factor * (1.0 - margin), factor * (1.0 + margin))]
+    if None not in found:
+        center, least, most = (side for side in found if side is not None)
+        has_ratio = expected.is_two_sided and ours is not None and theirs
+        yield Measured(center, least, most, ours / (factor * theirs) if has_ratio else None)  # type: ignore[operator]
 
 
 def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence[Point]:
@@ -289,17 +323,14 @@ def _outcome(expected: Expectation, measured: Measured) -> Outcome:
 
     A comparison without an interval, or of values that are equal on every prompt, is undecided.
     """
-    (value, low, high, equal), tolerance = measured
+    value, low, high, equal = measured.comparison
     if not math.isfinite(high - low) or low == high == equal:
         return Outcome.undecided
     if expected.is_two_sided:
-        inside = Outcome.confirmed, Outcome.expected
-        outside = Outcome.contradicted, Outcome.other
-        if expected.apart is not None:
-            inside, outside = (Outcome.contradicted, Outcome.other), (Outcome.confirmed, Outcome.expected)
-        if abs(value - equal) <= tolerance:
-            return inside[max(equal - low, high - equal) > tolerance]
-        return outside[low <= equal + tolerance and high >= equal - tolerance]
+        is_near = expected.near is not None
+        if measured.is_surely_inside or measured.is_surely_outside:
+            return Outcome.confirmed if measured.is_surely_inside == is_near else Outcome.contradicted
+        return Outcome.expected if measured.is_inside == is_near else Outcome.other
     if expected.at_most is not None:
         value, low, high, equal = -value, -high, -low, -equal
     if value >= equal:

@@ -2,7 +2,7 @@
 
 `configs/expectations.json` holds an entry for each expectation of a suite whose page is in this repository, by the suite's
 name and the expectation's id. `scripts/expectation_ledger.py` adds entries and records changes. An expectation whose
-comparison changed keeps a line on its page for good.
+comparison changed keeps a line on its page permanently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,13 @@ class EarlierComparison:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """An expectation's comparison, by its fingerprint, and its first verdict with its date.
+    """An expectation's comparison, by its fingerprint, with its wording, its first verdict and the date of that.
 
     `earlier` are the comparisons that it replaced. An expectation that was removed has no fingerprint.
     """
 
     comparison: str
+    says: str
     verdict: str
     date: str
     earlier: tuple[EarlierComparison, ...] = ()
@@ -53,7 +54,7 @@ def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Le
     """Return a line for each comparison of a suite that was changed or removed after its verdict was seen."""
     now = {verdict.expected.id: f"now '{verdict_text(verdict)}'" for verdict in verdicts}
     return [
-        f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared otherwise, with the verdict"
+        f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, with the verdict"
         f" '{was.verdict}'; {now.get(key, 'it was removed')} (decision {was.decision})"
         for key, entry in entries.get(suite, {}).items()
         for was in entry.earlier

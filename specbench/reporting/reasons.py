@@ -60,13 +60,13 @@ def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]
     for row in rows:
         cost, length = _round_cost(summary, row), row.accepted_length
         is_slower = row.speedup is not None and row.speedup.high is not None and row.speedup.high < 1.0
-        if is_slower and cost is not None and length:
-            texts.append(f"{row.label} commits {HUNDREDTHS.number(length)} for {HUNDREDTHS.number(cost)}")
+        if is_slower and cost is not None and length and (row.number("prefill_share") or 0.0) <= MOSTLY:
+            texts.append(f"{row.label} {HUNDREDTHS.number(length)} (as long as {HUNDREDTHS.number(cost)})")
     if texts:
         more = f", and {len(texts) - MOST_LOSSES} more" if len(texts) > MOST_LOSSES else ""
         yield (
-            f"Slower than {summary.baseline}, by the tokens that a round commits and the {summary.baseline} tokens that take"
-            f" as long: {', '.join(texts[:MOST_LOSSES])}{more}."
+            f"While decoding, these are slower than {summary.baseline}. Tokens that a round commits, and the tokens of"
+            f" {summary.baseline} that take as long: {', '.join(texts[:MOST_LOSSES])}{more}."
         )
 
 

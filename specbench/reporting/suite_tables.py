@@ -30,7 +30,7 @@ SUMMARIES = TableSpec(title="Summaries of the curves", rows=("method",), values=
 
 def suite_tables(suite: Suite, points: Sequence[Point]) -> list[Table]:
     """Return the suite's tables of what has been measured."""
-    return [pivot(spec, points) for spec in suite.tables]
+    return [table for spec in suite.tables if (table := pivot(spec, points)).rows]
 
 
 def pivot(spec: TableSpec, points: Sequence[Point]) -> Table:

@@ -32,6 +32,8 @@ from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_auc, with_thresholds
 from specbench.runs.suite_index import DONE, Index, IndexEntry
 
+STAND_INS = "The bundled models stand in for the paper's: what they contradict says little about those of the paper."
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -69,7 +71,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         if suite.frontier:
             measured += frontier_points(folder, measured)
     verifiers = verifier_reports(suite, results, measured)
-    measured = with_auc(with_thresholds(suite, measured), verifiers)
+    measured = with_auc(suite, with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
     judged = outcomes_of(suite, measured, Comparisons(summaries))
     tables = suite_tables(suite, measured)
@@ -191,7 +193,8 @@ def _conclusion(
     if chains:
         return [*overstated(summaries), *chains]
     speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
-    return [*speeds, *outcome_counts(judged, suite.is_of_paper)]
+    counts = outcome_counts(judged, suite.is_of_paper)
+    return [*speeds, *counts, *([STAND_INS] if counts and suite.is_tiny and suite.is_of_paper else [])]
 
 
 def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:

@@ -65,14 +65,14 @@ class VerifierReport:
         return sum(probability * run for probability, run in zip(probabilities, runs, strict=True))
 
 
-def with_auc(points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
+def with_auc(suite: Suite, points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
     """Add `auc`, with its interval over texts, to the points whose verifier the suite trained. Return all points."""
     by_head = {(report.pair, report.task, report.head): report for report in reports}
 
     def with_report(point: Point) -> Point:
-        named = [word.removeprefix("head=") for word in point.setting.split(", ") if word.startswith("head=")]
-        report = by_head.get((point.pair, point.task, (named or ["sprinter"])[0]))
-        if point.method != "sprinter" or point.group or report is None:
+        head = _head_of(suite, point) if point.method == "sprinter" and not point.group else None
+        report = by_head.get((point.pair, point.task, head.name)) if head else None
+        if report is None:
             return point
         auc = Estimate(*(float(report.values[key]) for key in ("auc", "auc_low", "auc_high")))
         return replace(point, values={**point.values, "auc": auc})
@@ -118,13 +118,18 @@ def with_thresholds(suite: Suite, points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def _with_thresholds(suite: Suite, point: Point) -> Point:
+def _head_of(suite: Suite, point: Point) -> PreparedHead | None:
+    """Return the verifier of a point of SPRINTER, if the suite trained it."""
     heads = [head for step in suite.prepare if step.kind == "sprinter" for head in step.heads(point.pair, point.task)]
     if len(heads) > 1:
         heads = [head for head in heads if f"head={head.name}" in point.setting.split(", ")]
-    if not heads:
+    return heads[0] if heads else None
+
+
+def _with_thresholds(suite: Suite, point: Point) -> Point:
+    head = _head_of(suite, point)
+    if head is None:
         return point
-    (head,) = heads
     score, time = point.number("score"), point.number("generation_milliseconds")
     values: dict[str, PointValue] = {"tau_train": head.tau, "tau_inf": HALF if point.x is None else point.x}
     if score is not None and time:

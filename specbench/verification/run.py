@@ -94,10 +94,8 @@ def _power(checks: Sequence[CheckResult]) -> str:
         return ""
     factor, tokens = numbers["smallest_factor"], f"{numbers['tested']:,} tested tokens"
     if factor is None:
-        return f"; {tokens} are too few to show a rule that accepts even twice as often as it should"
-    return (
-        f"; {tokens} would have shown a rule that accepts {factor:g} times as often as it should, but no smaller error"
-    )
+        return f"; {tokens} are too few to show a rule that accepts twice as often as it should"
+    return f"; in 19 of 20 cases, {tokens} show a rule that accepts {factor:g} times as often as it should"
 
 
 def output_count(case: Case) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.speed import Rank, fewest_prompts, holm, ranks
+from specbench.analysis.speed import Rank, fewest_prompts, holm, longest_generation, ranks, speedup
 from tests.fixtures.records import record
 
 PROMPTS = 40
@@ -78,3 +78,24 @@ def test_holm_rejects_in_steps():
     assert holm([0.01, 0.04, 0.03]) == [True, False, False]
     assert holm([0.01, 0.02, 0.03]) == [True, True, True]
     assert holm([]) == []
+
+
+def test_methods_differ_only_if_the_interval_of_their_ratio_excludes_one():
+    """One prompt of thirty takes most of the time: the permutation test alone would call the faster side distinct."""
+    fast, slow = rows("fast", 1.0, 0.01), rows("slow", 1.2, 0.01, 1)
+    fast[0].decode_seconds = 40.0 * fast[1].decode_seconds
+    found, estimate = ranks({"fast": fast, "slow": slow}, False), speedup(fast, slow)
+    assert (found["fast"].alike == ("slow",)) is (estimate.low <= 1.0 <= estimate.high)
+    assert estimate.low <= 1.0 <= estimate.high
+
+
+def test_a_generation_that_stood_still_is_found():
+    steady = rows("a", 1.0, 0.01)
+    for each in steady:
+        each.tokens = list(range(20))
+    assert longest_generation(steady) < 2.0
+    steady[3].decode_seconds *= 50
+    assert longest_generation(steady) == pytest.approx(50, rel=0.2)
+    for each in steady:
+        each.tokens = each.tokens[:4]
+    assert longest_generation(steady) is None, "of short outputs, seconds per token differ anyway"

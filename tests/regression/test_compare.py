@@ -150,6 +150,13 @@ def test_quality_is_judged_by_prompt():
     assert risen.status is Status.improved
 
 
+def test_few_prompts_do_not_confirm_the_quality():
+    """All of three lost: McNemar's p is at least 2 / 2^3, so no outcome of three prompts could be significant."""
+    sides = [[replace(row, values={"strict": right}) for row in generations()[:3]] for right in (1.0, 0.0)]
+    base, new = ([quiet(sd=side)] for side in sides)
+    assert by_aspect(compare(base, new, LIMITS))["quality"].status is Status.inconclusive
+
+
 def test_graded_quality_has_a_paired_test_and_small_drops_pass():
     def graded(less: float) -> list:
         return [replace(row, values={"strict": 0.5 + 0.04 * int(row.sample) - less}) for row in generations()]

@@ -352,3 +352,26 @@ def test_the_slowest_baseline_of_several_runs_is_named():
     )
     assert conclusion(runs)[1] == words == headline(runs)[1]
     assert not any("overstated" in sentence for sentence in conclusion(runs[:1] * 2))
+
+
+def test_no_method_is_measurably_faster_if_the_leading_one_equals_the_baseline_and_others_are_slower():
+    first, *_ = run_conclusion(run(sd((0.98, 0.93, 1.03)), sd((0.58, 0.55, 0.61), "pld", Rank(3, 3))))
+    assert first.startswith(
+        "No method is measurably faster than ar; sd (draft length 3) and ar cannot be distinguished: 0.98x [0.93"
+    )
+
+
+def test_slower_methods_have_their_reason():
+    text = " ".join(run_conclusion(run(sd(), sd((0.58, 0.55, 0.61), "pld", Rank(3, 3)))))
+    assert "While decoding, these are slower than ar." in text
+    assert "pld 2.62 (as long as 4.52)" in text
+
+
+def test_predictions_of_a_disturbed_run_have_a_caveat():
+    quiet = run(sd(predicted_lengths=predicted(1.1, 1.3, 1.31)))
+    still = sd(predicted_lengths=predicted(1.1, 1.3, 1.31))
+    still = replace(still, values={**still.values, "longest_generation": 50.0})
+    caveat = "These predictions rest on the times of this run"
+    assert caveat not in " ".join(run_conclusion(quiet))
+    disturbed = " ".join(run_conclusion(run(still)))
+    assert caveat in disturbed and "one generation of sd took 50 times as long per token as its median" in disturbed

@@ -1,9 +1,12 @@
 """Every expectation of every suite: data that confirm it, data that contradict it, its place in the paper, and the ledger."""
 
+from datetime import date
 from functools import cache
 
 import pytest
 
+from scripts.expectation_ledger import with_verdicts
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
 from specbench.config.expectation import Expectation
 from specbench.config.suite import read_suite, suites
@@ -61,10 +64,39 @@ def test_a_changed_comparison_keeps_a_line():
     expected = expectation("polybasic-table2-tiny", "faster-chain")
     verdicts = outcomes_of(OneExpectation(expected), contradicting(expected, grid("polybasic-table2-tiny")))
     was = EarlierComparison("A is faster than B", "8 of 8 confirmed", "2026-01-02", "0001")
-    entries = {"suite": {"faster-chain": LedgerEntry("h", "v", "d", (was,)), "gone": LedgerEntry("", "", "", (was,))}}
+    entries = {
+        "suite": {"faster-chain": LedgerEntry("h", "s", "v", "d", (was,)), "gone": LedgerEntry("", "", "", "", (was,))}
+    }
     changed, removed = change_lines("suite", verdicts, entries)
     assert (
         "'A is faster than B'" in changed and "'8 of 8 confirmed'" in changed and "now '8 of 8 contradicted" in changed
     )
     assert removed.endswith("it was removed (decision 0001)")
     assert change_lines("another", verdicts, entries) == []
+
+
+def verdicts_of(**keys):
+    expected = Expectation(says="A is faster", id="faster", of={"method": "m"}, value="speedup", **keys)
+    place = {"pair": "p", "task": "t", "T": 1.0, "method": "m", "run": "r"}
+    return outcomes_of(OneExpectation(expected), [Point(**place, values={"speedup": Estimate(1.5, 1.4, 1.6)})])
+
+
+def test_the_ledger_keeps_the_first_verdict_and_every_comparison_that_was_replaced():
+    first = with_verdicts("s", {}, verdicts_of(at_least=1.0), "2026-01-02", "")
+    assert first["faster"].verdict == "confirmed (difference +0.50)" and first["faster"].date == "2026-01-02"
+    assert with_verdicts("s", first, verdicts_of(at_least=1.0), "2026-02-02", "") == first
+    with pytest.raises(SystemExit, match="the comparison of 'faster' changed"):
+        with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", "")
+    changed = with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", "0037")
+    assert changed["faster"].verdict.startswith("contradicted")
+    (was,) = changed["faster"].earlier
+    assert (was.says, was.verdict, was.decision) == ("A is faster", first["faster"].verdict, "0037")
+    removed = with_verdicts("s", changed, [], "2026-03-02", "0038")
+    assert removed["faster"].comparison == "" and len(removed["faster"].earlier) == 2
+
+
+@pytest.mark.parametrize("name", ledger())
+def test_the_dates_of_the_ledger_are_dates(name):
+    entries = ledger()[name].values()
+    dates = [entry.date for entry in entries if entry.comparison]
+    assert all(map(date.fromisoformat, [*dates, *(was.until for entry in entries for was in entry.earlier)]))
