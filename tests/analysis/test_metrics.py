@@ -20,7 +20,7 @@ from specbench.analysis.forwards import (
     round_milliseconds,
 )
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.quality import groups_of, quality, score_estimate
+from specbench.analysis.quality import bounded_score_change, groups_of, quality, score_change, score_estimate
 from specbench.analysis.run_metrics import METRICS, complete
 from specbench.analysis.speculation import average_tokens
 from specbench.analysis.speed import (
@@ -209,3 +209,22 @@ def test_the_share_of_memory_bandwidth():
     rows = [row("a", 2, 10.0, models={"target": usage})]
     traffic = {"target": Traffic(100.0, 2.0)}
     assert bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)
+
+
+def test_bounds_of_a_score_change_hold_for_heavy_losses_on_few_prompts():
+    """One of thirty prompts lost everything, the others changed a little: the bounds reach further than the interval."""
+    losses = [1.0, *(0.001 * (i % 3) for i in range(29))]
+    rows = [
+        {"method": name, "sample": str(i), "repeat": 0, "group": "", "values": {"strict": value}}
+        for i, loss in enumerate(losses)
+        for name, value in (("ar", 1.0), ("lossy", 1.0 - loss))
+    ]
+    scores = {
+        "metrics": [{"name": "strict", "combine": "mean", "signature": ""}], "headline": "strict", "records": 60,
+        "rows": rows, "not_executed": False, "version": "",
+    }  # fmt: skip
+    bounded, change = bounded_score_change("lossy", "ar", scores), score_change("lossy", "ar", scores)
+    assert bounded.value == pytest.approx(change.value)
+    assert bounded.low < change.low < change.value < bounded.high
+    half = score_change("lossy", "ar", scores, factor=0.5)
+    assert half.value == pytest.approx(change.value + 0.5)

@@ -408,3 +408,16 @@ def test_a_plugin_may_be_loaded_twice(tmp_path):
         target=Target.build({"name": "agreeable"}, "here"),
     )
     assert all(found.exact for found in examine(method))
+
+
+def test_enumerate_does_not_call_a_method_exact_whose_draft_lengths_it_does_not_know(tmp_path):
+    (tmp_path / "hidden.py").write_text(
+        "from specbench.methods.speculative import Speculative\n\n\n"
+        'class Hidden(Speculative, name="hidden"):\n    blocks = property(lambda self: (1,))\n'
+    )
+    (tmp_path / "hidden.toml").write_text(
+        'name = "hidden"\nbaseline = "ar"\nproposer = { name = "model", model = "draft", gamma = 5 }\n'
+        'scorers = "target"\ntarget = { name = "last" }\n'
+    )
+    shown = specbench("enumerate", "-m", "hidden.toml", "--plugin", "hidden.py", cwd=tmp_path, code=6)
+    assert "declares no block sizes" in " ".join(shown.split())

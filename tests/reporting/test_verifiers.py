@@ -15,6 +15,7 @@ from specbench.reporting.verifiers import (
     VerifierReport,
     verifier_reports,
     verifier_table,
+    with_auc,
     with_thresholds,
 )
 
@@ -106,3 +107,20 @@ def test_table_1_is_measured_greedily_too():
     """The authors' sampler is greedy."""
     for name in ("sprinter-table1", "sprinter-table1-tiny"):
         assert [line.options.temperature for line in read_suite(name).grid] == [0.0, 1.0]
+
+
+def test_a_point_has_the_auc_of_its_own_verifier():
+    suite = read_suite("sprinter-table5-tiny")
+    reports = [VerifierReport("tiny", "xsum", f"sprinter/{tau}", float(tau), {**VALUES, "auc": auc}, None)
+               for tau, auc in (("1", 0.9), ("1.5", 0.99))]  # fmt: skip
+    place = {"pair": "tiny", "task": "xsum", "T": 0.0, "run": "r"}
+    found = with_auc(
+        suite,
+        [
+            Point(**place, method="sprinter", setting="threshold=0.5, head=sprinter/1.5", x=0.5),
+            Point(**place, method="sprinter", setting="threshold=0.5, head=sprinter/1.2", x=0.5),
+            Point(**place, method="sd"),
+        ],
+        reports,
+    )
+    assert [point.number("auc") for point in found] == [0.99, None, None]
