@@ -117,6 +117,9 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
 
 
+ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
+
+
 def answer(advice: Advice) -> Iterator[str]:
     """Yield the advice: what to use and its TOML, the gain, and how other engines name it."""
     best, gain = advice.best, advice.gain or advice.best.measured
@@ -147,6 +150,7 @@ def answer(advice: Advice) -> Iterator[str]:
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
     if advice.pays:
+        yield ANOTHER_TIME
         yield toml_of(advice)
         yield from other_engines(best)
 

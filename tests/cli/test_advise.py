@@ -38,6 +38,7 @@ def words(found: Advice) -> str:
 def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines():
     shown = words(advice(Estimate(1.4, 1.3, 1.5)))
     assert shown.startswith("Use sd-4: 1.40x [1.30, 1.50], measured on held-out prompts.")
+    assert "not another time" in shown
     table = tomllib.loads(shown[shown.index("#") : shown.index("vLLM")])
     assert table["proposer"] == {"name": "model", "model": "draft", "gamma": 4}
     assert (
