@@ -49,7 +49,7 @@ WIDTHS: dict[str, Table] = {  # keys of each architecture, by model type
         "vocab_size": VOCABULARY,
     },
 }  # fmt: skip
-WIDTHS["qwen2"] = WIDTHS["llama"]
+WIDTHS |= {"qwen2": WIDTHS["llama"], "mt5": WIDTHS["t5"]}
 TEXT = "The committee met on Monday, and its members agreed to publish the report before the end of the month. " * 4
 ROWS: dict[str, list[Row]] = {  # of tasks without synthetic data
     "wiki-summary": [{"summary": TEXT, "full_text": TEXT}] * 2,

@@ -232,10 +232,9 @@ def test_a_file_describes_a_machine(tmp_path):
 
 
 def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tmp_path):
-    done = specbench(
-        "plan", "-m", "sd", "-p", "bild-wmt", "-t", "wmt:de-en", "--for", "h100", cwd=tmp_path, code=4
-    ).stderr
-    assert "no architecture for kssteven/mT5-small-wmt2014-de-en" in done
+    (tmp_path / "other.toml").write_text('[models.draft]\npath = "a/small"\n[models.target]\npath = "a/large"\n')
+    command = ("plan", "-m", "sd", "-p", "other.toml", "-t", "gsm8k", "--for", "h100")
+    assert "no architecture for a/small" in specbench(*command, cwd=tmp_path, code=4).stderr
     done = specbench("plan", "-m", "sd", "-p", "gpt2", "-t", "lm1b", "--for", "h100", cwd=tmp_path, code=4).stdout
     assert "help: -n N" in done and "time unknown, at most " in done
     assert "There is no estimate for lm1b." in " ".join(done.split())
@@ -343,9 +342,9 @@ def test_all_texts_of_a_file_are_counted(training, tmp_path):
 
 
 def test_rows_of_another_temperature_are_collected_too(tmp_path):
-    """SPRINTER's Table 2: the authors' recipe draws greedily, so its rows are not those of the other verifier."""
+    """SPRINTER's Table 2: two verifiers have greedy labels, so their rows are not those of the two others."""
     rows = [row for row in training_rows(read_suite("sprinter-table2"), H200) if row.task == "lm1b"]
-    assert [row.methods for row in rows] == ["train sprinter", "train sprinter/authors-leaking", "train specdec++"]
+    assert [row.methods for row in rows] == ["train 2 sprinter", "train 2 sprinter", "train specdec++"]
 
 
 def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_given(tmp_path):
@@ -363,7 +362,7 @@ def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_
     assert found["total"]["seconds"][1] == pytest.approx(total)
     assert not training_rows(read_suite("se-table2"), H200)
     for more, kinds in (
-        ((), {"sprinter", "sprinter/authors-leaking", "specdec++"}),
+        ((), {"2 sprinter", "specdec++"}),
         (("--head", "gpt-neo:sprinter=mine"), {"specdec++"}),
     ):
         rows = planned("sprinter-table2", *more)["runs"]
