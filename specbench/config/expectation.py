@@ -12,7 +12,7 @@ DIMENSIONS = (  # of a measured point
     "pair", "task", "group", "T", "method", "setting", "variant", "draft_length", "proposer", *NUMBERS,
 )  # fmt: skip
 Take = Literal["each", "best", "lowest", "lowest best"]
-BOUNDS = ("at_least", "at_most", "near", "apart")
+BOUNDS = ("at_least", "at_most", "near")
 COMPARISON = (  # what decides a verdict: changing one of these is recorded (`specbench.reporting.ledger`)
     "source", "of", "value", *BOUNDS, "factor", "margin", "take", "bound_take", "by", "at_score_of", "cannot_fail_from",
 )  # fmt: skip
@@ -29,7 +29,7 @@ def require_dimensions(*words: str) -> None:
 class Expectation:
     """An expectation from theory or the paper: a value `of` some points against a bound.
 
-    The value is `at_least` or `at_most` the bound, or `near` it or `apart` from it: inside or outside of +- `margin`, as a
+    The value is `at_least` or `at_most` the bound, or `near` it: inside of +- `margin`, as a
     share of the bound. The bound is a number, another value of the same point, or the value of other points, times
     `factor`. Other points are of the same run, or of another pair, task or temperature that the bound names.
 
@@ -51,7 +51,6 @@ class Expectation:
     at_least: float | str | dict[str, Any] | None = None
     at_most: float | str | dict[str, Any] | None = None
     near: float | str | dict[str, Any] | None = None
-    apart: float | str | dict[str, Any] | None = None
     factor: float = 1.0
     margin: float = 0.0
     take: Take = "each"
@@ -66,7 +65,7 @@ class Expectation:
         if sum(getattr(self, name) is not None for name in BOUNDS) != 1:
             raise ValueError(f"give one of {', '.join(BOUNDS)}")
         if (self.margin > 0.0) != self.is_two_sided:
-            raise ValueError("near and apart need a margin above 0, and at_least and at_most have none")
+            raise ValueError("near needs a margin above 0, and at_least and at_most have none")
         if "lowest best" in (self.take, self.bound_take) and not isinstance(self.bound, dict):
             raise ValueError("lowest best compares points of several runs: name their pair, task or T in the bound")
         require_dimensions(*self.of, *self.by, *self.at_score_of, *(self.bound if isinstance(self.bound, dict) else ()))
@@ -85,7 +84,7 @@ class Expectation:
     @property
     def is_two_sided(self) -> bool:
         """Whether a value may lie too far from the bound on either side."""
-        return self.near is not None or self.apart is not None
+        return self.near is not None
 
     @property
     def fingerprint(self) -> str:

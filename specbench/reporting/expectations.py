@@ -327,10 +327,9 @@ def _outcome(expected: Expectation, measured: Measured) -> Outcome:
     if not math.isfinite(high - low) or low == high == equal:
         return Outcome.undecided
     if expected.is_two_sided:
-        is_near = expected.near is not None
         if measured.is_surely_inside or measured.is_surely_outside:
-            return Outcome.confirmed if measured.is_surely_inside == is_near else Outcome.contradicted
-        return Outcome.expected if measured.is_inside == is_near else Outcome.other
+            return Outcome.confirmed if measured.is_surely_inside else Outcome.contradicted
+        return Outcome.expected if measured.is_inside else Outcome.other
     if expected.at_most is not None:
         value, low, high, equal = -value, -high, -low, -equal
     if value >= equal:

@@ -55,13 +55,6 @@ def test_a_value_is_near_a_bound_if_its_whole_interval_lies_within_the_margin():
     assert within(1.55, near=2.0, margin=0.25) == "on the expected side within the noise", "a share of the bound"
 
 
-def test_a_value_is_apart_from_a_bound_if_its_whole_interval_lies_outside_of_the_margin():
-    assert within(1.35, apart=1.0, margin=0.2) == within(0.65, apart=1.0, margin=0.2) == "confirmed"
-    assert within(1.25, apart=1.0, margin=0.2) == "on the expected side within the noise"
-    assert within(1.15, apart=1.0, margin=0.2) == "on the other side within the noise"
-    assert within(1.0, apart=1.0, margin=0.2) == "contradicted"
-
-
 def test_the_prompts_needed_are_those_that_exclude_the_nearer_limit():
     values = {"speedup": Estimate(1.15, 1.05, 1.25), "prompts": 10}
     (verdict,) = outcomes_of(Suite(value="speedup", near=1.0, margin=0.2), [replace(point(1.0), values=values)])

@@ -219,7 +219,7 @@ def test_a_suite_defines_its_methods(tmp_path):
         (('rows = ["pair", "method", "setting"]', 'rows = ["pear"]'), "did you mean 'pair'"),
         (("limit = 5", "limt = 5"), "did you mean 'limit'"),
         (('pairs = ["tiny"]', ""), "'pairs' is missing"),
-        (("at_least = 0.0", ""), "one of at_least, at_most, near, apart"),
+        (("at_least = 0.0", ""), "one of at_least, at_most, near"),
         (("limit = 5", 'limit = "5"'), "must be of type int"),
         (('of = { method = "we-se" }', 'of = { methd = "we-se" }'), "did you mean 'method'"),
         (('rows = ["pair", "method", "setting"]', 'rows = ["pair", "method"]'), "put 'setting' or 'variant' into rows"),
