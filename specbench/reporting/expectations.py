@@ -278,8 +278,8 @@ def _measured(
     found = [between(end) for end in (factor, factor * (1.0 - margin), factor * (1.0 + margin))]
     if None not in found:
         center, least, most = (side for side in found if side is not None)
-        has_ratio = expected.is_two_sided and ours is not None and theirs
-        yield Measured(center, least, most, ours / (factor * theirs) if has_ratio else None)  # type: ignore[operator]
+        ratio = ours / (factor * theirs) if expected.is_two_sided and ours is not None and theirs else None
+        yield Measured(center, least, most, ratio)
 
 
 def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence[Point]:
