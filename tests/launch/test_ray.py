@@ -1,6 +1,8 @@
 """The Ray launcher, on a real cluster of two nodes on this machine."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.launch.ledger import Ledger
 from specbench.launch.ray_cluster import ray_launcher
+from specbench.runs.locking import holder_of
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
 from tests.fixtures import console
 
@@ -75,12 +78,20 @@ def add_node(cluster, threads):
     return cluster.add_node(num_cpus=2, num_gpus=2, env_vars=settings)
 
 
-def begun_on(node, results):
-    """Return the runs that a node has begun and not completed."""
-    entries = Ledger.of(results / "suites" / "own").entries.values()
-    files = {each.key: results / each.key / SAMPLES for each in entries if each.node == node.node_id}
-    counts = {key: path.read_bytes().count(b"\n") for key, path in files.items() if path.exists()}
-    return [key for key, count in counts.items() if 1 <= count <= 2 * GENERATIONS // 3]
+def stopped_on(node, results):
+    """Return the runs that a node has begun and not completed, and their processes, which are stopped here."""
+    found = {}
+    for entry in Ledger.of(results / "suites" / "own").entries.values():
+        folder = results / entry.key
+        samples, holder = folder / SAMPLES, holder_of(folder)
+        if entry.node != node.node_id or not samples.exists() or holder is None or not holder.alive:
+            continue
+        os.kill(holder.pid, signal.SIGSTOP)
+        if 1 <= samples.read_bytes().count(b"\n") < GENERATIONS:
+            found[entry.key] = holder.pid
+        else:
+            os.kill(holder.pid, signal.SIGCONT)
+    return found
 
 
 def wait_for(condition, process, cwd, seconds=LIMIT):
@@ -99,7 +110,7 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     suite.write_text(SUITE)
     assert len(list(read_suite(str(suite)).parts())) == 4
     nodes = [add_node(cluster, threads) for threads in (2, 1)]
-    process, most, moved = driver(suite, cluster.address, tmp_path), 0, []
+    process, most, moved = driver(suite, cluster.address, tmp_path), 0, {}
     try:
 
         def running() -> int:
@@ -109,8 +120,10 @@ def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
             return now
 
         wait_for(lambda: running() >= 3, process, tmp_path)
-        wait_for(lambda: moved.extend(begun_on(nodes[0], tmp_path / "results")) or moved, process, tmp_path)
+        wait_for(lambda: moved.update(stopped_on(nodes[0], tmp_path / "results")) or moved, process, tmp_path)
         cluster.remove_node(nodes[0], allow_graceful=False)
+        for pid in moved.values():
+            os.kill(pid, signal.SIGKILL)
         wait_for(lambda: sum(each["state"] == "done" for each in status_of(suite, tmp_path)) >= 2, process, tmp_path)
         process.kill()
         process.wait()
