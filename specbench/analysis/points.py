@@ -189,7 +189,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
             label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip
-        is_real = not bare.simulated and bare.data != "synthetic"
+        is_real = summary.is_of_real_models_and_data
         return replace(
             bare, paper={printed.metric: printed.value for printed in reference if is_real and printed.covers(bare)}
         )

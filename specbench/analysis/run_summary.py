@@ -235,6 +235,11 @@ class RunSummary(RunState):
         return self.spec.pair.simulated
 
     @property
+    def is_of_real_models_and_data(self) -> bool:
+        """Whether neither the models nor the prompts are synthetic, so that a paper's values can stand beside the results."""
+        return not self.simulated and self.data.source != "synthetic"
+
+    @property
     def data(self) -> DataSpec:
         return self.spec.task.data
 

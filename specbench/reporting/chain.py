@@ -53,6 +53,12 @@ def weights_seconds(summary: RunSummary) -> dict[str, float]:
     return {role: model.forward_bytes / bandwidth for role, model in summary.models.items()}
 
 
+def drafter_of(name: str) -> str:
+    """Return the level or proposer whose drafts a method verifies, from the name that `under` gives; empty for another."""
+    low, word, _ = name.partition("-under-")
+    return low if word else ""
+
+
 @dataclass(frozen=True)
 class Pairing:
     """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token.
@@ -106,7 +112,8 @@ class Profile:
     ) -> "Profile":
         """Read a run folder. `kinds` maps the names of heads, under which calls are recorded, to their levels."""
         records = [_by_level(record, kinds) for record in read(folder)]
-        names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in levels)]
+        drafters = dict.fromkeys((*levels, *(low for record in records if (low := drafter_of(record.method)))))
+        names = [baseline, *map(alone, levels[1:]), *(under(a, b) for b in levels for a in drafters)]
         rows = {name: method_rows for name in names if (method_rows := complete(records, name))}
         return cls(rows, levels, timed_forwards(folder), bounds)
 
@@ -127,6 +134,11 @@ class Profile:
     def forwards(self, level: str, fed: int) -> int:
         """Return the number of forwards from which the price of this size is estimated; 0 if other sizes determine it."""
         return round(self._sizes[level][fed][0]) if fed in self._at[level] else 0
+
+    @property
+    def trees(self) -> list[str]:
+        """The proposers besides the levels whose drafts were measured."""
+        return list(dict.fromkeys(low for name in self._rows if (low := drafter_of(name)) and low not in self.levels))
 
     @property
     def longest(self) -> int:
@@ -259,21 +271,29 @@ def prices_table(profile: Profile) -> Table:
     return Table("Prices of blocks", heads, rows)
 
 
-def pairs_table(profile: Profile) -> Table:
+def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) -> Table:
     """Return the accepted length, its maximum, the acceptance rate, and that of the first token of a draft, by pair.
 
-    The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens.
+    The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other
+    proposers of the lowest level have a row each. `printed` are a paper's accepted lengths by pair, such as `M1 - M2`.
     """
-    rows = []
+    rows, last = [], len(profile.levels)
     for i, high in enumerate(profile.levels, 1):
-        for j, low in enumerate(profile.levels[i:], i + 1):
-            pairing = profile.pairing(low, high)
-            length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
-            texts = [NONE] * 4
-            if pairing:
-                texts = [length(pairing.length), str(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
-            rows.append([f"M{i} - M{j}: {low} under {high}", *texts])
-    return Table("Pairs", ["pair", "mean accepted length", "at most", "acceptance", "of the first token"], rows)
+        below = [(j, low) for j, low in enumerate(profile.levels[i:], i + 1)]
+        trees = [(last, tree) for tree in profile.trees if profile.pairing(tree, high)]
+        for j, low in below + trees:
+            rows.append([f"M{i} - M{j}: {low} under {high}", *_pairing_texts(profile.pairing(low, high))])
+            if printed:
+                rows[-1].append(column_of("accepted_length").format.text(printed.get(f"M{i} - M{j}")))
+    heads = ["pair", "mean accepted length", "at most", "acceptance", "of the first token"]
+    return Table("Pairs", [*heads, "accepted length in the paper"] if printed else heads, rows)
+
+
+def _pairing_texts(pairing: Pairing | None) -> list[str]:
+    if pairing is None:
+        return [NONE] * 4
+    length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
+    return [length(pairing.length), str(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
 
 
 def _basis(profile: Profile, middle: polybasic.Middle) -> str:

@@ -32,6 +32,7 @@ from specbench.reporting.tables import Table, require_columns
 from specbench.reporting.verifiers import VerifierReport, verifier_reports, verifier_table, with_auc, with_thresholds
 from specbench.runs.suite_index import DONE, Index, IndexEntry
 
+LENGTH_OF_PAIRS = "accepted length"  # the name of the metric in the reference values of Polybasic's Table 1
 STAND_INS = "The bundled models stand in for the paper's: what they contradict says little about those of the paper."
 
 
@@ -77,12 +78,13 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     tables = suite_tables(suite, measured)
     changes = change_lines(suite.name, judged, ledger())
     lines = [*outcome_lines(judged), *changes, *unknown_values(suite, measured, is_timed)]
-    tables += paper_tables(without_counterpart(suite, measured))
+    beside = _printed_lengths(suite, summaries) if suite.kind == "profile" else []
+    tables += paper_tables([row for row in without_counterpart(suite, measured) if row not in beside])
     tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
     chain_verdicts: list[str] = []
     if suite.kind == "profile":
-        profile_tables, chain_verdicts = _profiles(summaries, [run.levels for run in runs])
+        profile_tables, chain_verdicts = _profiles(suite, summaries, [run.levels for run in runs])
         tables += profile_tables
     tables += hardware_tables(summaries)
     if verifiers:
@@ -197,11 +199,20 @@ def _conclusion(
     return [*speeds, *counts, *([STAND_INS] if counts and suite.is_tiny and suite.is_of_paper else [])]
 
 
-def _profiles(summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]) -> tuple[list[Table], list[str]]:
+def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:
+    """Return the accepted lengths that the paper prints for the pairs of models of profiled chains."""
+    measured = {(run.pair, run.task) for run in summaries if run.is_of_real_models_and_data}
+    return [row for row in printed_values(suite) if row.metric == LENGTH_OF_PAIRS and (row.pair, row.task) in measured]
+
+
+def _profiles(
+    suite: Suite, summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]
+) -> tuple[list[Table], list[str]]:
     """Return the tables and verdicts of runs that profile a chain."""
     tables, lines = [], []
     for summary, chain in zip(summaries, levels, strict=True):
         profile = Profile.of(summary, chain)
-        tables += [forwards_table(profile), pairs_table(profile), prices_table(profile)]
+        printed = {row.method: row.value for row in _printed_lengths(suite, [summary])}
+        tables += [forwards_table(profile), pairs_table(profile, printed), prices_table(profile)]
         lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
     return tables, lines

@@ -191,13 +191,17 @@ def _missing(line: GridLine, pair: str, task: str) -> list[str]:
 
 
 def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
-    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels."""
+    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels.
+
+    The chain of a profile is that of its first method. The drafters of its other methods are measured under every model.
+    """
     if suite.kind != "profile":
         return list(line.methods)
     gamma, *more = line.options.gamma_for(line.methods[0]) or (GAMMA,)
     if more:
         raise ConfigError(f"gamma = {[gamma, *more]}: a profile takes one draft length for all pairs of models")
-    return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma)
+    trees = [levels_of(method)[-1] for method in line.methods[1:]]
+    return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma, trees)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@
 static trees, chains and lossy methods.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,11 @@ def levels_of(method: str) -> list[str]:
     return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
 
 
-def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
+def pairings(levels: list[str], pair: Pair, gamma: int, trees: Sequence[str] = ()) -> list[str]:
     """Register and return methods for every level alone and every pair of levels.
 
-    Raises MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
+    `trees` are further proposers of an EAGLE head, such as `eagle2`, each measured under every model that has one. Raises
+    MissingAsset if the head of two adjacent levels is missing. Other pairs without a head are left out.
     """
     registered = [_add_for_profile(alone(level), _plain(level)) for level in levels[1:-1]]
     for level in levels:
@@ -66,11 +67,13 @@ def pairings(levels: list[str], pair: Pair, gamma: int) -> list[str]:
                 elif not any((head.kind, head.base) == ("eagle", high) for head in pair.heads.values()):
                     continue
                 proposer = {"name": "eagle", "base": high, "gamma": gamma}
+                registered += [
+                    _add_for_profile(under(tree, high), _drafted_by({"name": tree, "base": high}, high))
+                    for tree in trees
+                ]
             elif low == "pld":
                 proposer = {"name": "pld", "gamma": gamma}
-            registered.append(
-                _add_for_profile(under(low, high), {"name": "speculative", "proposer": proposer, "scorers": high})
-            )
+            registered.append(_add_for_profile(under(low, high), _drafted_by(proposer, high)))
     return registered
 
 
@@ -79,6 +82,10 @@ def models_alone(pair: Pair) -> list[str]:
     roles = sorted(pair.models, key=lambda role: role != TARGET)
     first = BASELINE if roles[0] == TARGET else _add_for_profile(alone(roles[0]), _plain(roles[0]), baseline="")
     return [first, *(_add_for_profile(alone(role), _plain(role), baseline=first) for role in roles[1:])]
+
+
+def _drafted_by(proposer: Table, scorers: str) -> Table:
+    return {"name": "speculative", "proposer": proposer, "scorers": scorers}
 
 
 def _plain(role: str) -> Table:

@@ -12,6 +12,9 @@ from specbench.analysis.points import reference_of
 from specbench.config.suite import read_suite
 from specbench.files import write_with_checksum
 from specbench.reporting.chain import Profile, alone, pairs_table, prices_table, under, verdicts
+from specbench.reporting.column import NONE
+from specbench.resolution.method_sets import levels_of, pairings
+from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS
 from tests.fixtures.console import specbench
@@ -142,6 +145,10 @@ def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, ke
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
     assert found.pairing("draft", "middle").acceptance == 0.8
     assert ["5.00", "6", "0.800", "1.000"] in [row[1:] for row in pairs_table(found).rows]
+    printed = pairs_table(found, {"M2 - M3": 4.36})
+    assert [row[-1] for row in printed.rows] == [NONE, NONE, "4.36"] and printed.heads[
+        -1
+    ] == "accepted length in the paper"
     (line,) = verdicts(found)
     assert line.startswith("middle: keep it") == kept and "There are too few prompts for an interval" in line
 
@@ -211,3 +218,15 @@ def test_counters_of_levels_match_a_worked_example():
     }
     rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]
     assert (d.average_tokens(rows), d.verifier_rate(rows), d.levels(rows)) == (4.0, 0.75, [])
+
+
+def test_table_one_has_every_reading_of_the_papers_drafter():
+    """A chain, a static tree and a dynamic tree of the head, each under the target and under the middle model."""
+    for name, pair in (("polybasic-table1", "vicuna-7b-polybasic"), ("polybasic-table1-tiny", "tiny-polybasic")):
+        (line,) = read_suite(name).grid
+        trees = [levels_of(method)[-1] for method in line.methods[1:]]
+        methods = pairings(levels_of(line.methods[0]), read_pair(pair, line.options)[1], 10, trees)
+        assert methods == [
+            "middle-alone", "middle-under-target", "eagle-tree-under-target", "eagle2-under-target", "eagle-under-target",
+            "eagle-tree-under-middle", "eagle2-under-middle", "eagle-under-middle",
+        ]  # fmt: skip

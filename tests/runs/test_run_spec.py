@@ -85,7 +85,8 @@ def test_the_specs_of_every_suite_read_back_equal(name):
     for line, pair, task in suite.parts():
         methods = list(line.methods)
         if suite.kind == "profile":
-            methods = pairings(levels_of(methods[0]), read_pair(pair, line.options)[1], GAMMA)
+            trees = [levels_of(method)[-1] for method in methods[1:]]
+            methods = pairings(levels_of(methods[0]), read_pair(pair, line.options)[1], GAMMA, trees)
         trained = [head.name for step in suite.prepare for head in step.heads(pair, task)]
         heads = dict.fromkeys(["sprinter", "specdec++", *trained], "a folder")
         options = replace(line.options, heads=(*line.options.heads, *heads.items()))
