@@ -14,7 +14,7 @@ from specbench.cli.console import TerminalObserver, interrupted, output_console,
 from specbench.cli.params import plot_formats, words
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
-from specbench.config.presets import parse_override, sweep_of
+from specbench.config.presets import parse_override, stem, sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
@@ -101,11 +101,11 @@ def swept(request: Request, over: list[str], observer: TerminalObserver) -> tupl
             continue
         if text == AUTO:
             grids = {name: sweep_of(name) for name in names}
-            sweeps += [(f"{Path(name).stem}.{key}", values) for name, (key, values) in grids.items()]
+            sweeps += [(f"{stem(name)}.{key}", values) for name, (key, values) in grids.items()]
             continue
         if "=" not in text:
             raise ConfigError(f"--over {text}: expected auto or KEY=[VALUES]; help: --over target.alpha=[0.1, 0.3]")
-        scoped = text.startswith(("method.", *(f"{Path(name).stem}." for name in names)))
+        scoped = text.startswith(("method.", *(f"{stem(name)}." for name in names)))
         key, value = parse_override(text if scoped else f"method.{text}", "--over")
         sweeps.append((key, value if isinstance(value, list) else []))
     return tuple(sweeps)

@@ -1,16 +1,19 @@
-"""Test advice on eight cases: `make advise-trials`, which writes results/advise.md.
+"""Test advice on sixteen cases: `make advise-trials`, which writes results/advise.md.
 
-For each case, `advise` is run, and then every candidate is measured once on other prompts. The advised candidate should be
-within TOLERANCE of the fastest, and the predicted intervals should contain the measured speedups.
+For each case, `advise` is run. Then, case by case, every candidate is measured once on other prompts, in a process of its
+own. The advised candidate should be within TOLERANCE of the fastest, and the intervals of the predictions and of the gain
+should contain the measured speedups.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 
-from specbench.analysis.advice import Advice
+from specbench.analysis.advice import Advice, Candidate
 from specbench.analysis.intervals import Estimate
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
@@ -18,7 +21,8 @@ from specbench.experiment.advice import AdviceRequest, advise
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.files import write
 from specbench.reporting.advice import answer
-from specbench.reporting.column import TIMES
+from specbench.reporting.column import NONE, TIMES
+from specbench.resolution.method_sets import register_for_advice
 from specbench.resolution.resolve import resolve
 
 OUT, RUNS = Path("results/advise.md"), Path("build/advise")
@@ -64,14 +68,16 @@ max_new_tokens = 48
 PAGE = """# Advice against measurements of every candidate
 
 Each case is advised by `specbench advise` with {repeats} repeats of 48 prompts (30 for random weights, 24 for the last case).
-Every candidate is then measured once, on as many other prompts.
+After the advice on the last case, every candidate of each case is measured once, on as many other prompts, in a process of
+its own.
 
-*advised* and *fastest* are decoding speedups over the target alone, as measured there. *within 5 %* compares the two; where
-the advice is not to speculate, the target alone is compared; where it does not decide, nothing is. *in interval* counts
-candidates whose predicted 95 % interval contains the measured speedup. Made by `make advise-trials`.
+*gain* is that of the advice, with its interval for a later run. *later* and *fastest* are the decoding speedups over the
+target alone of the later measurement. *inside* says whether the interval of the gain contains *later*. *within 5 %* compares
+*later* with *fastest*; where the advice is not to speculate, the target alone is compared; where it does not decide, nothing
+is. *predicted* counts candidates whose predicted 95 % interval contains the measured speedup. Made by `make advise-trials`.
 
-| case | seconds | advised | measured | fastest | measured | within 5 % | in interval |
-| :-- | --: | :-- | --: | :-- | --: | :-- | --: |
+| case | seconds | advised | gain | later | inside | fastest | later | within 5 % | predicted |
+| :-- | --: | :-- | --: | --: | :-- | :-- | --: | :-- | --: |
 """
 
 
@@ -83,6 +89,18 @@ class Case:
     pair: str
     task: str
     prompts: int = 48  # for the advice, and as many others
+    temperature: float = 0.0
+
+    @property
+    def options(self) -> Options:
+        """The options of its runs, on all of its prompts."""
+        return Options(
+            data=(("", "synthetic"),),
+            limit=2 * self.prompts,
+            device="cpu",
+            dtype="float32",
+            temperature=self.temperature,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,22 @@ class Trial:
     case: Case
     advice: Advice
     seconds: float
-    measured: dict[str, Estimate]
+    measured: dict[str, Estimate] = field(default_factory=dict)
+
+    @property
+    def later(self) -> Estimate | None:
+        """The later speedup of the selected candidate; None if its gain was not measured."""
+        return self.measured[self.advice.best.candidate.name] if self.advice.gain else None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the interval of the gain contains the later speedup; None without an interval."""
+        return _contains(self.advice.gain, self.later)
+
+    @property
+    def is_inside_prompts(self) -> bool | None:
+        """The same for the interval over prompts of the first of the two runs at the end."""
+        return _contains(self.advice.repeats[0], self.later) if self.advice.repeats else None
 
     @property
     def fastest(self) -> str:
@@ -126,8 +159,10 @@ class Trial:
         """The trial as a row of the page."""
         inside, count = self.contained
         near = "not decided" if self.advice.pays is None else "yes" if self.is_near else "no"
+        within = {True: "yes", False: "no", None: NONE}[self.is_inside]
         return (
-            f"| {self.case.words} | {self.seconds:.0f} | {self.advised or 'ar'} | {self._text(self.advised)} |"
+            f"| {self.case.words} | {self.seconds:.0f} | {self.advice.best.candidate.name if self.advice.gain else 'ar'} |"
+            f" {TIMES.text(self.advice.gain)} | {TIMES.text(self.later)} | {within} |"
             f" {self.fastest or 'ar'} | {self._text(self.fastest)} | {near} | {inside} of {count} |"
         )
 
@@ -159,50 +194,87 @@ def main() -> None:
     for number, case in enumerate(cases(), 1):
         if args.cases and number not in args.cases:
             continue
-        trials.append(trial(case, args.repeats))
-        print(trials[-1].row, flush=True)
+        trials.append(advised(case, args.repeats))
+        print("\n".join(answer(trials[-1].advice)), flush=True)
+    trials = [measured_later(each, args.repeats) for each in trials]
     page = PAGE.format(repeats=args.repeats) + "\n".join(each.row for each in trials)
     decided = [each for each in trials if each.advice.pays is not None]
     inside, count = (sum(counts) for counts in zip(*(each.contained for each in trials), strict=True))
     page += f"\n\nTogether, {sum(each.is_near for each in decided)} of {len(decided)} decided cases are within"
-    page += f" {TOLERANCE:.0%} of the fastest, and {inside} of {count} intervals contain the measured speedup.\n\n"
+    page += (
+        f" {TOLERANCE:.0%} of the fastest, and {inside} of {count} predicted intervals contain the measured speedup.\n"
+    )
+    of_gain, of_prompts = (
+        _share([each.is_inside for each in trials]),
+        _share([each.is_inside_prompts for each in trials]),
+    )
+    page += (
+        f"The interval of the gain contains the later speedup in {of_gain}; the interval over prompts of one run would"
+    )
+    page += f" in {of_prompts}.\n\n"
     page += "\n\n".join(each.details for each in trials) + "\n"
     write(args.out, page)
     print(page)
 
 
+def _contains(interval: Estimate | None, value: Estimate | None) -> bool | None:
+    if interval is None or value is None or interval.low is None or interval.high is None:
+        return None
+    return interval.low <= value.value <= interval.high
+
+
+def _share(outcomes: Sequence[bool | None]) -> str:
+    known = [outcome for outcome in outcomes if outcome is not None]
+    return f"{sum(known)} of {len(known)} cases"
+
+
 def cases() -> Sequence[Case]:
-    """Return the cases: three bundled pairs on two tasks, random weights, and a draft as large as its target."""
+    """Return the cases: three bundled pairs on several tasks, random weights, and a draft as large as its target."""
     RUNS.mkdir(parents=True, exist_ok=True)
     for name, text in (("losing", LOSING), ("random", RANDOM)):
         (RUNS / f"{name}.toml").write_text(text, encoding="utf-8")
-    bundled = {"tiny": ("gsm8k", "wmt"), "tiny-polybasic": ("gsm8k", "wmt"), "tiny-t5": ("cnndm", "wmt")}
+    greedy = {
+        "tiny": ("gsm8k", "wmt", "cnndm", "xsum", "humaneval"),
+        "tiny-polybasic": ("gsm8k", "wmt", "cnndm"),
+        "tiny-t5": ("cnndm", "wmt", "xsum"),
+    }
+    sampled = (("tiny", "gsm8k"), ("tiny", "cnndm"), ("tiny-t5", "cnndm"))
     return [
-        *(Case(f"{pair}, {task}", pair, task) for pair, tasks in bundled.items() for task in tasks),
+        *(Case(f"{pair}, {task}", pair, task) for pair, tasks in greedy.items() for task in tasks),
+        *(Case(f"{pair}, {task}, T = 1", pair, task, temperature=1.0) for pair, task in sampled),
         Case("random weights, synthetic acceptance 0.8, gsm8k", str(RUNS / "random.toml"), "gsm8k", 30),
         Case("a draft as large as the target, gsm8k", str(RUNS / "losing.toml"), "gsm8k", 24),
     ]
 
 
-def trial(case: Case, repeats: int) -> Trial:
-    """Advise on a case, then measure every candidate on other prompts."""
-    options = Options(data=(("", "synthetic"),), limit=2 * case.prompts, repeats=repeats, device="cpu", dtype="float32")
+def advised(case: Case, repeats: int) -> Trial:
+    """Advise on a case."""
+    options = replace(case.options, repeats=repeats)
     begin = time.monotonic()
     request = AdviceRequest(
         pair=case.pair, task=case.task, options=options, out=RUNS / "runs", access=Access(fresh=True), parts=PARTS
     )
     advice = advise(request, TerminalObserver())
-    seconds = time.monotonic() - begin
-    names = tuple(each.candidate.name for each in advice.results)
-    resolved = resolve(
-        Request(
-            methods=names, pair=case.pair, tasks=(case.task,), options=replace(options, shard=OTHERS),
-            out=RUNS / "runs",
-        )
-    )  # fmt: skip
-    (plan,) = resolved.plans
+    return Trial(case, advice, time.monotonic() - begin)
+
+
+def measured_later(trial: Trial, repeats: int) -> Trial:
+    """Return a trial with the speedup of every candidate on other prompts, measured in another process."""
+    candidates = [each.candidate for each in trial.advice.results]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        measured = pool.submit(_measure, trial.case, candidates, repeats).result()
+    return replace(trial, measured=measured)
+
+
+def _measure(case: Case, candidates: Sequence[Candidate], repeats: int) -> dict[str, Estimate]:
+    """Return the speedup of every candidate on other prompts."""
+    register_for_advice(candidates)
+    names = tuple(each.name for each in candidates)
+    options = replace(case.options, shard=OTHERS, repeats=repeats)
+    request = Request(methods=names, pair=case.pair, tasks=(case.task,), options=options, out=RUNS / "runs")
+    (plan,) = resolve(request).plans
     (summary,) = measure(plan, plan.runs, MeasureOptions(access=Access(fresh=True)), TerminalObserver()).summaries
-    return Trial(case, advice, seconds, {row.method: row.speedup for row in summary.methods if row.speedup})
+    return {row.method: row.speedup for row in summary.methods if row.speedup}
 
 
 if __name__ == "__main__":

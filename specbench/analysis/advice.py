@@ -13,7 +13,7 @@ import numpy as np
 
 from specbench.analysis.draft_lengths import RoundCosts, costs_of
 from specbench.analysis.forwards import Sizes, fitted, measured_sizes, sizes_of, sums_of
-from specbench.analysis.intervals import Estimate, jackknifed_ratio
+from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_metrics import Records, seconds
@@ -26,6 +26,9 @@ from specbench.decoding.traits import Theory
 # Fitted on the bundled models.
 PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
+# Assumed deviation of the logarithm of a speedup between runs in processes of their own, and how many runs it is worth. From
+# the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
+BETWEEN_RUNS, WORTH = 0.04, 4
 OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
 
 
@@ -178,6 +181,29 @@ def predicted_speedup(
     )
 
 
+def later_speedup(measured: Sequence[Estimate]) -> Estimate:
+    """Return the mean of several measurements of a speedup, with a 95 % interval for a later run on as many other prompts.
+
+    Args:
+        measured: Speedups on the same prompts, each measured in a process of its own, with their intervals over prompts.
+
+    The variance between runs is that of the logarithms, together with BETWEEN_RUNS, which counts as WORTH runs. The variance
+    over prompts counts twice, for the prompts here and for those of the later run. There is no interval if a measurement has
+    none.
+    """
+    logs = np.log([each.value for each in measured])
+    value = float(np.exp(logs.mean()))
+    widths = [np.log(each.high / each.low) for each in measured if each.low is not None and each.high is not None]
+    if len(widths) < len(measured):
+        return Estimate(value, None, None)
+    freedom = WORTH + len(logs) - 1
+    between = (WORTH * BETWEEN_RUNS**2 + float(((logs - logs.mean()) ** 2).sum())) / freedom
+    of_runs = student_quantile(freedom) * np.sqrt(between * (1.0 + 1.0 / len(logs)))
+    of_prompts = np.sqrt(2.0) * float(np.mean(widths)) / 2.0
+    half = float(np.hypot(of_runs, of_prompts))
+    return Estimate(value, value * float(np.exp(-half)), value * float(np.exp(half)))
+
+
 def _pooled(role: str, *groups: Records) -> dict[int, tuple[float, float]]:
     """Return the decoding forwards of a model in several groups of records, by tokens read."""
     out: dict[int, tuple[float, float]] = {}
@@ -284,13 +310,16 @@ class CandidateResult:
 class Advice:
     """The advised candidate and what the advice rests on.
 
-    `results` are all candidates, the selected one first. `gain` is its measured decoding speedup on held-out prompts; None if
-    it was not measured there. `pilot` is the run that gave the prices, `pilot_row` its first method, `final` the last run.
-    `max_drop` is the largest allowed drop of the main score, in [0, 1]; None if only lossless candidates were compared.
+    `results` are all candidates, the selected one first. `gain` is its decoding speedup on held-out prompts; None if it was
+    not measured there. `repeats` are the speedups of two more runs there, each in a process of its own; `gain` is then their
+    mean, with the interval of `later_speedup`. `pilot` is the run that gave the prices, `pilot_row` its first method, `final`
+    the last run. `max_drop` is the largest allowed drop of the main score, in [0, 1]; None if only lossless candidates were
+    compared.
     """
 
     results: Sequence[CandidateResult]
     gain: Estimate | None
+    repeats: Sequence[Estimate] = ()
     pilot: RunSummary
     pilot_row: MethodSummary
     break_even: BreakEven | None

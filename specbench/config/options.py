@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from specbench.config.construct import convert
-from specbench.config.presets import Override, in_scope, latest, names, override
+from specbench.config.presets import Override, in_scope, latest, names, override, stem
 from specbench.errors import ConfigError, hint
 
 
@@ -160,12 +160,12 @@ class Options:
     def overrides_for(self, kind: str, name: str) -> list[Override]:
         """Return the overrides of a kind of table that cover a preset, unscoped ones first."""
         extra = [] if name.endswith(".toml") or name in names(kind) else [name]
-        parsed = [override(key, value, [*extra, Path(name).stem]) for key, value in self.overrides]
+        parsed = [override(key, value, [*extra, stem(name)]) for key, value in self.overrides]
         return sorted((o for o in parsed if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
 
     def all_overrides(self, kind: str, extra: Sequence[str] = ()) -> list[Override]:
         """Return all overrides of a kind of table. `extra` are names of presets that are not bundled."""
-        stems = [Path(name).stem for name in extra]
+        stems = [stem(name) for name in extra]
         return [parsed for key, value in self.overrides if (parsed := override(key, value, stems)).kind == kind]
 
     def data_for(self, task: str) -> str:

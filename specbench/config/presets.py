@@ -272,9 +272,14 @@ def _scope(kind: str, path: Sequence[str], extra: Iterable[str]) -> tuple[str, S
     return "", path
 
 
+def stem(name: str) -> str:
+    """Return the name of a preset, and of a preset's file the file's name without `.toml`."""
+    return Path(name).stem if name.endswith(".toml") else name
+
+
 def in_scope(scope: str, name: str) -> bool:
     """Return whether a scope covers a preset: one of its names, a variant of it, or a file of its name."""
-    if scope in ("", name, name.partition(":")[0], Path(name).stem):
+    if scope in ("", name, name.partition(":")[0], stem(name)):
         return True
     return scope in names("method") and canonical_name(scope) == canonical_name(name)
 
@@ -286,7 +291,7 @@ def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
         return "", text
     if name not in names(kind) and not name.endswith(".toml"):
         raise ConfigError(f"{flag} {text}: unknown {kind} '{name}'{hint(name, names(kind))}")
-    return Path(name).stem if name.endswith(".toml") else name, value
+    return stem(name), value
 
 
 def canonical_name(method: str) -> str:
@@ -297,7 +302,7 @@ def canonical_name(method: str) -> str:
 def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
     """Return the value for a name: that of the name's own scope, otherwise its family's, otherwise the unscoped one."""
     by_scope = dict(values)
-    for scope in (name, Path(name).stem, name.partition(":")[0], ""):
+    for scope in (name, stem(name), name.partition(":")[0], ""):
         if scope in by_scope:
             return by_scope[scope]
         if same := next(

@@ -17,6 +17,10 @@ pairs = ["gpt-neo"]
 tasks = ["lm1b"]
 tau = [1.0, 1.2, 1.5]
 
+[[finetune]]                          # models that `run --suite` fine-tunes first, one per pair, task and role
+pairs = ["t5-v1.1-small-large"]
+tasks = ["xsum"]
+
 [[expect]]                            # what theory or the paper claims, checked by group of runs
 id = "se-over-naive"
 says = "SE is at or above naive speculation"
@@ -38,7 +42,7 @@ from specbench.config.construct import construct, convert
 from specbench.config.expectation import NUMBERS, Expectation, require_dimensions
 from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
-from specbench.config.presets import in_scope, names, override, preset, sweep_of
+from specbench.config.presets import in_scope, names, override, preset, stem, sweep_of
 from specbench.errors import ConfigError
 
 PROMPT = "prompt"  # as the x of a plot: a point for each prompt
@@ -46,7 +50,14 @@ Axis = Literal["linear", "log"]
 BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
 TINY = "-tiny"  # suffix of suites on the bundled models
 Kind = Literal["runs", "profile"]
-MEASURED = ("kind", "options", "grid", "prepare", "judge")  # keys of a suite that determine its measurements
+MEASURED = (
+    "kind",
+    "options",
+    "grid",
+    "prepare",
+    "finetune",
+    "judge",
+)  # keys of a suite that determine its measurements
 JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
@@ -114,13 +125,48 @@ class PreparedHead:
 
     def collected(self, out: Path) -> Path:
         """Return the folder of the models' outputs, which heads of the same kind share."""
-        return (
-            out
-            / "heads"
-            / Path(self.pair).stem
-            / Path(self.task).stem.replace(":", "@")
-            / f"{self.preparation.kind}-outputs"
-        )
+        return out / "heads" / stem(self.pair) / stem(self.task).replace(":", "@") / f"{self.preparation.kind}-outputs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetune:
+    """Models to fine-tune: these roles of each pair, on each task.
+
+    Each is trained on `limit` texts of the task's training split (0: all) for at most `minutes` if it is not 0. `recipe`
+    holds keys of `--set recipe.KEY`. Runs on the task then use the fine-tuned models.
+    """
+
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    roles: tuple[str, ...] = ("draft", "target")
+    limit: int = 0
+    minutes: float = 0.0
+    seed: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def models(self, pair: str, task: str) -> Iterator["PreparedModel"]:
+        """Yield the models of a pair for the runs on a task."""
+        if pair in self.pairs and task in self.tasks:
+            yield from (PreparedModel(self, pair, task, role) for role in self.roles)
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model of a pair that a suite fine-tunes on a task."""
+
+    finetune: Finetune
+    pair: str
+    task: str
+    role: str
+
+    @property
+    def words(self) -> str:
+        """The model in words."""
+        return f"{self.role} of {self.pair} on {self.task}"
+
+    def folder(self, out: Path) -> Path:
+        """Return the model's folder inside the results folder."""
+        return out / "models" / stem(self.pair) / stem(self.task).replace(":", "@") / self.role
 
 
 def require_distinct(steps: Sequence[Preparation]) -> None:
@@ -144,6 +190,17 @@ def require_distinct(steps: Sequence[Preparation]) -> None:
                         else f"prepare[{i}] trains '{head.name}' of {pair} on {head.task} twice; help: each tau once"
                     )
                 names[key], folders[folder] = i, i
+
+
+def require_distinct_models(steps: Sequence[Finetune]) -> None:
+    """Raise ValueError for a model that is fine-tuned twice."""
+    seen = set()
+    for step in steps:
+        for pair, task in product(step.pairs, step.tasks):
+            for model in step.models(pair, task):
+                if (folder := model.folder(Path())) in seen:
+                    raise ValueError(f"finetune: {model.words} is fine-tuned twice")
+                seen.add(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +292,7 @@ class Suite:
     frontier: bool = False
     judge: dict[str, Any] = field(default_factory=dict)
     prepare: tuple[Preparation, ...] = ()
+    finetune: tuple[Finetune, ...] = ()
     grid: tuple[GridLine, ...]
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
@@ -246,6 +304,7 @@ class Suite:
         if self.judge and (missing := JUDGE - self.judge.keys()):
             raise ValueError(f"judge: a value for '{min(missing)}' is missing")
         require_distinct(self.prepare)
+        require_distinct_models(self.finetune)
         ids = [expectation.id for expectation in self.expect if expectation.id]
         if repeated := next((each for each in ids if ids.count(each) > 1), ""):
             raise ValueError(f"expect: two have the id '{repeated}'")
@@ -293,7 +352,7 @@ def read_suite(name: str, **changes: Any) -> Suite:
     grid = convert(table.pop("grid", []), tuple[dict[str, Any], ...], f"{where}: grid")
     if not grid:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
-    table["name"] = Path(source.name).stem
+    table["name"] = stem(source.name)
     measured = json.dumps({key: source.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
     lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))

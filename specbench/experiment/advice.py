@@ -2,18 +2,21 @@
 
 The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices.
 The baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed
-are run on the second part, and the better half of them on the third. The winner is run on the last part, which is held out.
-Every part is an ordinary run in the output folder, so that the command resumes.
+are run on the second part, and the better half of them on the third. The winner is run on the last part, which is held out,
+and twice more there, each time in a process of its own, since a speedup differs between processes and between times. Every
+part is an ordinary run in the output folder, so that the command resumes.
 
 With a largest allowed drop of the score, methods that are not lossless are measured too, from the second part on.
 """
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 
-from specbench.analysis.advice import Advice, Candidate, CandidateResult, prices_of
+from specbench.analysis.advice import Advice, Candidate, CandidateResult, later_speedup, prices_of
 from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import break_even
@@ -37,6 +40,7 @@ from specbench.resolution.method_sets import (
     lossy_candidates,
     pilots_of,
     register_candidates,
+    register_for_advice,
 )
 from specbench.resolution.methods import method_on
 from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
@@ -50,6 +54,7 @@ from specbench.sandbox import Sandbox
 PARTS = ("1/4", "3/8", "7/8", "2/2")
 FEWEST_PROMPTS = 10  # for which the last part has an interval
 FINALISTS = 4
+PROCESSES = 2  # in which the winner is measured again, one after the other
 LOSSY_FINALISTS = 2  # of the methods that are not lossless, after their first part
 PROMPTS = 48
 REPEATS, SAMPLED_REPEATS = 2, 4  # of a prompt, at temperature 0 and above it, where two outputs differ
@@ -112,9 +117,13 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     results |= {result.candidate.name: result for result in unsupported}
     halving.run(parts, begin + request.seconds)
     best = halving.best
+    is_last = halving.part == len(PARTS)
+    repeats = parts.repeated(results[best].candidate, begin + request.seconds) if is_last else []
+    gain = later_speedup(repeats) if repeats else results[best].measured
     return replace(
         _advice(results, best, pilot, pilots[0].name, halving.final),
-        gain=results[best].measured if halving.part == len(PARTS) else None,
+        gain=gain if is_last else None,
+        repeats=repeats,
         is_out_of_time=halving.is_out_of_time,
         max_drop=request.max_drop,
     )
@@ -255,6 +264,27 @@ class _Parts:
         self.slowest = max(self.slowest, time.monotonic() - begin)
         return summary
 
+    def repeated(self, candidate: Candidate, deadline: float) -> list[Estimate]:
+        """Return the speedups of a candidate on the last part, each measured in a process of its own.
+
+        Empty if they would probably end after `deadline`, in seconds of `time.monotonic`, or if one has no speedup.
+        """
+        if time.monotonic() + PROCESSES * self.slowest > deadline:
+            return []
+        if self.whole is not None:
+            self.whole.release()  # the memory is another process's now
+        speedups = []
+        for number in range(1, PROCESSES + 1):
+            request = replace(self.request, out=self.request.out / "again" / str(number))
+            with (
+                self.observer.status(f"measuring {candidate.name} again in another process, {number} of {PROCESSES}"),
+                ProcessPoolExecutor(1, get_context("spawn")) as pool,
+            ):
+                folder = pool.submit(measure_alone, request, candidate).result()
+            speedups += [row.speedup for row in summary_of(folder).methods if row.method == candidate.name]
+        measured = [speedup for speedup in speedups if speedup is not None]
+        return measured if len(measured) == PROCESSES else []
+
     def _plan(self, methods: Sequence[str], options: Options) -> tuple[PairPlan, PlannedRun]:
         request = self.request
         resolved = resolve(
@@ -267,6 +297,12 @@ class _Parts:
         (plan,) = resolved.plans
         (run,) = plan.runs
         return plan, run
+
+
+def measure_alone(request: AdviceRequest, candidate: Candidate) -> Path:
+    """Measure a candidate on the last part of the prompts, in a process without other models. Returns the run's folder."""
+    register_for_advice([candidate])
+    return Path(_Parts(request, Observer()).measure(len(PARTS), [candidate.name]).folder)
 
 
 def supported_by(

@@ -1,6 +1,6 @@
 """Measurement of a suite run by run, with the runs' states in an index that plan, report and reproduce read.
 
-Heads that the suite needs are trained first.
+Heads and models that the suite needs are trained first.
 """
 
 import time
@@ -19,10 +19,10 @@ from specbench.config.suite import GridLine, PreparedHead, Suite, SuiteRequest
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.judging import JudgeRequest
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.experiment.training import TrainRequest, train_head
+from specbench.experiment.training import FinetuneRequest, TrainRequest, finetune_model, train_head
 from specbench.machine.threads import Cores, ThreadChoice, measured_once
 from specbench.observer import Observer
-from specbench.resolution import selection
+from specbench.resolution import prepared_models, selection
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
 from specbench.resolution.method_sets import levels_of
 from specbench.resolution.plan import PairPlan, PlannedRun
@@ -45,7 +45,7 @@ def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCo
 
 def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
     """Run a suite whose folder is locked. Returns the exit code."""
-    for reason in train_missing_heads(request.suite, request.out, request.access, observer):
+    for reason in train_missing(request.suite, request.out, request.access, observer):
         observer.message(reason)
     with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
         grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
@@ -153,11 +153,12 @@ class _SuiteRun:
 def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
     """Measure a run, and record its state and its seconds, also after an exception."""
     key, begin = suite_run.run.folder.name, time.perf_counter()
+    resumed = suite_run.run.folder.is_dir() and not suite_run.request.access.fresh
     entry = replace(_entry(suite_run), state=BEGUN, why="interrupted")
     try:
         entry = _measure(suite_run, observer)
     finally:
-        suite_run.index.record(replace(entry, seconds=time.perf_counter() - begin))
+        suite_run.index.record(replace(entry, seconds=time.perf_counter() - begin), resumed)
         suite_run.index.keep(keep + [key for key in suite_run.index.runs if key not in keep])
     if entry.why:
         observer.message(f"{key}: {entry.state}: {entry.why}")
@@ -209,12 +210,16 @@ def _entry(suite_run: _SuiteRun) -> IndexEntry:
 
 
 def training_notes(suite: Suite, out: Path) -> list[str]:
-    """Return a line for each head that `train_missing_heads` would train or skip.
+    """Return a line for each head and model that `train_missing` would train or skip.
 
     Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the
     free space.
     """
-    lines, features = [], _features_of(pending(suite, out))
+    lines = [
+        f"{step.model.words} is not fine-tuned; run --suite fine-tunes it first"
+        for step in prepared_models.pending(suite, out)
+    ]
+    features = _features_of(pending(suite, out))
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
@@ -267,12 +272,36 @@ def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> str:
     return text if size <= free else f"! {text}; help: {help_}"
 
 
-def train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
-    """Train the heads of a suite that are missing, or that were trained from something else.
+def train_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    """Fine-tune the models and train the heads of a suite that are missing, or that were trained from something else.
 
-    A head is never trained on rows that the suite measures: of a source without a training split, such as a file, the rows
-    after the measured ones are taken. Returns the reasons for the heads that could not be trained.
+    Nothing is trained on rows that the suite measures: of a source without a training split, such as a file, the rows after
+    the measured ones are taken. Returns the reasons for what could not be trained.
     """
+    return [*_finetune_missing(suite, out, access, observer), *_train_missing_heads(suite, out, access, observer)]
+
+
+def _finetune_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    missing: list[str] = []
+    for step in prepared_models.pending(suite, out):
+        model, recipe, folder = step.model, step.model.finetune, step.model.folder(out)
+        observer.message(f"fine-tuning {model.words}, in {folder}")
+        try:
+            request = FinetuneRequest(
+                pair=model.pair, role=model.role, task=model.task, options=replace(step.options, over=(), gamma=()),
+                count=recipe.limit, skip=step.skipped(), seed=recipe.seed, minutes=recipe.minutes, recipe=recipe.recipe,
+                out=folder, access=access,
+            )  # fmt: skip
+            prepared_models.begin(step, out)
+            finetune_model(request, observer)
+        except MissingAsset as error:
+            missing.append(f"{model.words}: {error}")
+            continue
+        prepared_models.complete(step, out)
+    return missing
+
+
+def _train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     missing: list[str] = []
     features = _features_of(pending(suite, out))
     if features and (note := _disk_note(features, out)).startswith("!"):

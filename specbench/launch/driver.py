@@ -10,7 +10,7 @@ from specbench.config.suite import SuiteRequest
 from specbench.errors import ExitCode
 from specbench.experiment.scorer import is_scored
 from specbench.experiment.sharding import shards_of, with_shard
-from specbench.experiment.suite_runner import train_missing_heads, write_index
+from specbench.experiment.suite_runner import train_missing, write_index
 from specbench.launch.job import JobState, Launcher
 from specbench.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
 from specbench.launch.local import local_launcher
@@ -65,7 +65,7 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
     request = campaign.request
     folder = folder_of(request)
     with locked([folder], request.access):
-        for reason in train_missing_heads(request.suite, request.out, request.access, observer):
+        for reason in train_missing(request.suite, request.out, request.access, observer):
             observer.message(reason)
         with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
             shares = _shares(campaign)

@@ -40,7 +40,8 @@ class AdviceRow(TypedDict):
     """Advice as JSON.
 
     `pays` is None if the interval of the gain contains 1 or is missing, or if the selected method was not measured.
-    `acceptance` and the costs are of the method `measured_with`. `folder` is that of the last run.
+    `repeats` are the measurements whose mean is `gain`, if there are several. `acceptance` and the costs are of the method
+    `measured_with`. `folder` is that of the last run.
     """
 
     pair: str
@@ -49,6 +50,7 @@ class AdviceRow(TypedDict):
     method: str
     table: TomlTable
     gain: EstimateRow | None
+    repeats: list[EstimateRow | None]
     max_drop: float | None
     out_of_time: bool
     measured_with: str
@@ -117,6 +119,7 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
 
 
+LATER = "The interval is for a later run on this machine, on as many other prompts."
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
 
 
@@ -128,6 +131,8 @@ def answer(advice: Advice) -> Iterator[str]:
         yield from _unmeasured(advice)
         return
     where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
+    if advice.repeats:
+        where += f" in {len(advice.repeats)} processes ({', '.join(TIMES.text(each.value) for each in advice.repeats)})"
     if advice.gain and sum(result.parts == best.parts for result in advice.results) > 1:
         where += ", where it was compared with one other method"
     if advice.pays is None:
@@ -150,7 +155,7 @@ def answer(advice: Advice) -> Iterator[str]:
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
     if advice.pays:
-        yield ANOTHER_TIME
+        yield LATER if advice.repeats else ANOTHER_TIME
         yield toml_of(advice)
         yield from other_engines(best)
 
@@ -248,6 +253,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "method": best.candidate.name,
         "table": table_of(advice),
         "gain": _row(advice.gain),
+        "repeats": [_row(each) for each in advice.repeats],
         "max_drop": advice.max_drop,
         "out_of_time": advice.is_out_of_time,
         "measured_with": advice.pilot_row.method,

@@ -88,7 +88,7 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
         )
     rest = len(ordered) - len(named)
     if rest:
-        sentences.append(f"{rest} more methods are in the table.")
+        sentences.append(f"{rest} more methods and settings are in the table.")
     return sentences
 
 

@@ -297,7 +297,8 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
     condition there.
     """
     heads = [
-        "task", "T", "method", "summary", "chosen setting", "reached in resamples", "on other prompts", "held there",
+        "task", "T", "method", "summary", "chosen setting", "condition met in resamples", "value on left-out prompts",
+        "condition met on left-out prompts",
     ]  # fmt: skip
     calls = {
         (point.run, point.method, point.setting): point.number("target_calls") for point in points if not point.group

@@ -24,7 +24,7 @@ from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.reporting.chain import GAMMA
 from specbench.resolution import method_tables as tables
-from specbench.resolution import selection
+from specbench.resolution import prepared_models, selection
 from specbench.resolution.memory_estimate import Memory, memory_by_device
 from specbench.resolution.method_sets import levels_of, pairings
 from specbench.resolution.methods import Methods, ResolvedMethod
@@ -84,7 +84,7 @@ class GridPart:
     sandbox: Sandbox | None = None
     missing: str = ""
     invalid: str = ""  # a mistake in the suite
-    awaits_heads: bool = False  # nothing but heads that the suite trains is missing
+    awaits_training: bool = False  # nothing but heads and models that the suite trains is missing
 
     @property
     def key(self) -> str:
@@ -117,9 +117,13 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
     grid: list[GridPart] = []
     mistakes: list[ConfigError] = []
     unused: dict[str, ConfigError] | None = None
-    awaited = set() if on else {(head.pair, "" if head.preparation.on else head.task) for head in untrained(suite, out)}
+    awaited = set() if on else _awaited(suite, out)
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
-        part = GridPart(replace(line, options=with_prepared(suite, pair, task, line.options, out)), pair, task, number)
+        with_heads = replace(line, options=with_prepared(suite, pair, task, line.options, out))
+        options = with_heads.options
+        if on is None:  # elsewhere, a fine-tuned model has the size of the original one
+            options = prepared_models.with_models(suite, pair, task, options, out)
+        part = GridPart(replace(line, options=options), pair, task, number)
         try:
             part.methods = tuple(_methods(suite, part.line, pair))
             choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None)
@@ -132,9 +136,10 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
                 (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
                 part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:
-            others = [] if on else _missing(part.line, pair, task)
-            part.missing = "\n".join(dict.fromkeys([str(error), *others]))
-            part.awaits_heads = bool({(pair, task), (pair, "")} & awaited) and not others
+            others = [] if on else _missing(with_heads, pair, task)
+            is_awaited = bool({(pair, task), (pair, "")} & awaited)
+            part.awaits_training = is_awaited and not others
+            part.missing = "\n".join(dict.fromkeys([*([] if is_awaited and others else [str(error)]), *others]))
         except ConfigError as error:
             mistakes.append(error)
             part.invalid = str(error)
@@ -144,6 +149,12 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
     read = tuple(f"--data {step.on}=" for step in suite.prepare if step.on)  # by the training of heads
     unread = {option: error for option, error in (unused or {}).items() if not option.startswith(read)}
     return Grid(grid, {option: _unread(option, error) for option, error in unread.items()})
+
+
+def _awaited(suite: Suite, out: Path) -> set[tuple[str, str]]:
+    """Return the pairs and tasks whose heads or models are not trained yet; an empty task stands for all."""
+    heads = {(head.pair, "" if head.preparation.on else head.task) for head in untrained(suite, out)}
+    return heads | {(step.model.pair, step.model.task) for step in prepared_models.pending(suite, out)}
 
 
 def _unread(option: str, error: ConfigError) -> str:
@@ -304,10 +315,10 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
 
     The bounds of time and memory come from the models' architectures.
     """
-    state = "pending" if part.awaits_heads else "missing"
+    state = "pending" if part.awaits_training else "missing"
     row = PlanRow(
         pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=part.line.options.temperature,
-        state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_heads else part.missing),
+        state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_training else part.missing),
     )  # fmt: skip
     if part.invalid or not part.methods:
         return [row]

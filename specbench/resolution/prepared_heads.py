@@ -58,17 +58,7 @@ class TrainingStep:
 
         Raises ConfigError if the measured rows are not the first ones.
         """
-        if not self.is_measured:
-            return 0
-        _, task = selection.read_task(self.head.task, self.pair, self.options)
-        if task.has_training_split(self.source):
-            return 0
-        if self.options.sample or not self.options.limit:
-            raise ConfigError(
-                f"{self.head.task}: the data has no training split, so the suite trains on rows that it does not measure;"
-                " help: --limit N measures the first N rows only"
-            )
-        return self.options.limit
+        return measured_first_rows(self.head.task, self.pair, self.options) if self.is_measured else 0
 
     def texts(self) -> int:
         """Return the number of texts that train the head. Reads their source.
@@ -78,6 +68,22 @@ class TrainingStep:
         _, task = selection.read_task(self.head.task, self.pair, self.options)
         rows = max(len(task.texts(self.source)[1]) - self.skipped(), 0)
         return min(self.head.preparation.limit or rows, rows)
+
+
+def measured_first_rows(name: str, pair: Pair, options: Options) -> int:
+    """Return the number of first rows of a task that are measured, of a source without a training split; 0 for others.
+
+    Raises ConfigError if the measured rows are not the first ones.
+    """
+    _, task = selection.read_task(name, pair, options)
+    if task.has_training_split(selection.source_of(name, pair, options)):
+        return 0
+    if options.sample or not options.limit:
+        raise ConfigError(
+            f"{name}: the data has no training split, so the suite trains on rows that it does not measure;"
+            " help: --limit N measures the first N rows only"
+        )
+    return options.limit
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:

@@ -85,9 +85,9 @@ class Index:
         """Return the runs that are done and whose folders are here."""
         return [run for run in self.done if run.folder and (results / run.folder / CONFIG).exists()]
 
-    def record(self, entry: IndexEntry) -> None:
-        """Replace the entry of a run, adding the seconds of the earlier one."""
-        earlier = self.runs.get(entry.key)
+    def record(self, entry: IndexEntry, resumed: bool = True) -> None:
+        """Replace the entry of a run, adding the seconds of the earlier one if the run was resumed."""
+        earlier = self.runs.get(entry.key) if resumed else None
         seconds = entry.seconds + (earlier.seconds if earlier else 0.0)
         self.runs[entry.key] = replace(entry, seconds=round(seconds, 1))
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.advice import PRICE_ERROR, SCALED_PRICE_ERROR, _scaled, predicted_speedup, prices_of
+from specbench.analysis.advice import (
+    BETWEEN_RUNS,
+    PRICE_ERROR,
+    SCALED_PRICE_ERROR,
+    _scaled,
+    later_speedup,
+    predicted_speedup,
+    prices_of,
+)
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
 from specbench.decoding.traits import Theory
 from tests.fixtures.records import record, round_of, usage_of
@@ -72,3 +81,26 @@ def test_an_interval_contains_the_error_of_prices():
         assert found.value == 2.0 and found.low == pytest.approx(2.0 * np.exp(-error))
         assert found.high == pytest.approx(2.0 * np.exp(error))
     assert predicted_speedup(base[:2], ours[:2], {5: 1.0}, frozenset({5})).low is None
+
+
+def test_the_interval_of_repeated_measurements_covers_later_runs():
+    """Runs whose speed varies as assumed between processes: about 95 % of later measurements are inside the interval."""
+    random, inside, count = np.random.default_rng(5), 0, 4000
+    for _ in range(count):
+        prompts, true = 0.03, np.log(1.3)
+        shared = random.normal(0.0, prompts)  # both runs are on the same prompts
+        logs = true + shared + random.normal(0.0, BETWEEN_RUNS, 2)
+        estimates = [Estimate(*np.exp(x + 1.96 * prompts * np.array([0.0, -1.0, 1.0]))) for x in logs]
+        interval = later_speedup(estimates)
+        later = np.exp(true + random.normal(0.0, prompts) + random.normal(0.0, BETWEEN_RUNS))
+        inside += interval.low <= later <= interval.high
+    assert 0.94 <= inside / count <= 0.98
+    assert later_speedup([Estimate(1.2, 1.1, 1.3), Estimate(1.25, None, None)]) == Estimate(
+        pytest.approx(np.sqrt(1.2 * 1.25)), None, None
+    )
+
+
+def test_measurements_that_differ_widen_the_interval():
+    near = later_speedup([Estimate(1.3, 1.25, 1.35), Estimate(1.31, 1.26, 1.36)])
+    far = later_speedup([Estimate(1.2, 1.15, 1.25), Estimate(1.42, 1.37, 1.47)])
+    assert far.high / far.low > 1.05 * near.high / near.low > 1.05 * 1.35 / 1.25

@@ -39,6 +39,11 @@ def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines
     shown = words(advice(Estimate(1.4, 1.3, 1.5)))
     assert shown.startswith("Use sd-4: 1.40x [1.30, 1.50], measured on held-out prompts.")
     assert "not another time" in shown
+    twice = words(
+        replace(advice(Estimate(1.4, 1.2, 1.6)), repeats=(Estimate(1.38, 1.3, 1.5), Estimate(1.42, 1.3, 1.5)))
+    )
+    assert "on held-out prompts in 2 processes (1.38x, 1.42x)" in twice
+    assert "a later run on this machine" in twice and "not another time" not in twice
     table = tomllib.loads(shown[shown.index("#") : shown.index("vLLM")])
     assert table["proposer"] == {"name": "model", "model": "draft", "gamma": 4}
     assert (

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Access
+from specbench.config.presets import in_scope, stem
 from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
 from specbench.experiment import suite_runner
-from specbench.experiment.suite_runner import train_missing_heads, training_notes
+from specbench.experiment.suite_runner import train_missing, training_notes
 from specbench.experiment.training import TrainRequest
 from specbench.observer import Observer
 from specbench.resolution.prepared_heads import with_prepared
+from specbench.runs.suite_index import DONE, Index, IndexEntry
 from tests.fixtures import console
 
 SUITE = """
@@ -69,11 +71,11 @@ def untrained(suite, out):
 def test_there_is_a_head_for_each_tau_and_they_share_the_collected_outputs(suite, trained, tmp_path):
     wanted = read_suite(str(suite))
     assert untrained(wanted, tmp_path) == ["sprinter/1", "sprinter/1.5"]
-    assert train_missing_heads(wanted, tmp_path, Access(), Observer()) == []
+    assert train_missing(wanted, tmp_path, Access(), Observer()) == []
     assert [request.tau for request in trained] == [1.0, 1.5]
     assert len({request.collected for request in trained}) == 1 and len({request.out for request in trained}) == 2
     assert untrained(wanted, tmp_path) == []
-    train_missing_heads(wanted, tmp_path, Access(), Observer())
+    train_missing(wanted, tmp_path, Access(), Observer())
     assert len(trained) == 2, "heads that exist are reused"
 
 
@@ -83,7 +85,7 @@ def test_a_labelled_head_stands_beside_the_one_of_another_recipe(suite, trained,
     suite.write_text(SUITE + other[other.index("[[prepare]]") : other.index("[[grid]]")])
     wanted = read_suite(str(suite))
     assert untrained(wanted, tmp_path) == ["sprinter/1", "sprinter/1.5", "sprinter/leaking"]
-    assert train_missing_heads(wanted, tmp_path, Access(), Observer()) == []
+    assert train_missing(wanted, tmp_path, Access(), Observer()) == []
     assert [request.recipe for request in trained] == [{}, {}, {"split": "rows"}]
     assert trained[-1].out.name.endswith("-leaking") and trained[-1].collected == trained[0].collected
     for name in ("sprinter-table2", "sprinter-table3", "sprinter-table2-tiny", "sprinter-table3-tiny"):
@@ -94,9 +96,9 @@ def test_a_labelled_head_stands_beside_the_one_of_another_recipe(suite, trained,
 
 
 def test_a_head_that_was_trained_from_something_else_is_trained_again(suite, trained, tmp_path):
-    train_missing_heads(read_suite(str(suite)), tmp_path, Access(), Observer())
+    train_missing(read_suite(str(suite)), tmp_path, Access(), Observer())
     suite.write_text(SUITE.replace("limit = 30", "limit = 40"))
-    train_missing_heads(read_suite(str(suite)), tmp_path, Access(), Observer())
+    train_missing(read_suite(str(suite)), tmp_path, Access(), Observer())
     assert [request.count for request in trained] == [30, 30, 40, 40]
 
 
@@ -110,13 +112,13 @@ def test_heads_that_the_user_gives_are_not_trained(suite, trained, tmp_path):
 def test_measured_rows_of_a_file_are_left_out_of_training(suite, trained, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"article": f"a {i}", "highlights": "h"}) + "\n" for i in range(20)))
-    train_missing_heads(read_suite(str(suite), data=(("cnndm", str(rows)),)), tmp_path, Access(), Observer())
+    train_missing(read_suite(str(suite), data=(("cnndm", str(rows)),)), tmp_path, Access(), Observer())
     assert {request.skip for request in trained} == {4}
     sampled = read_suite(str(suite), data=(("cnndm", str(rows)),))
     (line,) = sampled.grid
     sampled = replace(sampled, grid=(replace(line, options=replace(line.options, limit=None, sample=3)),))
     with pytest.raises(ConfigError, match="--limit N measures the first N rows only"):
-        train_missing_heads(sampled, tmp_path, Access(), Observer())
+        train_missing(sampled, tmp_path, Access(), Observer())
 
 
 def test_an_unknown_kind_is_named_with_the_nearest_one(suite):
@@ -197,7 +199,7 @@ def test_the_heads_of_a_chain_are_trained_on_other_rows_once_for_all_tasks(chain
     """One head per model. The rows of dialogues are not measured, so none is left out. They replace the pair's own heads."""
     name, data = chain
     wanted = read_suite(name, data=data)
-    assert train_missing_heads(wanted, tmp_path, Access(), Observer()) == []
+    assert train_missing(wanted, tmp_path, Access(), Observer()) == []
     assert [(each.base, each.tasks, each.skip, each.count) for each in trained] == [
         ("target", ("dialogues",), 0, 0), ("middle", ("dialogues",), 0, 0)
     ]  # fmt: skip
@@ -210,7 +212,7 @@ def test_the_heads_of_a_chain_are_trained_on_other_rows_once_for_all_tasks(chain
 
 def test_without_rows_the_pairs_own_heads_are_used(chain, trained, tmp_path):
     wanted = read_suite(chain[0])
-    assert train_missing_heads(wanted, tmp_path, Access(), Observer()) == [] and not trained
+    assert train_missing(wanted, tmp_path, Access(), Observer()) == [] and not trained
     assert with_prepared(wanted, "tiny-polybasic", "gsm8k", wanted.grid[0].options, tmp_path).heads == ()
     notes = training_notes(wanted, tmp_path)
     assert [note.partition(" is not trained without --data dialogues=FILE")[1] != "" for note in notes] == [True, True]
@@ -234,7 +236,7 @@ def test_the_features_of_all_heads_are_compared_with_the_free_space_together(cha
     assert last.startswith("! features of EAGLE heads take at most") and "help: a smaller limit or recipe.most" in last
     observer = Observer()
     monkeypatch.setattr(observer, "message", shown.append)
-    train_missing_heads(wanted, tmp_path, Access(), observer)
+    train_missing(wanted, tmp_path, Access(), observer)
     assert shown[0] == last and len(trained) == 2
 
 
@@ -256,3 +258,20 @@ def test_a_chain_is_measured_with_the_heads_that_its_suite_trains(chain, tmp_pat
     assert len(specs) == 2 and all(
         "dialogues/eagle-middle" in text and "dialogues/eagle-target" in text for text in specs
     )
+
+
+def test_a_name_with_a_dot_is_a_whole_name():
+    """`llama-3.1-70b` is not `llama-3`: their heads are in two folders, and options of one do not apply to the other."""
+    assert [stem(name) for name in ("llama-3.1-70b", "of/mine.toml", "wmt:de-en")] == [
+        "llama-3.1-70b",
+        "mine",
+        "wmt:de-en",
+    ]
+    assert not in_scope("llama-3", "llama-3.1-70b") and in_scope("mine", "of/mine.toml")
+
+
+def test_the_seconds_of_a_run_that_is_measured_again_do_not_include_the_earlier_ones(tmp_path):
+    index, entry = Index.of("mine", tmp_path), IndexEntry(key="a", state=DONE, pair="tiny", task="wmt", seconds=5.0)
+    for resumed, seconds in ((False, 5.0), (True, 10.0), (False, 5.0)):
+        index.record(entry, resumed)
+        assert index.runs["a"].seconds == seconds

@@ -5,7 +5,10 @@ import shutil
 
 import pytest
 
+from specbench.analysis.points import reference_of
 from specbench.config.pair import PACKAGE
+from specbench.config.presets import preset
+from specbench.config.suite import read_suite
 from tests.fixtures import console
 
 pytest.importorskip("accelerate", reason="needs accelerate")
@@ -49,3 +52,63 @@ def test_a_decoder_learns_the_answers_only(tmp_path):
 def test_mistakes_are_named(arguments, message, tmp_path):
     done = console.specbench("train", "finetune", "-p", "tiny-t5", *arguments, cwd=tmp_path, code=2)
     assert message in " ".join(done.stderr.split())
+
+
+SUITE = """
+paper = "own"
+shows = "Table 1"
+description = "a pair that is fine-tuned on its task"
+[options]
+limit = 2
+repeats = 1
+max_new_tokens = 4
+[[grid]]
+methods = ["sd"]
+pairs = ["tiny-t5"]
+tasks = ["wmt"]
+[[finetune]]
+pairs = ["tiny-t5"]
+tasks = ["wmt"]
+roles = ["draft"]
+limit = 30
+recipe = { epochs = 1, batch = 12 }
+"""
+
+
+def test_a_suite_fine_tunes_its_models_once(tmp_path):
+    """Runs use the fine-tuned model. It is fine-tuned again after a change of its recipe, and not if the user gives one."""
+    suite = tmp_path / "own.toml"
+    suite.write_text(SUITE)
+    planned = console.specbench("plan", "--suite", "own.toml", cwd=tmp_path).stdout
+    assert "pending" in planned and "draft of tiny-t5 on wmt is not fine-tuned" in planned
+    first = console.specbench("run", "--suite", "own.toml", cwd=tmp_path).stderr
+    assert "fine-tuning draft of tiny-t5 on wmt" in first
+    (spec,) = (tmp_path / "results").glob("*/run.toml")
+    assert 'source = "results/models/tiny-t5/wmt/draft"' in spec.read_text()
+    again = "".join(console.specbench("run", "--suite", "own.toml", cwd=tmp_path))
+    assert (
+        "fine-tuning" not in again
+        and "fine-tuned" not in console.specbench("plan", "--suite", "own.toml", cwd=tmp_path).stdout
+    )
+    suite.write_text(SUITE.replace("limit = 30", "limit = 20"))
+    assert "is not fine-tuned" in console.specbench("plan", "--suite", "own.toml", cwd=tmp_path).stdout
+    path = PACKAGE / "tiny/models/t5-small"
+    given = console.specbench(
+        "plan", "--suite", "own.toml", "-s", f"pair.models.draft.path={path}", cwd=tmp_path
+    ).stdout
+    assert "is not fine-tuned" not in given
+
+
+def test_a_model_that_a_suite_fine_tunes_twice_is_named(tmp_path):
+    (tmp_path / "own.toml").write_text(SUITE + SUITE[SUITE.index("[[finetune]]") :])
+    shown = console.specbench("plan", "--suite", "own.toml", cwd=tmp_path, code=2).stderr
+    assert "draft of tiny-t5 on wmt is fine-tuned twice" in " ".join(shown.split())
+
+
+def test_table_two_can_have_a_counterpart_of_every_printed_value():
+    """Each pair and task of the paper has a pair that stands for it and that the suite measures."""
+    measured = {
+        (preset("pair", pair).table.get("stands_for"), task) for _, pair, task in read_suite("cascade-table2").parts()
+    }
+    printed = reference_of("cascade-table2")
+    assert len(printed) == 84 and all((row.pair, row.task) in measured for row in printed)

@@ -1,0 +1,111 @@
+"""The models that a suite fine-tunes, which of them are ready, and the options of its parts with them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from specbench.config.construct import Table
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.config.presets import stem
+from specbench.config.suite import PreparedModel, Suite
+from specbench.files import write
+from specbench.resolution import selection
+from specbench.resolution.prepared_heads import measured_first_rows
+
+BEGUN, REQUEST = "begun.json", "prepared.json"  # in a model's folder: what it is, and was, fine-tuned from
+
+
+@dataclass(frozen=True)
+class TuningStep:
+    """A model to fine-tune, and the options of the first part of the suite that uses it."""
+
+    model: PreparedModel
+    options: Options
+
+    @property
+    def pair(self) -> Pair:
+        """The model's pair, as the user changed it."""
+        return selection.read_pair(self.model.pair, self.options)[1]
+
+    def skipped(self) -> int:
+        """Return the number of first rows that the suite measures (`measured_first_rows`)."""
+        return measured_first_rows(self.model.task, self.pair, self.options)
+
+    @property
+    def identity(self) -> Table:
+        """What determines the model: its recipe, the original model and the rows."""
+        pair, step = self.pair, self.model.finetune
+        about = {
+            **{key: value for key, value in asdict(step).items() if key not in ("pairs", "tasks", "roles")},
+            "role": self.model.role,
+            "task": self.model.task,
+            "source": selection.source_of(self.model.task, pair, self.options),
+            "skip": self.skipped(),
+            "model": asdict(pair.models[self.model.role]),
+            "overrides": [[key, value] for key, value in self.options.overrides],
+        }
+        return dict(json.loads(json.dumps(about)))
+
+
+def steps_of(suite: Suite) -> Iterator[TuningStep]:
+    """Yield each model once, for the parts of the grid in order. A model that the user gives is not fine-tuned."""
+    seen = set()
+    for line, pair, task in suite.parts():
+        for model in models_of(suite, pair, task, line.options):
+            step = TuningStep(model, line.options)
+            if (key := (model.pair, model.task, model.role)) not in seen and step.pair.weights != "dummy":
+                seen.add(key)
+                yield step
+
+
+def pending(suite: Suite, out: Path) -> list[TuningStep]:
+    """Return the steps whose models are not ready."""
+    return [step for step in steps_of(suite) if not is_ready(step, out)]
+
+
+def models_of(suite: Suite, pair: str, task: str, options: Options) -> list[PreparedModel]:
+    """Return the models that a suite fine-tunes for a pair and a task, without those that the user replaces."""
+    models = [model for step in suite.finetune for model in step.models(pair, task)]
+    replaced = {
+        override.path[1]
+        for override in options.overrides_for("pair", pair)
+        if override.path[0] == "models" and override.path[2:3] in (("path",), ("by_task",))
+    }
+    return [model for model in models if model.role not in replaced]
+
+
+def with_models(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
+    """Return the options of a part of a suite with the models that the suite fine-tunes for its pair and task."""
+    name = stem(pair)
+    changes = tuple(
+        (f"pair.{name}.models.{model.role}.by_task", {task: str(model.folder(out))})
+        for model in models_of(suite, pair, task, options)
+        if selection.read_pair(pair, options)[1].weights != "dummy"
+    )
+    return replace(options, overrides=(*options.overrides, *changes))
+
+
+def is_ready(step: TuningStep, out: Path) -> bool:
+    """Return whether the folder has a complete model, fine-tuned from the same model and rows."""
+    return _read(step.model.folder(out) / REQUEST) == step.identity
+
+
+def begin(step: TuningStep, out: Path) -> None:
+    """Record what is fine-tuned, and remove the checkpoints of another request from its folder."""
+    folder = step.model.folder(out)
+    if _read(folder / BEGUN) != step.identity:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / BEGUN, json.dumps(step.identity, indent=1) + "\n")
+
+
+def complete(step: TuningStep, out: Path) -> None:
+    """Record that the model is complete."""
+    write(step.model.folder(out) / REQUEST, json.dumps(step.identity, indent=1) + "\n")
+
+
+def _read(file: Path) -> object:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
