@@ -353,7 +353,8 @@ def read_suite(name: str, **changes: Any) -> Suite:
     if not grid:
         raise ConfigError(f"{where}: a suite needs a [[grid]]")
     table["name"] = stem(source.name)
-    measured = json.dumps({key: source.table.get(key) for key in MEASURED}, sort_keys=True, default=str)
+    keys = [key for key in MEASURED if key != "finetune" or key in source.table]  # definitions are older than this key
+    measured = json.dumps({key: source.table.get(key) for key in keys}, sort_keys=True, default=str)
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
     lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)

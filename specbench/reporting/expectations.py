@@ -24,7 +24,10 @@ from specbench.config.suite import Suite
 from specbench.reporting.columns import column_of
 
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}
-ERRORS = "Each is decided by a 95 % interval, without a correction for their number."
+ERRORS = (
+    "Each is decided by a 95 % interval over prompts, which does not cover a run at another time, without a correction for"
+    " their number."
+)
 SELECTED = (
     "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
     " This favors it, and the intervals are not corrected for it."
@@ -39,7 +42,7 @@ class Outcome(StrEnum):
     other = "on the other side within the noise"
     contradicted = "contradicted"
     undecided = "not decided, without an interval or any difference"
-    certain = "not tested, because these models cannot contradict it"
+    certain = "not counted, because these models can hardly contradict it"
 
 
 NOT_COUNTED = (Outcome.undecided, Outcome.certain)
@@ -129,7 +132,9 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     untested = sum(point.outcome is Outcome.certain for verdict in verdicts for point in verdict.outcomes)
     if untested and sentences:
         sentences.append(
-            f"{untested} more {'is' if untested == 1 else 'are'} not tested: these models cannot contradict them."
+            f"{untested} more {'is' if untested == 1 else 'are'} not counted: at these models' acceptance, a contradiction is"
+            " hardly possible."
+            " hardly possible."
         )
     several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [

@@ -52,10 +52,16 @@ def ledger() -> Ledger:
 
 def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Ledger) -> list[str]:
     """Return a line for each comparison of a suite that was changed or removed after its verdict was seen."""
-    now = {verdict.expected.id: f"now '{verdict_text(verdict)}'" for verdict in verdicts}
-    return [
-        f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, with the verdict"
-        f" '{was.verdict}'; {now.get(key, 'it was removed')} (decision {was.decision})"
-        for key, entry in entries.get(suite, {}).items()
-        for was in entry.earlier
-    ]
+    today = {verdict.expected.id: verdict_text(verdict) for verdict in verdicts}
+    lines = []
+    for key, entry in entries.get(suite, {}).items():
+        first_verdicts = [*(was.verdict for was in entry.earlier[1:]), entry.verdict]
+        for was, after in zip(entry.earlier, first_verdicts, strict=False):
+            now = f"first verdict after the change: '{after}'" if key in today else "it was removed"
+            if key in today and today[key] != after:
+                now += f"; of these measurements: '{today[key]}'"
+            lines.append(
+                f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared otherwise, or counted as"
+                f" another's claim, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
+            )
+    return lines

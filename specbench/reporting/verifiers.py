@@ -140,16 +140,16 @@ def _with_thresholds(suite: Suite, point: Point) -> Point:
 def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     """Return the reports as a table."""
     heads = [
-        "pair", "task", "tau_train", "split by", "AUC", "acceptable tokens", "eta_TP", "eta_FP", "TV of the draft",
-        "TV by Theorem 1", "eta_FP x TV of the draft", "TV by token", "TV of the output", "accepts/run by Theorem 2",
-        "accepts/run at T = 1",
+        "pair", "task", "verifier", "tau_train", "split by", "AUC", "acceptable tokens", "eta_TP", "eta_FP",
+        "TV of the draft", "TV by Theorem 1", "eta_FP x TV of the draft", "TV by token", "TV of the output",
+        "accepts/run by Theorem 2", "accepts/run at T = 1",
     ]  # fmt: skip
     rows = []
     for report in reports:
         values = report.values
         auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
-            report.pair, report.task, f"{report.tau:g}", str(report.values.get("split", "texts")),
+            report.pair, report.task, report.head, f"{report.tau:g}", str(report.values.get("split", "texts")),
             f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
             *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
             THOUSANDTHS.text(values.get("draft_tv")), report.theorem_tv, report.labels_tv,

@@ -53,7 +53,7 @@ def test_theorem_1_has_no_value_for_a_verifier_of_greedy_tokens():
     report = VerifierReport(
         "tiny", "xsum", "sprinter", 1.2, {k: v for k, v in VALUES.items() if k != "predicted_tv"}, None
     )
-    assert verifier_table([report]).rows[0][9:12] == ["–", "–", "–"]
+    assert verifier_table([report]).rows[0][10:13] == ["–", "–", "–"]
 
 
 def test_a_split_by_rows_is_labelled_as_leaking():
