@@ -115,7 +115,7 @@ class Trial:
     @property
     def later(self) -> Estimate | None:
         """The later speedup of the selected candidate; None if its gain was not measured."""
-        return self.measured[self.advice.best.candidate.name] if self.advice.gain else None
+        return self.measured.get(self.advice.best.candidate.name) if self.advice.gain else None
 
     @property
     def is_inside(self) -> bool | None:
@@ -124,7 +124,7 @@ class Trial:
 
     @property
     def is_inside_prompts(self) -> bool | None:
-        """The same for the interval over prompts of the first of the two runs at the end."""
+        """Whether the interval over prompts of the first of the two runs at the end contains the later speedup."""
         return _contains(self.advice.repeats[0], self.later) if self.advice.repeats else None
 
     @property

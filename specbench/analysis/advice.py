@@ -26,9 +26,9 @@ from specbench.decoding.traits import Theory
 # Fitted on the bundled models.
 PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
-# Assumed deviation of the logarithm of a speedup between runs in processes of their own, and how many runs it is worth. From
+# Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
-BETWEEN_RUNS, WORTH = 0.04, 4
+BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
 OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
 
 
@@ -187,17 +187,17 @@ def later_speedup(measured: Sequence[Estimate]) -> Estimate:
     Args:
         measured: Speedups on the same prompts, each measured in a process of its own, with their intervals over prompts.
 
-    The variance between runs is that of the logarithms, together with BETWEEN_RUNS, which counts as WORTH runs. The variance
-    over prompts counts twice, for the prompts here and for those of the later run. There is no interval if a measurement has
-    none.
+    The variance between runs is that of the logarithms, together with BETWEEN_RUNS, which is weighted like PRIOR_RUNS runs.
+    The variance over prompts counts twice, for the prompts here and for those of the later run. Returns no interval if a
+    measurement lacks one.
     """
     logs = np.log([each.value for each in measured])
     value = float(np.exp(logs.mean()))
     widths = [np.log(each.high / each.low) for each in measured if each.low is not None and each.high is not None]
     if len(widths) < len(measured):
         return Estimate(value, None, None)
-    freedom = WORTH + len(logs) - 1
-    between = (WORTH * BETWEEN_RUNS**2 + float(((logs - logs.mean()) ** 2).sum())) / freedom
+    freedom = PRIOR_RUNS + len(logs) - 1
+    between = (PRIOR_RUNS * BETWEEN_RUNS**2 + float(((logs - logs.mean()) ** 2).sum())) / freedom
     of_runs = student_quantile(freedom) * np.sqrt(between * (1.0 + 1.0 / len(logs)))
     of_prompts = np.sqrt(2.0) * float(np.mean(widths)) / 2.0
     half = float(np.hypot(of_runs, of_prompts))

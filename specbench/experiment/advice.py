@@ -12,6 +12,7 @@ With a largest allowed drop of the score, methods that are not lossless are meas
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +27,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.prediction import predict_all
 from specbench.experiment.runner import open_recorder, other_conditions, recorded_threads, time_blocks
@@ -219,7 +220,7 @@ class _Parts:
     def __init__(self, request: AdviceRequest, observer: Observer) -> None:
         self.request, self.observer = request, observer
         self.threads = ThreadChoice(request.options.threads)
-        self.slowest = 0.0  # seconds of the slowest part so far
+        self.slowest = self.opening = 0.0  # seconds of the slowest part so far, and of loading the models
         self.whole: PairPlan | None = None  # of all candidates
         self.plan: PairPlan | None = None
         self.run: PlannedRun | None = None
@@ -244,8 +245,10 @@ class _Parts:
             raise ConfigError(
                 f"--max-drop needs scores, and those of {request.task} execute code; help: --allow-code-execution"
             )
+        begin = time.monotonic()
         with self.observer.status(f"loading {', '.join(self.whole.roles)}"):
             loaded = self.whole.load()
+        self.opening = time.monotonic() - begin
         return supported_by(loaded, run, candidates)
 
     def measure(self, part: int, methods: Sequence[str], profile: bool = False) -> RunSummary:
@@ -267,12 +270,22 @@ class _Parts:
     def repeated(self, candidate: Candidate, deadline: float) -> list[Estimate]:
         """Return the speedups of a candidate on the last part, each measured in a process of its own.
 
-        Empty if they would probably end after `deadline`, in seconds of `time.monotonic`, or if one has no speedup.
+        Empty if they would probably end after `deadline`, in seconds of `time.monotonic`, if one fails or has no speedup, and
+        with plugins, which another process does not have.
         """
-        if time.monotonic() + PROCESSES * self.slowest > deadline:
+        if self.request.options.plugins or time.monotonic() + PROCESSES * (self.slowest + self.opening) > deadline:
             return []
-        if self.whole is not None:
-            self.whole.release()  # the memory is another process's now
+        for plan in (self.whole, self.plan):
+            if plan is not None:
+                plan.release()  # frees the memory for the other process
+        try:
+            speedups = self._repeated(candidate)
+        except (BrokenProcessPool, ConfigError, MissingAsset) as error:
+            self.observer.message(f"{candidate.name} was not measured again in another process: {error}")
+            return []
+        return speedups if len(speedups) == PROCESSES else []
+
+    def _repeated(self, candidate: Candidate) -> list[Estimate]:
         speedups = []
         for number in range(1, PROCESSES + 1):
             request = replace(self.request, out=self.request.out / "again" / str(number))
@@ -282,8 +295,7 @@ class _Parts:
             ):
                 folder = pool.submit(measure_alone, request, candidate).result()
             speedups += [row.speedup for row in summary_of(folder).methods if row.method == candidate.name]
-        measured = [speedup for speedup in speedups if speedup is not None]
-        return measured if len(measured) == PROCESSES else []
+        return [speedup for speedup in speedups if speedup is not None]
 
     def _plan(self, methods: Sequence[str], options: Options) -> tuple[PairPlan, PlannedRun]:
         request = self.request

@@ -154,8 +154,8 @@ def answer(advice: Advice) -> Iterator[str]:
         yield f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but {change}"
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
+    yield LATER if advice.repeats else ANOTHER_TIME
     if advice.pays:
-        yield LATER if advice.repeats else ANOTHER_TIME
         yield toml_of(advice)
         yield from other_engines(best)
 

@@ -134,7 +134,6 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
         sentences.append(
             f"{untested} more {'is' if untested == 1 else 'are'} not counted: at these models' acceptance, a contradiction is"
             " hardly possible."
-            " hardly possible."
         )
     several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [

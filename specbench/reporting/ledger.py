@@ -56,12 +56,12 @@ def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Le
     lines = []
     for key, entry in entries.get(suite, {}).items():
         first_verdicts = [*(was.verdict for was in entry.earlier[1:]), entry.verdict]
-        for was, after in zip(entry.earlier, first_verdicts, strict=False):
+        for was, after in zip(entry.earlier, first_verdicts[: len(entry.earlier)], strict=True):
             now = f"first verdict after the change: '{after}'" if key in today else "it was removed"
-            if key in today and today[key] != after:
+            if was is entry.earlier[-1] and today.get(key, after) != after:
                 now += f"; of these measurements: '{today[key]}'"
             lines.append(
-                f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared otherwise, or counted as"
-                f" another's claim, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
+                f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, or attributed"
+                f" to a different source, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
             )
     return lines

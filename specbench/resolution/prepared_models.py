@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.config.construct import Table
+from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import stem
@@ -15,7 +15,8 @@ from specbench.files import write
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import measured_first_rows
 
-BEGUN, REQUEST = "begun.json", "prepared.json"  # in a model's folder: what it is, and was, fine-tuned from
+BEGUN = "begun.json"  # in a model's folder: the request whose fine-tuning has begun
+REQUEST = "prepared.json"  # the request whose fine-tuning is complete
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TuningStep:
             "source": selection.source_of(self.model.task, pair, self.options),
             "skip": self.skipped(),
             "model": asdict(pair.models[self.model.role]),
-            "overrides": [[key, value] for key, value in self.options.overrides],
+            "prompts": to_table(selection.read_task(self.model.task, pair, self.options)[1]),
         }
         return dict(json.loads(json.dumps(about)))
 
@@ -69,6 +70,8 @@ def pending(suite: Suite, out: Path) -> list[TuningStep]:
 def models_of(suite: Suite, pair: str, task: str, options: Options) -> list[PreparedModel]:
     """Return the models that a suite fine-tunes for a pair and a task, without those that the user replaces."""
     models = [model for step in suite.finetune for model in step.models(pair, task)]
+    for model in models:
+        selection.read_pair(pair, options)[1].group(model.role)  # raises for an unknown role
     replaced = {
         override.path[1]
         for override in options.overrides_for("pair", pair)
@@ -78,14 +81,23 @@ def models_of(suite: Suite, pair: str, task: str, options: Options) -> list[Prep
 
 
 def with_models(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
-    """Return the options of a part of a suite with the models that the suite fine-tunes for its pair and task."""
+    """Return the options of a part of a suite with the models that the suite fine-tunes for its pair and task.
+
+    A model that is not ready, such as one of another recipe, is missing.
+    """
     name = stem(pair)
     changes = tuple(
-        (f"pair.{name}.models.{model.role}.by_task", {task: str(model.folder(out))})
+        (f"pair.{name}.models.{model.role}.by_task", {task: str(_folder_of(model, options, out))})
         for model in models_of(suite, pair, task, options)
         if selection.read_pair(pair, options)[1].weights != "dummy"
     )
     return replace(options, overrides=(*options.overrides, *changes))
+
+
+def _folder_of(model: PreparedModel, options: Options, out: Path) -> Path:
+    """Return the folder of a model, or of one that does not exist if it is not ready."""
+    folder = model.folder(out)
+    return folder if is_ready(TuningStep(model, options), out) else folder / "not-fine-tuned"
 
 
 def is_ready(step: TuningStep, out: Path) -> bool:
@@ -96,6 +108,7 @@ def is_ready(step: TuningStep, out: Path) -> bool:
 def begin(step: TuningStep, out: Path) -> None:
     """Record what is fine-tuned, and remove the checkpoints of another request from its folder."""
     folder = step.model.folder(out)
+    (folder / REQUEST).unlink(missing_ok=True)
     if _read(folder / BEGUN) != step.identity:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
