@@ -119,7 +119,6 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
 
 
-LATER = "The interval is for a later run on this machine, on as many other prompts."
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
 
 
@@ -154,10 +153,16 @@ def answer(advice: Advice) -> Iterator[str]:
         yield f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but {change}"
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
-    yield LATER if advice.repeats else ANOTHER_TIME
+    yield _later(advice) if advice.repeats else ANOTHER_TIME
     if advice.pays:
         yield toml_of(advice)
         yield from other_engines(best)
+
+
+def _later(advice: Advice) -> str:
+    """Return what the interval of a gain that was measured repeatedly covers."""
+    prompts = advice.final.spec.task.data.samples
+    return f"The 95 % interval is for the speedup of a later run on this machine, on {prompts} other prompts."
 
 
 def _more(advice: Advice) -> str:

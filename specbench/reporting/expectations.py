@@ -42,7 +42,7 @@ class Outcome(StrEnum):
     other = "on the other side within the noise"
     contradicted = "contradicted"
     undecided = "not decided, without an interval or any difference"
-    certain = "not counted, because these models can hardly contradict it"
+    certain = "not counted, because these models or settings can hardly contradict it"
 
 
 NOT_COUNTED = (Outcome.undecided, Outcome.certain)
@@ -132,8 +132,8 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     untested = sum(point.outcome is Outcome.certain for verdict in verdicts for point in verdict.outcomes)
     if untested and sentences:
         sentences.append(
-            f"{untested} more {'is' if untested == 1 else 'are'} not counted: at these models' acceptance, a contradiction is"
-            " hardly possible."
+            f"{untested} more {'is' if untested == 1 else 'are'} not counted: these models or settings can hardly contradict"
+            f" {'it' if untested == 1 else 'them'}."
         )
     several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
     return [

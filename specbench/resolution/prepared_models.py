@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.config.construct import Table, to_table
+from specbench.config.construct import Table, construct, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import stem
@@ -14,8 +14,10 @@ from specbench.config.suite import PreparedModel, Suite
 from specbench.files import write
 from specbench.resolution import selection
 from specbench.resolution.prepared_heads import measured_first_rows
+from specbench.training.recipes import FinetuneRecipe
 
 BEGUN = "begun.json"  # in a model's folder: the request whose fine-tuning has begun
+CHECKPOINTS = "checkpoints"  # the folder of an interrupted fine-tuning
 REQUEST = "prepared.json"  # the request whose fine-tuning is complete
 
 
@@ -71,6 +73,7 @@ def models_of(suite: Suite, pair: str, task: str, options: Options) -> list[Prep
     """Return the models that a suite fine-tunes for a pair and a task, without those that the user replaces."""
     models = [model for step in suite.finetune for model in step.models(pair, task)]
     for model in models:
+        construct(FinetuneRecipe, model.finetune.recipe, f"finetune of {model.words}: recipe")
         selection.read_pair(pair, options)[1].group(model.role)  # raises for an unknown role
     replaced = {
         override.path[1]
@@ -110,13 +113,14 @@ def begin(step: TuningStep, out: Path) -> None:
     folder = step.model.folder(out)
     (folder / REQUEST).unlink(missing_ok=True)
     if _read(folder / BEGUN) != step.identity:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / BEGUN, json.dumps(step.identity, indent=1) + "\n")
 
 
 def complete(step: TuningStep, out: Path) -> None:
-    """Record that the model is complete."""
+    """Record that the model is complete, and remove its checkpoints."""
+    shutil.rmtree(step.model.folder(out) / CHECKPOINTS, ignore_errors=True)
     write(step.model.folder(out) / REQUEST, json.dumps(step.identity, indent=1) + "\n")
 
 

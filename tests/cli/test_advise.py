@@ -15,7 +15,7 @@ from specbench.reporting.advice import answer, other_engines, toml_of
 from specbench.resolution.method_sets import candidate_of
 from tests.fixtures import console
 
-SPEC = SimpleNamespace(methods={}, task=SimpleNamespace(name="gsm8k"))
+SPEC = SimpleNamespace(methods={}, task=SimpleNamespace(name="gsm8k", data=SimpleNamespace(samples=24)))
 BEST = candidate_of("sd-4", {"name": "model", "model": "draft", "gamma": 4})
 
 
@@ -43,7 +43,7 @@ def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines
         replace(advice(Estimate(1.4, 1.2, 1.6)), repeats=(Estimate(1.38, 1.3, 1.5), Estimate(1.42, 1.3, 1.5)))
     )
     assert "on held-out prompts in 2 processes (1.38x, 1.42x)" in twice
-    assert "a later run on this machine" in twice and "not another time" not in twice
+    assert "a later run on this machine, on 24 other prompts" in twice and "not another time" not in twice
     table = tomllib.loads(shown[shown.index("#") : shown.index("vLLM")])
     assert table["proposer"] == {"name": "model", "model": "draft", "gamma": 4}
     assert (

@@ -112,3 +112,16 @@ def test_table_two_can_have_a_counterpart_of_every_printed_value():
     }
     printed = reference_of("cascade-table2")
     assert len(printed) == 84 and all((row.pair, row.task) in measured for row in printed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('roles = ["draft"]', 'roles = ["drafft"]'), "did you mean 'draft'"),
+        (("epochs = 1", "epoch = 1"), "recipe: unknown key 'epoch' (did you mean 'epochs'?)"),
+    ],
+)
+def test_a_mistake_in_a_fine_tuning_step_is_named_by_plan(tmp_path, change, message):
+    (tmp_path / "own.toml").write_text(SUITE.replace(*change))
+    shown = console.specbench("plan", "--suite", "own.toml", cwd=tmp_path, code=2).stderr
+    assert message in " ".join(shown.split())
