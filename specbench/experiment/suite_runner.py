@@ -24,7 +24,7 @@ from specbench.machine.threads import Cores, ThreadChoice, measured_once
 from specbench.observer import Observer
 from specbench.resolution import prepared_models, selection
 from specbench.resolution.grid import Grid, GridPart, resolve_grid
-from specbench.resolution.method_sets import levels_of
+from specbench.resolution.method_sets import levels_and_trees
 from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.prepared_heads import TrainingStep, has_rows, is_trained, pending, steps_of, write_identity
 from specbench.runs.locking import locked
@@ -205,7 +205,7 @@ def _entry(suite_run: _SuiteRun) -> IndexEntry:
         folder=spec.folder,
         generations=spec.generations,
         simulated=spec.pair.simulated,
-        levels=tuple(levels_of(suite_run.part.line.methods[0])) if suite.kind == "profile" else (),
+        levels=tuple(levels_and_trees(suite_run.part.line.methods)[0]) if suite.kind == "profile" else (),
     )
 
 

@@ -26,7 +26,7 @@ from specbench.reporting.chain import GAMMA
 from specbench.resolution import method_tables as tables
 from specbench.resolution import prepared_models, selection
 from specbench.resolution.memory_estimate import Memory, memory_by_device
-from specbench.resolution.method_sets import levels_of, pairings
+from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.plan import CACHED, PairPlan, least_bytes
 from specbench.resolution.prepared_heads import untrained, with_prepared
@@ -211,8 +211,8 @@ def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
     gamma, *more = line.options.gamma_for(line.methods[0]) or (GAMMA,)
     if more:
         raise ConfigError(f"gamma = {[gamma, *more]}: a profile takes one draft length for all pairs of models")
-    trees = [levels_of(method)[-1] for method in line.methods[1:]]
-    return pairings(levels_of(line.methods[0]), selection.read_pair(pair, line.options)[1], gamma, trees)
+    levels, trees = levels_and_trees(line.methods)
+    return pairings(levels, selection.read_pair(pair, line.options)[1], gamma, trees)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ LENGTHS_OF_HEADS = (3, 5)
 PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
+TREES_OF_HEADS = ("eagle-tree", "eagle2")  # proposers of an EAGLE head besides its chains
 STOPPED = 8  # longest draft of a stop rule
 CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
 LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
@@ -43,6 +44,14 @@ def levels_of(method: str) -> list[str]:
     if len(levels) < 2 or not isinstance(proposer, dict):
         raise ConfigError(f"method {method} is not a chain of models; help: -m polybasic")
     return [*levels, proposer["model"] if proposer["name"] == "model" else proposer["name"]]
+
+
+def levels_and_trees(methods: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the levels that a profile of chains measures, those of the first one, and the trees of heads of all of them."""
+    chains = [levels_of(method) for method in methods]
+    trees = [chain[-1] for chain in chains if chain[-1] in TREES_OF_HEADS]
+    *models, lowest = chains[0]
+    return [*models, HeadKind.eagle.value if lowest in TREES_OF_HEADS else lowest], list(dict.fromkeys(trees))
 
 
 def pairings(levels: list[str], pair: Pair, gamma: int, trees: Sequence[str] = ()) -> list[str]:

@@ -63,7 +63,7 @@ TABLE = [  # a_q, a_p, gamma_q, gamma_p, c, exact, Theorem 3.6, Theorem 3.1
 
 @pytest.mark.parametrize(("a_q", "a_p", "gamma_q", "gamma_p", "c", "exact", "theorem_36", "theorem_31"), TABLE)
 def test_the_published_table(a_q, a_p, gamma_q, gamma_p, c, exact, theorem_36, theorem_31):
-    """Speculative Ensemble, Theorem 3.1, and the long-run speedup."""
+    """Speculative Ensemble, Theorem 3.1, whose proof is Appendix A.2, and the long-run speedup."""
 
     def cost(i, k):
         return (c, 1.0)[i]

@@ -13,7 +13,7 @@ from specbench.config.suite import read_suite
 from specbench.files import write_with_checksum
 from specbench.reporting.chain import Profile, alone, pairs_table, prices_table, under, verdicts
 from specbench.reporting.column import NONE
-from specbench.resolution.method_sets import levels_of, pairings
+from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS
@@ -224,8 +224,8 @@ def test_table_one_has_every_reading_of_the_papers_drafter():
     """A chain, a static tree and a dynamic tree of the head, each under the target and under the middle model."""
     for name, pair in (("polybasic-table1", "vicuna-7b-polybasic"), ("polybasic-table1-tiny", "tiny-polybasic")):
         (line,) = read_suite(name).grid
-        trees = [levels_of(method)[-1] for method in line.methods[1:]]
-        methods = pairings(levels_of(line.methods[0]), read_pair(pair, line.options)[1], 10, trees)
+        levels, trees = levels_and_trees(line.methods)
+        methods = pairings(levels, read_pair(pair, line.options)[1], 10, trees)
         assert methods == [
             "middle-alone", "middle-under-target", "eagle-tree-under-target", "eagle2-under-target", "eagle-under-target",
             "eagle-tree-under-middle", "eagle2-under-middle", "eagle-under-middle",

@@ -26,7 +26,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.reporting.chain import GAMMA
-from specbench.resolution.method_sets import levels_of, pairings
+from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task
 from specbench.resolution.spec import ResolvedPair, run_spec
@@ -85,8 +85,8 @@ def test_the_specs_of_every_suite_read_back_equal(name):
     for line, pair, task in suite.parts():
         methods = list(line.methods)
         if suite.kind == "profile":
-            trees = [levels_of(method)[-1] for method in methods[1:]]
-            methods = pairings(levels_of(methods[0]), read_pair(pair, line.options)[1], GAMMA, trees)
+            levels, trees = levels_and_trees(methods)
+            methods = pairings(levels, read_pair(pair, line.options)[1], GAMMA, trees)
         trained = [head.name for step in suite.prepare for head in step.heads(pair, task)]
         heads = dict.fromkeys(["sprinter", "specdec++", *trained], "a folder")
         options = replace(line.options, heads=(*line.options.heads, *heads.items()))
