@@ -23,15 +23,22 @@ def huge_bytes(address: int) -> int:
 
 
 def test_contents_stay_and_the_memory_moves():
-    weights = torch.arange(4 * PAGE // 4, dtype=torch.float32)
-    before = weights.clone()
-    use_huge_pages(weights.data_ptr(), weights.nbytes)
-    assert torch.equal(weights, before)
-    if not SMAPS.exists():
-        pytest.skip("needs Linux")
-    if not huge_bytes(weights.data_ptr() + 2 * PAGE):
+    """Of ten tensors, since the kernel gives small pages where no huge one is free."""
+    kept, most = [], 0
+    for _ in range(10):
+        weights = torch.arange(4 * PAGE // 4, dtype=torch.float32)
+        before = weights.clone()
+        use_huge_pages(weights.data_ptr(), weights.nbytes)
+        assert torch.equal(weights, before)
+        if not SMAPS.exists():
+            pytest.skip("needs Linux")
+        kept.append(weights)
+        most = max(most, huge_bytes(weights.data_ptr() + 2 * PAGE))
+        if most >= 3 * PAGE:
+            break
+    if not most:
         pytest.skip("needs Linux 6.1 with transparent huge pages")
-    assert huge_bytes(weights.data_ptr() + 2 * PAGE) >= 3 * PAGE
+    assert most >= 3 * PAGE
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1])
