@@ -338,6 +338,10 @@ class Suite:
                 for task in line.tasks:
                     yield line, pair, task
 
+    def measuring(self, task: str) -> tuple[Options, ...]:
+        """Return the options of the lines that measure a task."""
+        return tuple(line.options for line in self.grid if task in line.tasks)
+
 
 def suites() -> list[str]:
     """Return the names of all bundled suites."""
@@ -358,7 +362,16 @@ def read_suite(name: str, **changes: Any) -> Suite:
     table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
     lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))
     suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
+    _require_used_models(suite, where)
     return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
+
+
+def _require_used_models(suite: Suite, where: str) -> None:
+    """Raise ConfigError for a fine-tuning step without a pair and task that the suite measures."""
+    measured = {(pair, task) for _, pair, task in suite.parts()}
+    for i, step in enumerate(suite.finetune):
+        if not any(pair in step.pairs and task in step.tasks for pair, task in measured):
+            raise ConfigError(f"{where}: finetune[{i}]: no [[grid]] has one of its pairs with one of its tasks")
 
 
 def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> GridLine:

@@ -114,9 +114,15 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
     if even.acceptance is None:
         yield f"At these costs, no acceptance makes drafts of {even.gamma} tokens faster than the target alone."
     else:
-        yield f"At these costs, drafts of {even.gamma} tokens break even at an acceptance rate of {even.acceptance:.2f}."
+        yield (
+            f"At these costs, drafts of {even.gamma} tokens break even at an acceptance rate of {even.acceptance:.2f},"
+            " if each token is accepted independently of the others."
+        )
     if even.cost_ratio is not None:
-        yield f"At this acceptance, they break even if a draft token costs {even.cost_ratio:.2f} of a token of the target."
+        yield (
+            "At the measured tokens per round, they break even if a draft token costs"
+            f" {even.cost_ratio:.2f} of one of the target."
+        )
 
 
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."

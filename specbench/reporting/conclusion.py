@@ -83,9 +83,10 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
             name += f" at T = {line.temperature:g}"
         kind = "lossless method" if line.lossless else "method that is not lossless"
         kind += "" if line.baseline == "ar" else f" over {line.baseline}"
-        sentences.append(
-            _over_runs(name, f"the fastest {kind}" if len(ordered) > len(named) else "", line, measured[line])
-        )
+        standing = f"the fastest {kind}" if len(ordered) > len(named) else ""
+        sentences.append(_over_runs(name, standing, line, measured[line]))
+        if standing and (alike := _alike_in_all(line, measured)):
+            sentences.append(f"In all of them, its intervals overlap those of {alike}.")
     rest = len(ordered) - len(named)
     if rest:
         sentences.append(f"{rest} more methods and settings are in the table.")
@@ -140,6 +141,20 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSp
                 line = _MethodKey(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
                 measured[line].append(_MeasuredSpeedup(summary, row, speedup, clock))
     return measured
+
+
+def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> str:
+    """Return the methods like another one whose intervals overlap its own in all of its runs; empty if there are none."""
+    ours = {each.summary.folder: each.speedup for each in measured[line]}
+    alike = [
+        other.method
+        for other, values in measured.items()
+        if other != line and other._replace(method=line.method) == line
+        and {each.summary.folder for each in values} == ours.keys()
+        and all(each.speedup.low and each.speedup.overlaps(ours[each.summary.folder]) for each in values)
+    ]  # fmt: skip
+    more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
+    return f"{', '.join(alike[:MOST_NAMED])}{more}" if alike else ""
 
 
 def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:

@@ -1,7 +1,7 @@
 """The heads that a suite trains, which of them are trained, and the options of its parts with them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,12 +23,12 @@ REQUEST = "prepared.json"  # in a head's folder: what it was trained from
 class TrainingStep:
     """A head to train, and the options of the first part of the suite that uses it.
 
-    `is_measured` says that the suite measures the task whose rows train the head.
+    `measuring` are the options of all lines of the suite that measure the task whose rows train the head.
     """
 
     head: PreparedHead
     options: Options
-    is_measured: bool
+    measuring: tuple[Options, ...]
 
     @property
     def pair(self) -> Pair:
@@ -58,7 +58,7 @@ class TrainingStep:
 
         Raises ConfigError if the measured rows are not the first ones.
         """
-        return measured_first_rows(self.head.task, self.pair, self.options) if self.is_measured else 0
+        return measured_first_rows(self.head.task, self.pair, self.measuring)
 
     def texts(self) -> int:
         """Return the number of texts that train the head. Reads their source.
@@ -70,20 +70,23 @@ class TrainingStep:
         return min(self.head.preparation.limit or rows, rows)
 
 
-def measured_first_rows(name: str, pair: Pair, options: Options) -> int:
+def measured_first_rows(name: str, pair: Pair, measuring: Sequence[Options]) -> int:
     """Return the number of first rows of a task that are measured, of a source without a training split; 0 for others.
 
-    Raises ConfigError if the measured rows are not the first ones.
+    `measuring` are the options of the runs that measure it. Raises ConfigError if the measured rows are not the first ones.
     """
-    _, task = selection.read_task(name, pair, options)
-    if task.has_training_split(selection.source_of(name, pair, options)):
-        return 0
-    if options.sample or not options.limit:
-        raise ConfigError(
-            f"{name}: the data has no training split, so the suite trains on rows that it does not measure;"
-            " help: --limit N measures the first N rows only"
-        )
-    return options.limit
+    most = 0
+    for options in measuring:
+        _, task = selection.read_task(name, pair, options)
+        if task.has_training_split(selection.source_of(name, pair, options)):
+            continue
+        if options.sample or not options.limit:
+            raise ConfigError(
+                f"{name}: the data has no training split, so the suite trains on rows that it does not measure;"
+                " help: --limit N measures the first N rows only"
+            )
+        most = max(most, options.limit)
+    return most
 
 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
@@ -117,7 +120,7 @@ def _is_replaced(head: PreparedHead, options: Options) -> bool:
 
 def steps_of(suite: Suite) -> Iterator[TrainingStep]:
     """Yield each head once, for the parts of the grid in order. A head that the user gives is not trained."""
-    seen, measured = set(), {task for _, _, task in suite.parts()}
+    seen = set()
     for line, pair, task in suite.parts():
         if suite.prepare and selection.read_pair(pair, replace(line.options, heads=()))[1].weights == "dummy":
             continue  # its heads have random weights too
@@ -126,7 +129,7 @@ def steps_of(suite: Suite) -> Iterator[TrainingStep]:
                 key = (head.pair, head.task, head.name)
                 if key not in seen and not _is_replaced(head, line.options):
                     seen.add(key)
-                    yield TrainingStep(head, line.options, head.task in measured)
+                    yield TrainingStep(head, line.options, suite.measuring(head.task))
 
 
 def untrained(suite: Suite, out: Path) -> list[PreparedHead]:

@@ -23,10 +23,14 @@ REQUEST = "prepared.json"  # the request whose fine-tuning is complete
 
 @dataclass(frozen=True)
 class TuningStep:
-    """A model to fine-tune, and the options of the first part of the suite that uses it."""
+    """A model to fine-tune, and the options of the first part of the suite that uses it.
+
+    `measuring` are the options of all lines of the suite that measure the task.
+    """
 
     model: PreparedModel
     options: Options
+    measuring: tuple[Options, ...]
 
     @property
     def pair(self) -> Pair:
@@ -35,7 +39,7 @@ class TuningStep:
 
     def skipped(self) -> int:
         """Return the number of first rows that the suite measures (`measured_first_rows`)."""
-        return measured_first_rows(self.model.task, self.pair, self.options)
+        return measured_first_rows(self.model.task, self.pair, self.measuring)
 
     @property
     def identity(self) -> Table:
@@ -58,7 +62,7 @@ def steps_of(suite: Suite) -> Iterator[TuningStep]:
     seen = set()
     for line, pair, task in suite.parts():
         for model in models_of(suite, pair, task, line.options):
-            step = TuningStep(model, line.options)
+            step = TuningStep(model, line.options, suite.measuring(task))
             if (key := (model.pair, model.task, model.role)) not in seen and step.pair.weights != "dummy":
                 seen.add(key)
                 yield step
@@ -89,18 +93,22 @@ def with_models(suite: Suite, pair: str, task: str, options: Options, out: Path)
     A model that is not ready, such as one of another recipe, is missing.
     """
     name = stem(pair)
+    measuring = suite.measuring(task)
     changes = tuple(
-        (f"pair.{name}.models.{model.role}.by_task", {task: str(_folder_of(model, options, out))})
+        (
+            f"pair.{name}.models.{model.role}.by_task",
+            {task: str(_folder_of(TuningStep(model, options, measuring), out))},
+        )
         for model in models_of(suite, pair, task, options)
         if selection.read_pair(pair, options)[1].weights != "dummy"
     )
     return replace(options, overrides=(*options.overrides, *changes))
 
 
-def _folder_of(model: PreparedModel, options: Options, out: Path) -> Path:
+def _folder_of(step: TuningStep, out: Path) -> Path:
     """Return the folder of a model, or of one that does not exist if it is not ready."""
-    folder = model.folder(out)
-    return folder if is_ready(TuningStep(model, options), out) else folder / "not-fine-tuned"
+    folder = step.model.folder(out)
+    return folder if is_ready(step, out) else folder / "not-fine-tuned"
 
 
 def is_ready(step: TuningStep, out: Path) -> bool:

@@ -9,6 +9,7 @@ from specbench.analysis.points import reference_of
 from specbench.config.pair import PACKAGE
 from specbench.config.presets import preset
 from specbench.config.suite import read_suite
+from specbench.resolution import prepared_models
 from tests.fixtures import console
 
 pytest.importorskip("accelerate", reason="needs accelerate")
@@ -105,6 +106,15 @@ def test_a_model_that_a_suite_fine_tunes_twice_is_named(tmp_path):
     assert "draft of tiny-t5 on wmt is fine-tuned twice" in " ".join(shown.split())
 
 
+def test_a_model_is_not_fine_tuned_on_rows_that_another_line_of_the_grid_measures(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"source": "a b", "target": "b a"}\n' * 9)
+    line = SUITE[SUITE.index("[[grid]]") : SUITE.index("[[finetune]]")]
+    text = SUITE.replace("[options]", f'[options]\ndata = "{tmp_path}/rows.jsonl"') + line + "limit = 7\n"
+    (tmp_path / "own.toml").write_text(text)
+    (step,) = prepared_models.steps_of(read_suite(str(tmp_path / "own.toml")))
+    assert step.skipped() == 7
+
+
 def test_table_two_can_have_a_counterpart_of_every_printed_value():
     """Each pair and task of the paper has a pair that stands for it and that the suite measures."""
     measured = {
@@ -119,6 +129,10 @@ def test_table_two_can_have_a_counterpart_of_every_printed_value():
     [
         (('roles = ["draft"]', 'roles = ["drafft"]'), "did you mean 'draft'"),
         (("epochs = 1", "epoch = 1"), "recipe: unknown key 'epoch' (did you mean 'epochs'?)"),
+        (
+            ('[[finetune]]\npairs = ["tiny-t5"]', '[[finetune]]\npairs = ["tiny"]'),
+            "finetune[0]: no [[grid]] has one of its",
+        ),
     ],
 )
 def test_a_mistake_in_a_fine_tuning_step_is_named_by_plan(tmp_path, change, message):
