@@ -86,7 +86,8 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
         standing = f"the fastest {kind}" if len(ordered) > len(named) else ""
         sentences.append(_over_runs(name, standing, line, measured[line]))
         if standing and (alike := _alike_in_all(line, measured)):
-            sentences.append(f"In all of them, its intervals overlap those of {alike}.")
+            where = "Its" if len(measured[line]) == 1 else "In each run, its"
+            sentences.append(f"{where} interval overlaps {alike}.")
     rest = len(ordered) - len(named)
     if rest:
         sentences.append(f"{rest} more methods and settings are in the table.")
@@ -144,7 +145,7 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSp
 
 
 def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> str:
-    """Return the methods like another one whose intervals overlap its own in all of its runs; empty if there are none."""
+    """Return words on the intervals of the methods that equal a method in all of its runs; empty if there are none."""
     ours = {each.summary.folder: each.speedup for each in measured[line]}
     alike = [
         other.method
@@ -154,7 +155,7 @@ def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpe
         and all(each.speedup.low and each.speedup.overlaps(ours[each.summary.folder]) for each in values)
     ]  # fmt: skip
     more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    return f"{', '.join(alike[:MOST_NAMED])}{more}" if alike else ""
+    return f"{'those' if len(alike) > 1 else 'that'} of {', '.join(alike[:MOST_NAMED])}{more}" if alike else ""
 
 
 def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
