@@ -83,7 +83,8 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
             name += f" at T = {line.temperature:g}"
         kind = "lossless method" if line.lossless else "method that is not lossless"
         kind += "" if line.baseline == "ar" else f" over {line.baseline}"
-        standing = f"the fastest {kind}" if len(ordered) > len(named) else ""
+        average = " on average" if len(measured[line]) > 1 else ""
+        standing = f"the fastest {kind}{average}" if len(ordered) > len(named) else ""
         sentences.append(_over_runs(name, standing, line, measured[line]))
         if standing and (alike := _alike_in_all(line, measured)):
             where = "Its" if len(measured[line]) == 1 else "In each run, its"

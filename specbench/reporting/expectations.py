@@ -25,13 +25,15 @@ from specbench.reporting.columns import column_of
 
 SOURCES = {"paper": "the paper makes", "project": "this project adds"}
 ERRORS = (
-    "Each is decided by a 95 % interval over prompts, which does not cover a run at another time, without a correction for"
-    " their number."
+    "Each is decided by a 95 % interval over prompts. It does not cover a run at another time, and is not corrected for the"
+    " number of comparisons."
 )
 SELECTED = (
     "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
-    " This favors it, and the intervals are not corrected for it."
+    " This biases the best upward and the lowest downward, and the intervals are not corrected for it."
 )
+
+MOST_NEEDED = 100_000  # prompts that could be measured
 
 
 class Outcome(StrEnum):
@@ -186,6 +188,8 @@ def _line(verdict: ExpectationVerdict) -> str:
         return f"{says}: {NOT_COMPARED}"
     needed = (
         f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
+        if verdict.prompts_needed and verdict.prompts_needed <= MOST_NEEDED
+        else "; the differences are too small for any number of prompts"
         if verdict.prompts_needed
         else ""
     )

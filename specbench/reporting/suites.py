@@ -33,7 +33,9 @@ from specbench.reporting.verifiers import VerifierReport, verifier_reports, veri
 from specbench.runs.suite_index import DONE, Index, IndexEntry
 
 LENGTH_OF_PAIRS = "accepted length"  # the name of the metric in the reference values of Polybasic's Table 1
-STAND_INS = "The bundled models stand in for the paper's: what they contradict says little about those of the paper."
+STAND_INS = (
+    "The bundled models stand in for the paper's: what they confirm or contradict says little about those of the paper."
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def suite_notes(collected: Collected) -> list[str]:
     """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
     lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
-        lines.append(f"{SELECTED} the best of several settings, chosen by these numbers, as in the paper.")
+        lines.append(f"{SELECTED} the best of several settings, chosen by the first of these numbers, as in the paper.")
     judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
     lines += [f"judge: {judge}" for judge in judges]
     lines += common_notes(collected.summaries)

@@ -1,4 +1,4 @@
-"""SPRINTER's verifiers that a suite trained: their results on texts that they were not trained on, and their thresholds."""
+"""SPRINTER's verifiers that a suite trained: their results on their test rows, and their thresholds."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ UNKNOWN = "not in its report"  # of a verifier that was trained before its repor
 
 @dataclass(frozen=True)
 class VerifierReport:
-    """A trained verifier on texts that it was not trained on, and the tokens of a run that it accepted, if measured."""
+    """A trained verifier on its test rows, and the tokens of a run that it accepted, if measured."""
 
     pair: str
     task: str
@@ -141,8 +141,8 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     """Return the reports as a table."""
     heads = [
         "pair", "task", "verifier", "tau_train", "split by", "AUC", "acceptable tokens", "eta_TP", "eta_FP",
-        "TV of the draft", "TV by Theorem 1", "eta_FP x TV of the draft", "TV by token", "TV of the output",
-        "accepts/run by Theorem 2", "accepts/run at T = 1",
+        "TV of the draft", "TV by Theorem 1 (eta_FP where q > p)", "eta_FP x TV of the draft", "TV by token",
+        "TV of the output", "accepts/run by Theorem 2", "accepts/run at T = 1",
     ]  # fmt: skip
     rows = []
     for report in reports:
@@ -156,4 +156,4 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
             *(THOUSANDTHS.text(values.get(key)) for key in ("predicted_tv", "output_tv")),
             HUNDREDTHS.number(report.predicted_run), HUNDREDTHS.text(report.run_length),
         ])  # fmt: skip
-    return Table("Verifiers on texts that they were not trained on", heads, rows)
+    return Table("Verifiers on their test rows; eta_FP is of tokens with q > tau_train p", heads, rows)

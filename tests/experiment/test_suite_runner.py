@@ -155,7 +155,7 @@ def test_a_tau_that_an_entry_has_twice_is_a_mistake_in_the_suite(suite):
 def test_one_command_trains_and_measures(suite, tmp_path):
     shown = "".join(console.specbench("run", "--suite", suite, cwd=tmp_path))
     assert "training sprinter/1.5 of tiny on cnndm" in shown
-    assert "Verifiers on texts that they were not trained on" in shown
+    assert "Verifiers on their test rows" in shown
     reports = sorted(Path(tmp_path, "results", "heads", "tiny", "cnndm").glob("*/report.json"))
     assert [json.loads(path.read_text())["tau_train"] for path in reports] == [1.0, 1.5]
     console.specbench("report", "--suite", suite, "--plots", "drawn", cwd=tmp_path)
