@@ -102,7 +102,7 @@ def test_the_page_from_the_archive_equals_the_page_from_the_runs(measured, tmp_p
         assert archived[path] == content, path
     assert not (tmp_path / "results").exists()
     page = archived["README.md"].decode()
-    assert "imported from" not in page and ("Verifiers on texts" in page) == (name == "mine")
+    assert "imported from" not in page and ("Verifiers on their test rows" in page) == (name == "mine")
 
 
 def test_an_archive_has_neither_prompts_nor_texts(measured):

@@ -33,13 +33,13 @@ def cells(tau: float, **values) -> dict[str, str]:
 
 def test_theorem_1_takes_the_rate_over_tokens_with_q_above_p():
     found = cells(1.2, ratio_eta_fp=0.4)
-    assert (found["TV by Theorem 1"], found["eta_FP x TV of the draft"]) == ("0.080", "0.020")
+    assert (found["TV by Theorem 1 (eta_FP where q > p)"], found["eta_FP x TV of the draft"]) == ("0.080", "0.020")
 
 
 def test_an_older_report_has_theorem_1_only_where_its_labels_are_those_of_the_theorem():
     """Older reports hold `theorem_tv`, against the labels of tau_train: at 1.2 it is not the theorem's."""
-    assert cells(1.2, theorem_tv=0.02)["TV by Theorem 1"] == UNKNOWN
-    assert cells(1.0, theorem_tv=0.02)["TV by Theorem 1"] == "0.020"
+    assert cells(1.2, theorem_tv=0.02)["TV by Theorem 1 (eta_FP where q > p)"] == UNKNOWN
+    assert cells(1.0, theorem_tv=0.02)["TV by Theorem 1 (eta_FP where q > p)"] == "0.020"
 
 
 @pytest.mark.parametrize(("name", "theorem"), [("sprinter", "0.108"), ("sprinter-q", "0.071")])
