@@ -14,10 +14,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,18 @@ SPLITTER = "sb1"  # the sentence splitter's version
 ABBREVIATIONS = (
     "Mr Mrs Ms Dr Prof Sen Rep Gov Gen Lt Col Sgt St Jr Sr vs etc No Inc Ltd Co Corp U.S U.K a.m p.m".split()
 )
+# Scripts that are written without blanks between words: Chinese characters, and Thai to Khmer with kana
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"
+UNSPACED = HAN + OTHER_UNSPACED
+SPACED = rf"[^\W{UNSPACED}]"  # a letter, a digit or _ of other scripts
+# A number: digits, perhaps with commas before every third one, a fraction and an exponent; a hyphen after a letter or a digit
+# is no minus sign.
+NUMBER = re.compile(
+    rf"(?:(?<!{SPACED})(?<![.,])[-\u2212])?(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!{SPACED})(?<!\.)\.\d+)"
+    r"(?:[eE][-+\u2212]?\d{1,3}(?!\d))?"
+)
+Tokenize = Literal["auto", "13a", "zh", "char"]  # of BLEU, as sacreBLEU calls them
 _END = re.compile(r"""(?<=[.!?])["'”’)]*\s+(?=["'“‘(]*[A-Z0-9])""")
 _SHORT = re.compile(rf"(?:\b(?:{'|'.join(map(re.escape, ABBREVIATIONS))}|[A-Za-z]))\.$")
 
@@ -138,7 +151,10 @@ def _bleu(rows: np.ndarray) -> float:
 
     length, reference, *ngrams = rows[:, :-1].sum(axis=0).astype(int).tolist()
     half = len(ngrams) // 2
-    made = BLEU.compute_bleu(ngrams[:half], ngrams[half:], length, reference, smooth_method="exp")
+    is_short = not ngrams[-1]  # no text has four tokens: BLEU of the orders that there are
+    made = BLEU.compute_bleu(
+        ngrams[:half], ngrams[half:], length, reference, smooth_method="exp", effective_order=is_short
+    )
     return float(made.score) / 100.0
 
 
@@ -164,10 +180,55 @@ _COMBINERS = {
 }
 
 
+def last_number(text: str) -> Decimal | None:
+    """Return the last number of a text, or None. Commas group thousands only: `1,2` is two numbers."""
+    numbers = NUMBER.findall(text)
+    return number_in(numbers[-1]) if numbers else None
+
+
+def number_in(text: str) -> Decimal | None:
+    """Return the first number of a text, or None."""
+    match = NUMBER.search(text)
+    return Decimal(match[0].replace(",", "").replace("\u2212", "-")) if match else None
+
+
+def holds(text: str, words: str) -> bool:
+    """Return whether a text contains words that are not parts of longer ones. Scripts without blanks have no such borders."""
+    before = "" if re.match(f"[{UNSPACED}]", words) else f"(?<!{SPACED})"
+    after = "" if re.search(f"[{UNSPACED}]$", words) else f"(?!{SPACED})"
+    return re.search(f"{before}{re.escape(words)}{after}", text) is not None
+
+
+def bleu_tokenizer(text: str) -> Tokenize:
+    """Return BLEU's tokenizer for the script of most letters of a text: Chinese and other scripts without blanks have one of
+    characters."""
+    letters = sum(map(str.isalpha, text))
+    of_han, of_others = (len(re.findall(f"[{script}]", text)) for script in (HAN, OTHER_UNSPACED))
+    if 2 * (of_han + of_others) < letters or not letters:
+        return "13a"
+    return "char" if of_others else "zh"
+
+
+class _Words:
+    """ROUGE's tokens for texts that are not written in Latin letters: words, and characters of scripts without blanks."""
+
+    pattern = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+
+    def tokenize(self, text: str) -> list[str]:
+        return self.pattern.findall(text.lower())
+
+
+def is_latin(text: str) -> bool:
+    """Return whether rouge-score's own tokenizer, which reads a to z and digits only, suits a text."""
+    letters = [character for character in text if character.isalpha()]
+    return 2 * sum(character.isascii() for character in letters) >= max(len(letters), 1)
+
+
 class Rouge:
     """`score` gives one text's F1 against one reference, each in [0, 1]; a corpus' score is their mean.
 
-    Lsum takes its sentences from newlines. Where a text has none, a bundled rule splits it.
+    Lsum takes its sentences from newlines. Where a text has none, a bundled rule splits it. References in other letters than
+    Latin ones have tokens of their own (`_Words`), without stemming.
     """
 
     @property
@@ -185,8 +246,15 @@ class Rouge:
 
         return RougeScorer(ROUGE_KINDS, use_stemmer=True)
 
+    @cached_property
+    def _other_scorer(self) -> Any:
+        from rouge_score.rouge_scorer import RougeScorer
+
+        return RougeScorer(ROUGE_KINDS, tokenizer=_Words())
+
     def score(self, text: str, reference: str) -> Score:
-        scores = self._scorer.score(lines(reference), lines(text))
+        scorer = self._scorer if is_latin(reference) else self._other_scorer
+        scores = scorer.score(lines(reference), lines(text))
         return {kind: float(scores[kind].fmeasure) for kind in ROUGE_KINDS}
 
 
@@ -208,12 +276,20 @@ def sentences(text: str) -> list[str]:
 
 
 class Translation:
-    """`score` gives the sufficient statistics of one text against one reference; `bleu` and `chrf` combine them."""
+    """`score` gives the sufficient statistics of one text against one reference; `bleu` and `chrf` combine them.
+
+    BLEU's tokenizer is sacreBLEU's `tokenize`; `auto` chooses it by the script of each reference (`bleu_tokenizer`).
+    """
+
+    def __init__(self, tokenize: Tokenize = "13a") -> None:
+        self.tokenize = tokenize
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """Signatures are the strings that sacreBLEU prints."""
         bleu, chrf = (str(metric.get_signature()) for metric in self._used)
+        if self.tokenize == "auto":
+            bleu = bleu.replace("tok:13a", "tok:13a, zh or char, by script")
         return Metric("bleu", f"bleu|{bleu}", "bleu"), Metric("chrf++", f"chrf|{chrf}", "chrf")
 
     @cached_property
@@ -221,13 +297,21 @@ class Translation:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        bleu, chrf = BLEU(), CHRF(word_order=2)
+        bleu, chrf = BLEU(tokenize="13a" if self.tokenize == "auto" else self.tokenize), CHRF(word_order=2)
         for metric in (bleu, chrf):  # a signature has the number of references only after a first score
             metric.corpus_score(["one two three four"], [["one two three four"]])
         return bleu, chrf
 
+    @cached_property
+    def _by_tokenizer(self) -> dict[str, Any]:
+        from sacrebleu.metrics.bleu import BLEU
+
+        return {name: BLEU(tokenize=name) for name in ("13a", "zh", "char")}
+
     def score(self, text: str, reference: str) -> Score:
         bleu, chrf = self._used
+        if self.tokenize == "auto":
+            bleu = self._by_tokenizer[bleu_tokenizer(reference)]
         one = bleu.corpus_score([text], [[reference]])
         # sacreBLEU publishes no statistics for chrF; tests hold this against its corpus score.
         (other,) = chrf._extract_corpus_statistics([text], [[reference]])

@@ -7,19 +7,19 @@ Source: a local file, or a data set of the hub. Example rows: {"prompt": "Once u
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows
-from specbench.data.task import Sample, Task, filled, reader_of
+from specbench.data.chats import Unusable, left_out, messages_of, text_of_chat
+from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows, text_of
+from specbench.data.task import Message, Sample, Task, at_path, filled, placeholders, reader_of
 from specbench.data.task_bases import FewShot
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
-from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Translation, lines
+from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Tokenize, Translation, holds, last_number, lines
 
-NUMBER = re.compile(r"(?:(?<![\w.,])-)?\d[\d,]*(?:\.\d+)?")  # a hyphen after a digit or a letter is no minus
 PUNCTUATION = re.compile(r"[^\w\s]|_")
 
 
@@ -36,6 +36,8 @@ class Prompts(Task, name="prompts"):
                 other = "" if "prompt" in row else reader_of(row)
                 suggestion = other or hint(self.field, row, "the row has")
                 raise ConfigError(f"{source}:{number}: no text under '{self.field}'{suggestion}")
+            if not row[self.field].strip():
+                raise ConfigError(f"{source}:{number}: '{self.field}' is empty")
         return [Sample(str(i), row[self.field]) for i, row in enumerate(rows)]
 
 
@@ -44,38 +46,47 @@ class Custom(FewShot, name="custom"):
     """A task of your own rows.
 
     Args:
-        prompt: a template of the keys of a row, such as "Question: {question} Answer:".
-        file: the file of the rows, unless --data names another source: JSONL, JSON, CSV, Parquet or Arrow.
+        prompt: a template of the keys of a row, such as "Question: {question} Answer:"; a path such as {turns[0][text]}
+            reaches into a value.
+        messages: instead of a prompt, the key of a conversation in ShareGPT's or OpenAI's schema, up to its last question.
+        file: the file of the rows, unless --data names another source: JSONL, JSON, CSV, TSV, Parquet or Arrow.
         dataset: instead of a file, a data set of the hub, such as hf:openai/gsm8k:main#test.
-        reference: the key of the correct answer, a text, a number, or a list of accepted ones; empty: nothing is scored.
+        reference: the key or path of the correct answer, a text, a number, or a list of accepted ones, such as
+            messages[-1][content]; empty: nothing is scored.
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
         group: the key of a category, for tables by group.
         metric: exact_match compares whole texts, contains looks for the reference as whole words, number compares the last
             number, rouge and bleu compare the text with the reference. Of several accepted ones the best counts; bleu
             takes one.
+        tokenize: BLEU's tokenizer, as sacreBLEU names it; auto chooses 13a, zh or char by the script of each reference.
         extract: a regular expression; the first group of its last match, or the whole match, is the part that is scored.
         ignore_case: compare without case.
         ignore_punctuation: compare without punctuation, also within numbers: 3.5 equals 35.
     """
 
-    version: ClassVar[str] = "1-A"
+    version: ClassVar[str] = "2-A"
     paths: ClassVar[tuple[str, ...]] = ("exemplars", "file")
-    omitted: ClassVar[tuple[str, ...]] = ("dataset",)
+    omitted: ClassVar[tuple[str, ...]] = ("dataset", "messages", "tokenize")
 
+    messages: str = ""
     file: str = ""
     dataset: str = ""
     reference: str = ""
     answer: str = ""
     group: str = ""
     metric: Literal["exact_match", "contains", "number", "rouge", "bleu"] = "exact_match"
+    tokenize: Tokenize = "auto"
     extract: str = ""
     ignore_case: bool = False
     ignore_punctuation: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.prompt:
+        if not self.prompt and not self.messages:
             raise ValueError("a value for 'prompt' is missing: a template such as \"Question: {question} Answer:\"")
+        if self.messages and (self.prompt or self.exemplars):
+            other = "prompt" if self.prompt else "exemplars"
+            raise ValueError(f"messages = '{self.messages}' and {other} conflict: the conversation is the prompt")
         try:
             re.compile(self.extract)
         except re.error as error:
@@ -92,25 +103,45 @@ class Custom(FewShot, name="custom"):
         return self.file or self.dataset
 
     def rows(self, source: str, split: str = "test") -> Rows:
-        return super().rows(self.local if self.local and source in ("hub", "synthetic") else source, split)
+        return super().rows(self._named(source), split)
+
+    def _named(self, source: str) -> str:
+        """Return the file or data set that the task names itself, unless the user names a source."""
+        return self.local if self.local and source in ("hub", "synthetic") else source
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         before = self.worked
-        out = []
+        out = list[Sample]()
         for number, row in enumerate(rows, 1):
-            location = f"{source}:{number}"
+            location = f"{self._named(source)}:{number}"
+            try:
+                chat = self._chat(row, location) if self.messages else ()
+            except Unusable as error:
+                if number == len(rows) and not out:
+                    raise ConfigError(str(error)) from None
+                continue
+            prompt = text_of_chat(chat, True) if chat else before + self._filled(row, location)
             reference = self._checked(self._value(row, self.reference, location), location) if self.reference else None
             group = str(self._value(row, self.group, location)) if self.group else ""
-            out.append(Sample(str(number - 1), before + self._filled(row), reference, group))
+            out.append(Sample(str(number - 1), prompt, reference, group, chat))
         return out
 
+    def left_out(self, rows: list[Row]) -> Mapping[str, int]:
+        return left_out(rows, (self.messages,)) if self.messages else {}
+
+    def _chat(self, row: Row, location: str) -> tuple[Message, ...]:
+        """Return the conversation of a row up to its last question. Raises Unusable for one that cannot be a prompt."""
+        messages = messages_of(row, location, (self.messages,))
+        last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+        return tuple(messages[: last + 1])
+
     def example(self, row: Row) -> str:
-        prompt = self._filled(row)
+        prompt = self._filled(row, self.exemplars)
         return f"{prompt}{'' if not prompt or prompt[-1].isspace() else ' '}{self._answer(row, self.exemplars)}"
 
     def continuations(self, rows: list[Row]) -> list[str]:
         key = self.answer or self.reference
-        return [f" {self._answer(row, key)}" if key and key in row else "" for row in rows]
+        return [f" {self._answer(row, key)}" if key and at_path(key, row) is not None else "" for row in rows]
 
     def _answer(self, row: Row, location: str) -> str:
         """Return the answer of a row as text, the first one of several."""
@@ -123,7 +154,7 @@ class Custom(FewShot, name="custom"):
         if self.metric == "bleu" and len(accepted) > 1:
             raise ConfigError(f"{location}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
         for text in accepted:
-            if self.metric == "number" and _last_number(text) is None:
+            if self.metric == "number" and last_number(text) is None:
                 raise ConfigError(
                     f"{location}: '{self.reference}' = {text!r} has no number, which metric = \"number\" compares"
                 )
@@ -163,12 +194,12 @@ class Custom(FewShot, name="custom"):
         if self.metric == "bleu":
             return {**self._translation.score(extracted, accepted[0]), **absent}
         if self.metric == "number":
-            number = _last_number(extracted)
-            right = number is not None and any(_last_number(reference) == number for reference in accepted)
+            number = last_number(extracted)
+            right = number is not None and any(last_number(reference) == number for reference in accepted)
             return {"number": float(right), NO_ANSWER: float(number is None)}
         plain, references = self._plain(extracted), [self._plain(reference) for reference in accepted]
         right = (
-            any(_holds(plain, reference) for reference in references)
+            any(holds(plain, reference) for reference in references)
             if self.metric == "contains"
             else plain in references
         )
@@ -180,18 +211,27 @@ class Custom(FewShot, name="custom"):
             Metric(metric.name, f"{metric.signature}|{extract}{self.form}", metric.combine) for metric in metrics
         )
 
-    def _filled(self, row: Row) -> str:
-        return filled(
-            self.prompt, **{key: str(value) for key, value in row.items() if isinstance(value, str | int | float)}
-        )
+    def _filled(self, row: Row, location: str) -> str:
+        """Return the prompt of a row. Raises ConfigError if it is wrong, or if all its fields are empty."""
+        try:
+            prompt = filled(self.prompt, **row)
+        except ConfigError as error:
+            raise ConfigError(f"{location}: {error}") from None
+        names = placeholders(self.prompt)
+        if names and not any(filled(f"{{{name}}}", **row).strip() for name in names):
+            fields = " and ".join(f"'{name}'" for name in dict.fromkeys(names))
+            raise ConfigError(f"{location}: the prompt's field {fields} is empty")
+        return prompt
 
     def _value(self, row: Row, key: str, location: str) -> str | list[str]:
         """Return a row's text, number or list of texts. Raises ConfigError, naming the row, for another type or no value."""
-        value = row.get(key)
+        value = at_path(key, row)
+        if isinstance(value, list) and value and all(isinstance(part, dict) and "text" in part for part in value):
+            return "\n".join(str(part["text"]) for part in value)  # parts of a message
         if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
-            return [str(item) for item in value]
+            return [text_of(item) for item in value]
         if isinstance(value, str | int | float):
-            return str(value)
+            return text_of(value)
         raise ConfigError(
             f"{location}: key '{key}' must hold a text, a number, or a list of these{hint(key, row, 'the row has')}"
         )
@@ -215,18 +255,4 @@ class Custom(FewShot, name="custom"):
 
     @cached_property
     def _translation(self) -> Translation:
-        return Translation()
-
-
-def _holds(text: str, words: str) -> bool:
-    """Return whether a text contains words that are not parts of longer ones."""
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
-
-
-def _last_number(text: str) -> Decimal | None:
-    """Return the last number of a text, or None."""
-    numbers = NUMBER.findall(text)
-    try:
-        return Decimal(numbers[-1].replace(",", "")) if numbers else None
-    except InvalidOperation:
-        return None
+        return Translation(self.tokenize)

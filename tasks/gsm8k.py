@@ -12,10 +12,11 @@ from typing import ClassVar, Literal
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Hub, Sample, filled, without
+from specbench.data.task import Hub, Sample, filled, up_to
 from specbench.data.task_bases import FewShot
+from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
-from specbench.scoring import NO_ANSWER, Metric, Score
+from specbench.scoring import NO_ANSWER, Metric, Score, last_number, number_in
 
 # Our own worked examples in the data set's answer format, without its calculator annotations.
 EXAMPLES = (
@@ -52,9 +53,10 @@ SE_PAPER_LAST = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 class Gsm8k(FewShot, name="gsm8k"):
     """Chain of thought with worked examples in the form of `prompt`, four of its own; exact match of a number.
 
-    Text from a next question on is ignored. The `standard` grader takes the number after the first `####` (`strict`) and the
-    last number (`flexible`). `se-paper` follows the authors of Speculative Ensemble: the number after `###`, else the last
-    number, rounded.
+    Text from a next question on is ignored. The answer of a row is the first number after `####`, or the last number of a row
+    without this mark. The `standard` grader takes the number after the first `####` (`strict`) and the last number
+    (`flexible`), as text, or by its value for an answer with decimals. `se-paper` follows the authors of Speculative
+    Ensemble: the number after `###`, else the last number, rounded.
     """
 
     version: ClassVar[str] = "2-A"
@@ -75,7 +77,7 @@ class Gsm8k(FewShot, name="gsm8k"):
             Sample(
                 str(i),
                 before + filled(self.prompt, question=row["question"]),
-                reference=number_of(row["answer"].rsplit("####", 1)[-1]),
+                reference=reference_of(row["answer"], f"{source}:{i + 1}"),
             )
             for i, row in enumerate(rows)
         ]
@@ -91,8 +93,10 @@ class Gsm8k(FewShot, name="gsm8k"):
         if self.grader == "se-paper":
             return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{self.form}"),)
         return (
-            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{self.form}"),
-            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"),
+            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot,value-of-decimals|{self.form}"),
+            Metric(
+                "flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot,value-of-decimals|{self.form}"
+            ),
         )
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
@@ -100,13 +104,30 @@ class Gsm8k(FewShot, name="gsm8k"):
             number = se_paper_number(text)
             right = se_paper_number(f"### {sample.reference}")
             return {"accuracy": float(number is not None and number == right), NO_ANSWER: float(number is None)}
-        text = without(NEXT_QUESTION, text)
+        text = up_to(NEXT_QUESTION, text)
         strict, flexible = STRICT.search(text), FLEXIBLE.findall(text)
         return {
-            "strict": float(strict is not None and number_of(strict[1]) == sample.reference),
-            "flexible": float(bool(flexible) and number_of(flexible[-1]) == sample.reference),
+            "strict": float(strict is not None and are_equal(number_of(strict[1]), sample.reference)),
+            "flexible": float(bool(flexible) and are_equal(number_of(flexible[-1]), sample.reference)),
             NO_ANSWER: float(strict is None),
         }
+
+
+def reference_of(answer: str, location: str) -> str:
+    """Return the number of an answer: the first one after `####`, or the last one. Raises ConfigError if there is none."""
+    _, mark, after = answer.rpartition("####")
+    marked = number_of(after)
+    if mark and re.fullmatch(r"-?\d+(\.\d+)?", marked):
+        return marked
+    number = number_in(after) if mark else last_number(answer)
+    if number is None:
+        raise ConfigError(f"{location}: 'answer' has no number{' after ####' if '####' in answer else ''}")
+    return format(number, "f")
+
+
+def are_equal(number: str, reference: str) -> bool:
+    """Return whether a number is the reference's text, or has the value of a reference with decimals."""
+    return number == reference or ("." in reference and number_in(number) == number_in(reference))
 
 
 def number_of(text: str) -> str:
@@ -116,7 +137,7 @@ def number_of(text: str) -> str:
 
 def se_paper_number(text: str) -> int | None:
     """Return the number that the authors of Speculative Ensemble grade, or None."""
-    text = without(SE_PAPER_CUT, text).replace(",", "")
+    text = up_to(SE_PAPER_CUT, text).replace(",", "")
     marked, last = SE_PAPER_MARKED.search(text), SE_PAPER_LAST.findall(text)
     number = marked[1] if marked else last[-1] if last else None
     return None if number is None else round(Decimal(number))

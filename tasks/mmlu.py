@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Hub, Sample, Task, filled, without
+from specbench.data.task import Hub, Sample, Task, filled, up_to
 from specbench.data.task_bases import CHECKSUM
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
@@ -28,7 +28,31 @@ STATED_ANSWER = re.compile(
     r"(?i:answer\s*(?:is:?|:))[\s*_$]*(?:\\boxed\{|\\text\{|\()*([A-D])(?:[)}*]|(?=\s*(?:[.,:;)]|$))|(?=\s+(?:because|since)\b))",
     re.MULTILINE,
 )
-DENIED = re.compile(r"\bnot\s+\(?[A-D]\b\)?")
+_OPEN = r"""(?:\\boxed\{|\\text(?:bf)?\{|\\mathrm\{|[\s*_$"'`\u201c\u2018\[(])*"""
+_CLOSE = (
+    r"""(?:[)}\]*"'`\u201d\u2019]|(?=\s*(?:[.,:;!?]|$))|(?=\s+[-\u2013\u2014]\s)|(?=\s+(?:because|since|as|for)\b))"""
+)
+# Other forms of an answer, each with its letter in a group: "the choice is option B", \boxed{B}, <answer>B, "B is
+# correct", "so it is B", "Option B"
+OTHER_ANSWERS = re.compile(
+    rf"(?i:(?:answer|choice|option|letter)\s*(?:(?:is|must be|would be|should be)\b:?|:))\s*"
+    rf"(?i:(?:therefore|thus|hence|clearly|then|option|choice|letter)[,:]?\s*)*{_OPEN}([A-D]){_CLOSE}"
+    r"|\\boxed\{\s*(?:\\text(?:bf)?\{|\\mathrm\{)?\s*\(?([A-D])\b"
+    r"|(?i:<answer>)\s*\(?([A-D])\b"
+    r"|\b([A-D])\)?[*_]*\s+(?i:is\s+(?:the\s+)?(?:correct|right|true|best)\b)"
+    rf"|(?i:\b(?:it\s+(?:is|must\s+be)|it's|i\s+(?:choose|pick|select)|go\s+with)\s+)(?i:option\s+)?{_OPEN}([A-D])\b(?!\s+[a-z])"
+    r"|^\W*(?i:option|choice|answer)\s+\(?([A-D])\b(?!\s+[a-z])",
+    re.MULTILINE,
+)
+NEGATED = re.compile(r"\bnot\s+\(?[A-D]\b\)?")
+DENIED = re.compile(
+    r"\bnot\s+\(?[A-D]\b\)?"
+    r"|\(?\b[A-D]\b\)?[*_]*\s+(?:is|are|was|can|does|seems)\s+(?:also\s+)?"
+    r"(?:wrong|incorrect|false|ruled out|eliminated)\b"
+    r"|\(?\b[A-D]\b\)?[*_]*\s+(?:is|was|can|does)(?:\s+not\b|n't\b)(?!\s+(?:wrong|incorrect|false)\b)"
+    r"|(?i:\b(?:rule|ruling)\s+out|\beliminate|\bexclude|\bdiscard)\s+\(?[A-D]\b\)?"
+    r"(?:(?:,\s*and|,|\s+and)\s+\(?[A-D]\b\)?)*"
+)
 NEXT_QUESTION = ("\nQuestion:",)
 BRACKETED = re.compile(r"\(([A-D])\)")
 BARE_LETTER = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
@@ -88,16 +112,17 @@ EXAMPLES: tuple[tuple[Row, str], ...] = (  # questions of general knowledge, for
 
 @dataclass(frozen=True, kw_only=True)
 class Mmlu(Task, name="mmlu"):
-    """Generative MMLU: `shots` answered questions of the subject's dev split, then the question and `cue`.
+    r"""Generative MMLU: `shots` answered questions of the subject's dev split, then the question and `cue`.
 
     `accuracy` is the mean over questions, `macro` the mean over subjects. Text from a next question on is ignored. The answer
-    is the last stated letter ("the answer is B"), else the last letter in brackets, else a letter alone on its line. `strict`
-    accepts stated letters only. The `se-paper` grader takes the first separate capital letter from A to D, even if it is an
-    article. Its examples are EXAMPLES for all subjects, or come from `exemplars`, a JSON file with a text for each subject.
-    With the `standard` grader, `exemplars` is a JSONL file of rows that replace the dev split.
+    is the last stated letter ("the answer is B", and forms such as \boxed{B} or "so B is correct"), else the last letter in
+    brackets, else a letter alone on its line, each without letters that the text denies ("(A) is wrong"). `strict` accepts
+    "the answer is" with a letter only. The `se-paper` grader takes the first separate capital letter from A to D, even if
+    it is an article. Its examples are EXAMPLES for all subjects, or come from `exemplars`, a JSON file with a text for
+    each subject. With the `standard` grader, `exemplars` is a JSONL file of rows that replace the dev split.
     """
 
-    version: ClassVar[str] = "1-A"
+    version: ClassVar[str] = "2-A"
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
     splits: ClassVar[tuple[str, ...]] = ("test", "dev")
     published: ClassVar[int | None] = 14042
@@ -189,8 +214,9 @@ class Mmlu(Task, name="mmlu"):
             form += (
                 f"|exemplars:{hashlib.sha256(Path(self.exemplars).expanduser().read_bytes()).hexdigest()[:CHECKSUM]}"
             )
-        micro = Metric("accuracy", f"exact_match|avg:micro|{form}")
-        macro = Metric("macro", f"exact_match|avg:macro-subjects|{form}", "macro")
+        found = "" if self.grader == "se-paper" else "|extract:stated,other-forms,brackets,line"
+        micro = Metric("accuracy", f"exact_match|avg:micro{found}|{form}")
+        macro = Metric("macro", f"exact_match|avg:macro-subjects{found}|{form}", "macro")
         return (
             micro,
             macro,
@@ -199,13 +225,13 @@ class Mmlu(Task, name="mmlu"):
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
         if self.grader == "se-paper":
-            match = SE_PAPER_LETTER.search(without(SE_PAPER_CUT, text))
+            match = SE_PAPER_LETTER.search(up_to(SE_PAPER_CUT, text))
             letter = match[1] if match else None
             right = float(letter == sample.reference)
             return {"accuracy": right, "macro": right, NO_ANSWER: float(letter is None)}
-        text = DENIED.sub("", without(NEXT_QUESTION, text))
-        strict = stated_letter(text)
-        letter = strict or bracketed_letter(text)
+        text = up_to(NEXT_QUESTION, text)
+        strict, text = stated_letter(NEGATED.sub("", text)), DENIED.sub("", text)
+        letter = answered_letter(text) or bracketed_letter(text)
         right = float(letter == sample.reference)
         return {
             "accuracy": right,
@@ -219,6 +245,12 @@ def stated_letter(text: str) -> str | None:
     """Return the letter of the last phrase such as "the answer is (B)", or None."""
     letters = STATED_ANSWER.findall(text)
     return str(letters[-1]) if letters else None
+
+
+def answered_letter(text: str) -> str | None:
+    """Return the letter of the last phrase such as "the answer is (B)", else of the last other form, or None."""
+    others = [next(filter(None, match.groups())) for match in OTHER_ANSWERS.finditer(text)]
+    return stated_letter(text) or (others[-1] if others else None)
 
 
 def bracketed_letter(text: str) -> str | None:

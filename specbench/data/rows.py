@@ -1,20 +1,25 @@
-"""Rows of data sets: of local files (JSON lines, JSON, CSV, Parquet and Arrow), of the hub, and of files on the web.
+"""Rows of data sets: of local files (JSON lines, JSON, CSV, TSV, Parquet, Arrow), of the hub, and of files on the web.
 
 Rows of the hub and of the web are kept in a cache with their commit or checksum. Synthetic tasks are endless, seeded
 generators of rows in the schema of a real data set.
 """
 
+import csv
 import glob
+import gzip
 import hashlib
+import io
 import json
+import math
 import os
 import random
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -26,7 +31,11 @@ from specbench.files import in_one_line, write
 
 Row = dict[str, Any]
 
-TABLES = {".arrow": "Arrow", ".csv": "CSV", ".parquet": "Parquet"}  # files that the library `datasets` reads
+TABLES = {".arrow": "Arrow", ".parquet": "Parquet"}  # files that the library `datasets` reads
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+GZIP = ".gz"
+ENDINGS = (".jsonl", ".ndjson", ".json", *DELIMITERS, *TABLES)
+LONGEST_CELL = 2**31 - 1  # characters; the default limit of the module csv is 131,072
 TIMEOUT = 30.0  # seconds
 CACHE = "SPECBENCH_CACHE"  # the variable of the environment that replaces the folder
 HUB = "hf:"  # the beginning of an id of a data set on the hub
@@ -53,21 +62,37 @@ class Rows:
 
 
 def read_file(path: Path) -> Rows:
-    """Read a CSV, Parquet or Arrow file, a `.json` file with an array of objects, or else one JSON object per line.
+    """Read a file of rows: JSON lines, a JSON array of objects, CSV, TSV, Parquet or Arrow; all but the last two also as .gz.
 
-    Raises MissingAsset, naming the line or the row, if it is missing or invalid.
+    Cells of CSV and TSV are texts. Raises MissingAsset, naming the line or the row, if the file is missing or invalid.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         near = get_close_matches(str(path).lower(), ("synthetic", "hub"), n=1) or _similar_files(path)
         raise MissingAsset(f"no data file {path}" + (f" (did you mean '{near[0]}'?)" if near else ""))
-    if path.suffix in TABLES:
-        return Rows(_table(path), str(path), None)
-    return Rows(_array(path) if path.suffix == ".json" else read_lines(path), str(path), None)
+    ending = ending_of(path)
+    if ending in TABLES:
+        return Rows(_table(path, ending), str(path), None)
+    content = _content(path)
+    rows = _cells(path, content, DELIMITERS[ending]) if ending in DELIMITERS else _json_rows(path, content)
+    return Rows(rows, str(path), None)
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a data file in lower case, without `.gz`. Raises MissingAsset for one that is not read."""
+    name = path.name.lower()
+    ending = Path(name.removesuffix(GZIP)).suffix
+    if ending not in ENDINGS or (ending in TABLES and name.endswith(GZIP)):
+        raise MissingAsset(
+            f"{path}: no reader for files {f'ending in {path.suffix}' if path.suffix else 'without an ending'}; help:"
+            f" {', '.join(ENDINGS)}, and {GZIP} after one of text"
+        )
+    return ending
 
 
 def split_file(path: Path, split: str) -> Path:
     """Return the file of another split next to a file: a table of the same type, otherwise JSON lines."""
-    return path.with_name(f"{split}{path.suffix if path.suffix in TABLES else '.jsonl'}")
+    ending = ending_of(path)
+    return path.with_name(f"{split}{ending if ending in (*TABLES, *DELIMITERS) else '.jsonl'}")
 
 
 def _similar_files(path: Path) -> list[str]:
@@ -76,13 +101,26 @@ def _similar_files(path: Path) -> list[str]:
     return [str(path.parent / name) for name in get_close_matches(path.name, names, n=1)]
 
 
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked if it ends in .gz."""
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix.lower() == GZIP else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise MissingAsset(f"{path}: cannot be read: {first_line(error)}") from None
+
+
 def read_lines(path: Path) -> list[Row]:
-    """Return the rows of a file with JSON lines.
+    """Return the rows of a file with JSON lines."""
+    return _lines(path, path.read_bytes())
+
+
+def _lines(path: Path, content: bytes) -> list[Row]:
+    """Return the rows of JSON lines.
 
     The library `datasets` would add missing keys, give all values of a key one type, and lose the numbers of the lines.
     """
     rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -97,34 +135,86 @@ def read_lines(path: Path) -> list[Row]:
     return rows
 
 
-def _array(path: Path) -> list[Row]:
-    """Return the rows of a file with a JSON array."""
+def _json_rows(path: Path, content: bytes) -> list[Row]:
+    """Return the rows of a JSON array of objects, if the content begins as one, or of JSON lines."""
+    if not content.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+        return _lines(path, content)
     try:
-        rows = json.loads(path.read_bytes())
+        rows = json.loads(content)
     except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         raise MissingAsset(f"{path}: not JSON: {first_line(error)}") from None
-    if not isinstance(rows, list):
-        raise MissingAsset(f"{path}: not a JSON array of objects")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise MissingAsset(f"{path}: row {number} is not a JSON object")
+    return list(rows)
+
+
+def _cells(path: Path, content: bytes, delimiter: str) -> list[Row]:
+    """Return the rows of a CSV or TSV file, whose first line is the header. Every cell is a text."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MissingAsset(f"{path}: not UTF-8: {first_line(error)}") from None
+    csv.field_size_limit(LONGEST_CELL)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows, header = list[Row](), list[str]()
+    try:
+        for cells in reader:
+            if not cells:  # an empty line
+                continue
+            if not header:
+                header = _header(path, cells, delimiter)
+            elif len(cells) != len(header):
+                raise MissingAsset(
+                    f"{path}:{reader.line_num}: {len(cells)} field{'' if len(cells) == 1 else 's'}, and the header has"
+                    f" {len(header)};"
+                    f' help: put a field that contains "{delimiter}" into quotes'
+                )
+            else:
+                rows.append(dict(zip(header, cells, strict=True)))
+    except csv.Error as error:
+        kind = "TSV" if delimiter == "\t" else "CSV"
+        raise MissingAsset(f"{path}:{reader.line_num}: not {kind}: {error}") from None
     return rows
 
 
-def _table(path: Path) -> list[Row]:
-    """Return the rows of a CSV, Parquet or Arrow file."""
+def _header(path: Path, names: list[str], delimiter: str) -> list[str]:
+    """Return the names of columns. Raises MissingAsset for two equal ones, and for another delimiter."""
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise MissingAsset(f"{path}: two columns are called '{twice}'")
+    other = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in names[0]), "")
+    if len(names) == 1 and other:
+        raise MissingAsset(
+            f"{path}: the header has one field, with {other!r} in it; help: separate fields by {delimiter!r}, or name a"
+            " file with tabs .tsv"
+        )
+    return names
+
+
+def _table(path: Path, ending: str) -> list[Row]:
+    """Return the rows of a Parquet or Arrow file."""
     # imported here to keep `list` and `--help` fast; `load_dataset` would also report the download of a local file
     from datasets.packaged_modules.arrow.arrow import Arrow
-    from datasets.packaged_modules.csv.csv import Csv
     from datasets.packaged_modules.parquet.parquet import Parquet
 
-    csv = partial(Csv, keep_default_na=False)  # the words None and NA are texts
-    builder = {".arrow": Arrow, ".csv": csv, ".parquet": Parquet}[path.suffix]
+    builder = {".arrow": Arrow, ".parquet": Parquet}[ending]
     with TemporaryDirectory() as cache:
         try:
             return plain_rows(builder(data_files=glob.escape(str(path)), cache_dir=cache).as_streaming_dataset("train"))
         except Exception as error:  # of any type, from the parsers
-            raise MissingAsset(f"{path}: not {TABLES[path.suffix]}: {in_one_line(error)}") from None
+            raise MissingAsset(f"{path}: not {TABLES[ending]}: {in_one_line(error)}") from None
+
+
+def text_of(value: str | float | bool) -> str:
+    """Return a value of a row as text: whole numbers as integers, other numbers without an exponent, `true` and `false`.
+
+    The text of a JSON number is not kept, so 1.50 is 1.5; a cell of a CSV file is its own text.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and math.isfinite(value):
+        return format(Decimal(repr(value)), "f").removesuffix(".0")
+    return str(value)
 
 
 def plain_rows(dataset: Any) -> list[Row]:

@@ -6,8 +6,8 @@ import json
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
@@ -26,6 +26,7 @@ from specbench.data.rows import (
     read_hub_file,
     read_web,
     split_file,
+    text_of,
 )
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
@@ -37,21 +38,44 @@ Overflow = Literal["error", "truncate-left", "truncate-right", "truncate-middle"
 Chat = Literal["off", "auto", "required"]
 
 
+class Message(TypedDict):
+    """A turn of a dialogue. `role` is user, assistant or system."""
+
+    role: str
+    content: str
+
+
 @dataclass(frozen=True)
 class Sample:
     """One prompt. `reference` is the part of the correct answer that `score` uses; None if nothing is scored.
 
-    `turn` replaces the prompt in a chat template, unless it is empty. `after` is the id of the sample whose conversation this
-    sample continues. `without_system`: the row has a system prompt, which the task leaves out.
+    `messages` replace the prompt in a chat template: a question, perhaps after a system prompt and earlier turns. Without
+    any, the prompt is the question. `after` is the id of the sample whose conversation this sample continues.
     """
 
     id: str
     prompt: str
     reference: Any = None
     group: str = ""  # a subject or a category
-    turn: str = ""
+    messages: tuple["Message", ...] = ()
     after: str = ""
-    without_system: bool = False
+
+    @property
+    def chat(self) -> tuple["Message", ...]:
+        """The messages that a chat template gets; the last one is the question."""
+        return self.messages or ({"role": "user", "content": self.prompt},)
+
+    @property
+    def question(self) -> str:
+        """The text of the question alone."""
+        return self.chat[-1]["content"]
+
+    @property
+    def turn(self) -> str:
+        """The messages as a text that identifies them: the question if it is alone, and JSON otherwise."""
+        if len(self.messages) > 1:
+            return json.dumps(self.messages, ensure_ascii=False)
+        return self.messages[0]["content"] if self.messages else ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +87,7 @@ class Data:
     revision: str | None
     sha256: str  # of all rows
     total: int  # samples of the whole source
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that no sample was made of, by reason
     shard: str = ""  # I/N: the Ith of N parts of a run's samples, which are `whole`
     whole: tuple[Sample, ...] = ()
     is_random_sample: bool = False  # random samples instead of the first ones
@@ -122,16 +147,11 @@ class Hub(NamedTuple):
     revision: str = ""
 
 
-class Message(TypedDict):
-    """A turn of a dialogue. `role` is user, assistant or system."""
-
-    role: str
-    content: str
-
-
 # Tasks without published data, by a key of their rows and its type
 READERS = {"conversations": (list, "dialogues"), "messages": (list, "dialogues"), "prompt": (str, "prompts")}
 CONVERTED = "refs/convert/parquet"
+FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n`]*$", re.MULTILINE)
+PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +196,10 @@ class Task(Named):
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         """Return the samples of checked rows. `source` is the path of the rows, to find files next to them."""
 
+    def left_out(self, rows: list[Row]) -> Mapping[str, int]:
+        """Return how many rows `samples` leaves out for each reason."""
+        return {}
+
     @property
     def local(self) -> str:
         """The file or data set of the hub that the task names itself; empty if the source decides."""
@@ -185,6 +209,10 @@ class Task(Named):
     def is_published(self) -> bool:
         """Whether the source `hub` has rows: those of the hub, of a file on the web, or of the task's own file."""
         return bool(self.hub or self.web or self.local)
+
+    def stopped(self, text: str) -> str:
+        """Return an output up to its first stop string."""
+        return up_to(self.stop, text)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -212,7 +240,7 @@ class Task(Named):
         if len({sample.id for sample in samples}) < len(samples):
             twice = next(s.id for i, s in enumerate(samples) if any(s.id == other.id for other in samples[:i]))
             raise ConfigError(f"{rows.source} has two samples with the id '{twice}'")
-        return Data(samples, rows.source, rows.revision, rows.sha256, len(samples))
+        return Data(samples, rows.source, rows.revision, rows.sha256, len(samples), self.left_out(rows.rows))
 
     def continuations(self, rows: list[Row]) -> list[str]:
         """Return the text that follows the prompt in each row; empty if a row has none."""
@@ -282,8 +310,11 @@ class Task(Named):
             rows = self._of_hub(HubData.parse(source), split)
         else:
             rows = read_file(Path(source) if split == "test" else split_file(Path(source), split))
+        is_own = source not in ("hub", "synthetic") and not source.startswith(HUB)
         for number, row in enumerate(rows.rows, 1):
             for key, kind in self.fields.items():
+                if is_own and row.get(key) == "":
+                    raise ConfigError(f"{rows.source}:{number}: '{key}' is empty (task {self.name})")
                 if not isinstance(row.get(key), kind):
                     what = "text" if kind is str else kind.__name__
                     if key in row:
@@ -306,19 +337,83 @@ def _synthetic(synthetic: SyntheticTask, split: Split) -> list[Row]:
     return list(itertools.islice(synthetic.rows(split), SYNTHETIC_ROWS))
 
 
-def filled(template: str, /, **fields: str) -> str:
-    """Replace each `{field}` of a template. `{{` and `}}` are braces. Raises ConfigError for an unknown field."""
+def filled(template: str, /, **fields: object) -> str:
+    """Replace each `{field}` of a template. `{{` and `}}` are braces.
+
+    A field is a key, also with blanks, or a path into one: `{messages[1][content]}` or `{answers.text[0]}`. Raises
+    ConfigError for an unknown field, one that holds no text or number, and a single brace.
+    """
 
     def value(match: re.Match[str]) -> str:
-        if match[1] is None:
+        if match[0] in ("{{", "}}"):
             return match[0][0]
-        if match[1] not in fields:
-            raise ConfigError(f"prompt: no field '{match[1]}'{hint(match[1], fields)}")
-        return fields[match[1]]
+        if match[1] is None:
+            raise ConfigError(f"prompt: a single '{match[0]}'; help: write {match[0] * 2} for a brace")
+        found = at_path(match[1], fields)
+        if found is None and match[1].strip() in fields:
+            raise ConfigError(f"prompt: field '{match[1]}' is null")
+        if found is None:
+            raise ConfigError(f"prompt: no field '{match[1]}'{hint(match[1], fields)}; help: {{{{ and }}}} for braces")
+        if not isinstance(found, str | int | float):
+            kind = "an object" if isinstance(found, Mapping) else "a list"
+            raise ConfigError(f"prompt: field '{match[1]}' holds {kind}; help: a path to a text, such as {{field[0]}}")
+        return text_of(found)
 
-    return re.sub(r"\{\{|\}\}|\{(\w+)\}", value, template)
+    return PLACEHOLDER.sub(value, template)
+
+
+def placeholders(template: str) -> list[str]:
+    """Return the fields of a template."""
+    return [match[1] for match in PLACEHOLDER.finditer(template) if match[1] is not None]
+
+
+def at_path(path: str, fields: Mapping[str, object]) -> object:
+    """Return the value under a key, or at a path such as `answers.text[0]` or `messages[-1][content]`; None without one."""
+    for key in (path, path.strip()):
+        if key in fields:
+            return fields[key]
+    first, *steps = re.split(r"[.\[]", key.replace("]", ""))
+    found: object = fields.get(first)
+    for step in steps:
+        if isinstance(found, Mapping):
+            found = found.get(step)
+        elif isinstance(found, list) and re.fullmatch(r"-?\d+", step) and -len(found) <= int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found
+
+
+def up_to(texts: Sequence[str], text: str) -> str:
+    """Return `text` up to the first occurrence of any of `texts`."""
+    return text[: min((i for each in texts if (i := text.find(each)) >= 0), default=len(text))]
 
 
 def without(texts: Sequence[str], text: str) -> str:
-    """Return `text` up to the first occurrence of any of `texts`."""
-    return text[: min((i for t in texts if (i := text.find(t)) >= 0), default=len(text))]
+    """Return `text` up to the first occurrence of any of `texts` outside of fenced blocks of code."""
+    blocks = [(begin - 1, end) for begin, end, _ in fenced_blocks(text)] if "```" in text else []
+    places = (match.start() for each in texts for match in re.finditer(re.escape(each), text))
+    return text[: min((i for i in places if not any(begin <= i < end for begin, end in blocks)), default=len(text))]
+
+
+def ends_indented(text: str) -> bool:
+    """Return whether the last line of a text that is not blank is indented, as code in a function is."""
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    return last[:1] in (" ", "\t")
+
+
+def fenced_blocks(text: str) -> list[tuple[int, int, str]]:
+    """Return the blocks between lines of three backquotes: where each begins and ends, and its content.
+
+    A first line without the name of a language ends a block that the prompt began if the text before it is code: if its last
+    line is indented. The last block may be open.
+    """
+    blocks, fences = list[tuple[int, int, str]](), list(FENCE.finditer(text))
+    while fences:
+        first = fences.pop(0)
+        if not blocks and not first[1] and ends_indented(text[: first.start()]):
+            continue
+        last = fences.pop(0) if fences else None
+        end = last.end() if last else len(text)
+        blocks.append((first.start(), end, text[first.end() + 1 : last.start() if last else end]))
+    return blocks

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from specbench.data.rows import Row, Rows
-from specbench.data.task import Sample, Task, without
+from specbench.data.task import Sample, Task, up_to
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, ROUGE_KINDS, Evaluate, Metric, Rouge, Score, lines
@@ -99,5 +99,5 @@ class RougeScored(Task):
         return "rouge2"
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
-        text = without(self.cut, text).strip()
+        text = up_to(self.cut, text).strip()
         return {**self.rouge.score(lines(text), lines(sample.reference)), NO_ANSWER: float(not text)}

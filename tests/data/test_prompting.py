@@ -95,7 +95,7 @@ def test_a_completion_keeps_leading_spaces():
 
 
 def test_a_chat_template_gets_the_turn_without_the_prompt():
-    sample = Sample("0", "USER: hello ASSISTANT:", turn="hello")
+    sample = Sample("0", "USER: hello ASSISTANT:", messages=({"role": "user", "content": "hello"},))
     ids, _ = encode(words(chat_template=TEMPLATE), Prompts(chat="auto"), sample, [], None)
     assert " ".join(WORDS[i] for i in ids) == "<s> user: hello assistant:"
 
