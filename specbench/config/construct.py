@@ -10,10 +10,12 @@ import dataclasses
 import hashlib
 import inspect
 import math
+import os
 import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -22,7 +24,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, ClassVar, Self, TypeVar
 
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, hint, short_repr
 
 Table = dict[str, object]  # a TOML table whose keys its reader checks
 T = TypeVar("T")
@@ -128,6 +130,29 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     return value
 
 
+def require_plain(value: object, where: str) -> None:
+    """Raise ConfigError unless a value consists of what TOML holds: texts, numbers, lists and tables, and paths and None.
+
+    NumPy scalars, tensors and other objects are not, nor is a text with a NUL character.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            require_plain(key, where)
+            require_plain(item, f"{where}: {short_repr(key)}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            require_plain(item, where)
+    elif isinstance(value, str | os.PathLike):
+        if "\0" in str(value):
+            raise ConfigError(f"{where} = {short_repr(value)}: a text cannot have a NUL character")
+    elif value is not None and type(value) not in (bool, int, float, datetime, date, time):
+        kind = type(value)
+        raise ConfigError(
+            f"{where} = {short_repr(value)} has the type {kind.__module__}.{kind.__qualname__}; help: a Python number,"
+            " text, list or dictionary"
+        )
+
+
 def to_table(thing: object) -> Table:
     """Return the TOML table of a frozen dataclass: its fields without None, nested dataclasses as tables.
 
@@ -178,7 +203,7 @@ def import_modules(package: str, path: Iterable[str]) -> None:
 
 def import_file(path: Path) -> ModuleType:
     """Import a Python file once per process, and return its module. Raises ConfigError if there is no such file."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError("no such file")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"{PLUGIN}{path.stem}_{digest}"

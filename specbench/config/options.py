@@ -57,8 +57,16 @@ class Dtype(StrEnum):
     float16 = "float16"
 
 
+class Sampling(StrEnum):
+    """Where a temperature, top-k and top-p come from that no option and no preset sets."""
+
+    default = "default"  # 0, and no filters
+    checkpoint = "checkpoint"  # the generation config of the target
+
+
 CHOICES: dict[str, type[StrEnum]] = {  # by option
     "device": Device, "dtype": Dtype, "engine": Engine, "on_overflow": Overflow, "chat": Chat,
+    "sampling": Sampling,
 }  # fmt: skip
 
 
@@ -96,6 +104,7 @@ class Options:
     temperature: float | None = None
     top_k: int = 0
     top_p: float = 1.0
+    sampling: str = "default"
     seed: int = 0
     repeats: int = 3
     device: str = "auto"
@@ -210,6 +219,7 @@ class RunOptions(TypedDict, total=False):
     temperature: float | None
     top_k: int
     top_p: float
+    sampling: Literal["default", "checkpoint"]
     seed: int
     repeats: int
     device: str

@@ -1,5 +1,6 @@
 """The description of a pair in TOML: models by role, where each runs, trained heads and defaults. Imports no torch."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ Parallel = Literal["none", "layers", "tensor"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE, ROLE=layers:DEVICES or ROLE=tensor:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Generation = Literal["checkpoint", "off"]
 Quantization = Literal["", "int4", "int8", "nf4"]
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = "specbench:"  # a path inside the installed package
@@ -128,7 +130,8 @@ class ModelSpec:
     with `parallel`, are where the model runs (`Placement`), by default the run's device. `allowed_keys` are patterns
     (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random, or that may be in addition to the
     architecture's. By default such weights are an error. `chat_template` is the name of a bundled chat template, or a Jinja
-    file; it replaces the tokenizer's.
+    file; it replaces the tokenizer's. `generation` says whether the rules of the checkpoint's generation_config.json, such as
+    a repetition penalty, apply to its logits (`checkpoint`) or not (`off`).
     """
 
     path: str
@@ -141,6 +144,7 @@ class ModelSpec:
     devices: tuple[int | str, ...] = ()
     parallel: Parallel = "none"
     memory_gib: tuple[float, ...] = ()
+    generation: Generation = "checkpoint"
     by_task: dict[str, str] = field(default_factory=dict)  # paths of checkpoints that replace `path` on a task
     config: dict[str, Any] = field(default_factory=dict)  # keys of a dummy model's architecture that differ
     allowed_keys: tuple[str, ...] = ()
@@ -354,4 +358,4 @@ def folder(path: str, base: Path) -> Path | None:
     if path.startswith(BUNDLED):
         return PACKAGE / path.removeprefix(BUNDLED)
     candidates = [base / Path(path).expanduser(), Path(path).expanduser()]
-    return next((c.resolve() for c in candidates if c.is_dir()), None)
+    return next((c.resolve() for c in candidates if os.path.isdir(c)), None)  # False for an impossible name

@@ -14,6 +14,7 @@ The second word is a scope if it is the name of a preset, or the stem of a file 
 """
 
 import hashlib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -287,7 +288,7 @@ def in_scope(scope: str, name: str) -> bool:
 def scoped(text: str, kind: str, flag: str) -> tuple[str, str]:
     """Split `NAME=VALUE` into the two; ("", text) if there is no name. Raises ConfigError for an unknown name."""
     name, equals, value = text.partition("=")
-    if not equals or Path(text).exists():
+    if not equals or os.path.exists(text):
         return "", text
     if name not in names(kind) and not name.endswith(".toml"):
         raise ConfigError(f"{flag} {text}: unknown {kind} '{name}'{hint(name, names(kind))}")

@@ -13,6 +13,7 @@ from specbench.decoding.verify import BY_TOKEN, Rejection, Verified, rows_of_tre
 from specbench.errors import PluginError, exits_as_errors, short_repr
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
+MOST_DRAFTED = 2**16  # tokens of a round
 COUNTS = ("drafted", "tested", "accepted", "untested")
 
 
@@ -21,6 +22,7 @@ class CheckedRounds:
 
     def __init__(self, method: Method, rounds: Iterator[Round], vocabulary: int) -> None:
         self._name, self._vocabulary, self._empty = name_of(method), vocabulary, 0
+        self._drafted = self._tested = 0
         try:
             self._rounds = iter(rounds)
         except TypeError:
@@ -36,6 +38,13 @@ class CheckedRounds:
         """Raise PluginError if the round is not one that a method may yield."""
         if fault := fault_in(round_, self._vocabulary):
             raise PluginError(f"{self._name}: {fault}")
+        self._drafted += round_.drafted
+        self._tested += round_.tested
+        if self._tested > self._drafted:
+            raise PluginError(
+                f"{self._name}: its rounds have tested {self._tested} tokens but drafted only {self._drafted}; help:"
+                " Round.drafted counts the proposed tokens"
+            )
         self._empty = 0 if round_.tokens else self._empty + 1
         if self._empty > MOST_EMPTY:
             raise PluginError(f"{self._name}: rounds() yielded {MOST_EMPTY} rounds without tokens")
@@ -72,8 +81,18 @@ def fault_in(round_: Round, vocabulary: int) -> str:
             return f"Round.{name} = {short_repr(count)} must be an int of at least 0"
     if round_.accepted > round_.tested:
         return f"Round.accepted = {round_.accepted} must be at most Round.tested = {round_.tested}"
+    if round_.tested - round_.accepted > 1:
+        both = f"Round.tested = {round_.tested} and Round.accepted = {round_.accepted}"
+        return f"{both}: a round ends at its first rejected token, so they differ by at most 1"
+    if round_.drafted > MOST_DRAFTED:
+        return f"Round.drafted = {round_.drafted} must be at most {MOST_DRAFTED}"
     if fault := fault_in_tokens("Round.tokens", round_.tokens, vocabulary):
         return fault
+    siblings = round_.siblings
+    if not isinstance(siblings, tuple | list) or any(type(count) is not int or count < 1 for count in siblings):
+        return f"Round.siblings = {short_repr(siblings)} must be a tuple of ints of at least 1"
+    if len(siblings) > round_.tested:
+        return f"Round.siblings = {short_repr(siblings)} must have at most one number per tested token, {round_.tested}"
     for name in ("rejected", "inner", "proposers"):
         if not isinstance(value := getattr(round_, name), tuple | list):
             return f"Round.{name} = {short_repr(value)} must be a tuple"
@@ -93,6 +112,13 @@ def fault_in(round_: Round, vocabulary: int) -> str:
     if round_.at is not None and not (isinstance(round_.at, int | float) and 0.0 <= round_.at < math.inf):
         return f"Round.at = {short_repr(round_.at)} must be a number of seconds"
     return next((fault for inner_round in round_.inner if (fault := fault_in(inner_round, vocabulary))), "")
+
+
+def require_usage(role: str, usage: object) -> None:
+    """Raise PluginError if the cost of a session has a negative or infinite number."""
+    for name, value in vars(usage).items():
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise PluginError(f"the session '{role}': Usage.{name} = {short_repr(value)} must be at least 0 and finite")
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:

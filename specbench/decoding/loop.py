@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specbench.decoding.checks import CheckedRounds, name_of
+from specbench.decoding.checks import CheckedRounds, name_of, require_usage
 from specbench.decoding.method import Method, Sessions, StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
@@ -51,7 +51,8 @@ class GenerationLimits:
     """What ends a generation.
 
     EOS ids, the maximum number of new tokens, a context window with the model that it belongs to, and stop strings in
-    the detokenized text. `vocabulary` is the number of tokens that may be committed.
+    the detokenized text. `ends` says whether a text that contains a stop string ends; by default, it does. `vocabulary` is
+    the number of tokens that may be committed.
     """
 
     eos: frozenset[int]
@@ -59,6 +60,7 @@ class GenerationLimits:
     window: int | None = None
     stop: tuple[str, ...] = ()
     detokenize: Callable[[list[int]], str] | None = None
+    ends: Callable[[str], bool] | None = None
     window_of: str = ""
     vocabulary: int = sys.maxsize
 
@@ -83,7 +85,7 @@ class GenerationLimits:
         assert self.detokenize is not None
         tail = max(len(s.encode()) for s in self.stop) + 4  # a token has at least one byte, a character at most four
         text = self.detokenize(tokens[-tail:])
-        return any(s in text for s in self.stop)
+        return any(s in text for s in self.stop) and (self.ends is None or self.ends(self.detokenize(tokens)))
 
 
 def decode(
@@ -120,8 +122,9 @@ def decode(
                 finish = _finish(out.tokens, limits, stop.length - len(models.ids))
             out.rounds.append(current.cut(count))
     out.finish, out.window_of = finish, limits.window_of if finish == "window" else ""
-    for session in models.sessions.values():
+    for role, session in models.sessions.items():
         session.finish()
+        require_usage(role, session.usage)
     _add_seconds(out, seconds, [session.usage for session in models.sessions.values()])
     return out
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.decoding.round import Round
 
 INVALID = -1  # drawn on a CUDA device from a row that is not a distribution; `read_tokens` raises for it
+LEAST_TEMPERATURE = 1e-6  # above 0: logits divided by less can overflow
 ROUNDING = 1e-2  # allowed deviation of a distribution's sum from 1, for half precision over a large vocabulary
 Outcome = TypeVar("Outcome", bound=Hashable)
 
@@ -86,6 +87,10 @@ class Sampler:
     def __post_init__(self) -> None:
         if not self.temperature >= 0.0 or not math.isfinite(self.temperature):
             raise ValueError(f"temperature = {self.temperature} must be finite and at least 0")
+        if 0.0 < self.temperature < LEAST_TEMPERATURE:
+            raise ValueError(
+                f"temperature = {self.temperature} must be 0, which is greedy, or at least {LEAST_TEMPERATURE:g}"
+            )
         if self.top_k < 0:
             raise ValueError(f"top_k = {self.top_k} must be at least 0 (0 is off)")
         if not 0.0 < self.top_p <= 1.0:

@@ -1,8 +1,9 @@
 """Interfaces between decoding and models: sessions, their cost, and models that another library runs."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -48,6 +49,16 @@ class Usage:
         """Count the time since `before` as time during which a slower model was running."""
         self.overlapped_seconds += self.seconds - before.seconds
         self.prefill_overlapped_seconds += self.prefill_seconds - before.prefill_seconds
+
+
+class Ends(NamedTuple):
+    """What ends a sequence: EOS ids, none if its length is fixed, and the largest number of new tokens, if it is known."""
+
+    eos: frozenset[int] = frozenset()
+    new_tokens: int | None = None
+
+
+UNENDING = Ends()
 
 
 class Counted(Protocol):
@@ -149,6 +160,10 @@ class InstrumentedModel(Protocol):
     @property
     def prompt(self) -> list[int]:
         """The ids that it reads first: the prompt, or the encoder's input."""
+
+    @property
+    def rules(self) -> Mapping[str, Any]:
+        """The rules of its generation config that apply to its logits, by key."""
 
     @property
     def usage(self) -> Usage:

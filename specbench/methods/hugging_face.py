@@ -132,7 +132,7 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
 def _generate(
     target: InstrumentedModel, start: list[int], sampler: Sampler, stop: StopCriteria, rounds: _Rounds, **more: Any
 ) -> None:
-    """Call `generate` with nothing left to the model's own generation config.
+    """Call `generate` with nothing of the model's own generation config but its rules over logits.
 
     Random numbers come from the sampler's generator.
     """
@@ -143,7 +143,7 @@ def _generate(
         do_sample=sampler.temperature > 0.0,
         eos_token_id=sorted(stop.eos) or None,
         pad_token_id=min(stop.eos, default=0),
-        repetition_penalty=1.0,
+        **{"repetition_penalty": 1.0, **target.rules},
         **(sampling if sampler.temperature > 0.0 else {}),
         **({"decoder_start_token_id": start[0]} if seq2seq else {}),
         **({"cache_implementation": more.pop("cache_implementation")} if "cache_implementation" in more else {}),

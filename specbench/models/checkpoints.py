@@ -15,10 +15,20 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
 from specbench.data.hub import first_line, missing_model
-from specbench.errors import MissingAsset
+from specbench.errors import ConfigError, MissingAsset
 from specbench.models.quantization import explained, placement
 
 BUFFERS = (  # masks and tables in old checkpoints, which each forward recomputes
@@ -28,12 +38,20 @@ BUFFERS = (  # masks and tables in old checkpoints, which each forward recompute
 MAX_LISTED = 4  # keys in a message
 HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 CONSTRUCTION = threading.RLock()  # held while transformers makes a model: it replaces methods of its classes meanwhile
+# Tokenizers that split this text alike are taken to be the same.
+PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"
 CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
 
 
 def class_of(config: Any) -> Any:
-    """Return the transformers class that loads models of a config."""
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    """Return the transformers class that loads models of a config.
+
+    Checkpoints that also read pictures, such as Gemma 3 and Mistral Small 3.1, decode text with all of their weights loaded.
+    """
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    is_of_text = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForCausalLM if is_of_text else AutoModelForImageTextToText
 
 
 def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -43,6 +61,24 @@ def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTr
             return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
+
+
+def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:
+    """Raise ConfigError unless two tokenizers have the same base vocabulary and split text alike.
+
+    One of them may have more tokens after the base vocabulary.
+    """
+    shared = min(len(one), len(two))
+    a, b = ({i: t for t, i in tokenizer.get_vocab().items() if i < shared} for tokenizer in (one, two))
+    if (
+        one.vocab_size != two.vocab_size
+        or a != b
+        or len({str(t.encode(PROBE, add_special_tokens=False)) for t in (one, two)}) > 1
+    ):
+        raise ConfigError(
+            f"the tokenizers differ: {role} has {one.name_or_path} ({one.vocab_size} tokens), "
+            f"{other} has {two.name_or_path} ({two.vocab_size}); models that decode together must share one"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.config.construct import Named
+from specbench.config.construct import Named, Table
 from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError, PluginError, hint, short_repr
 from specbench.machine.hardware import ForwardCheck
@@ -25,7 +25,7 @@ from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_
 from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import quantization_method, quantize
 from specbench.models.resolved_model import Architecture, ResolvedModel
-from specbench.models.transformers_session import EagerFeeder, new_cache, reads_trees, window_of
+from specbench.models.transformers_session import EagerFeeder, boundary_of, new_cache, reads_trees, window_of
 
 REQUIRED = {  # attributes of every loaded model
     "name": str, "tokenizer": PreTrainedTokenizerBase, "device": torch.device, "dtype": torch.dtype, "embedded": int,
@@ -58,6 +58,8 @@ class LoadedModel(ABC):
     packing_seconds: float = 0.0  # for storing matrices as the engine reads them
     check: ForwardCheck | None = None  # its forward of one token beside transformers' own; information only
     has_graphs: bool = False  # whether `prepare` captures CUDA graphs
+    boundary: int | None = None  # a length at which all rotary angles change (`switching_session`)
+    rules: Table = {}  # noqa: RUF012 -- never changed; those of its generation config that apply to its logits, by key
     branches: bool = False  # whether its feeders can read trees
 
     @abstractmethod
@@ -110,6 +112,7 @@ class TransformersModel(LoadedModel):
         self.eos = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
         self.start = model.config.decoder_start_token_id if model.config.is_encoder_decoder else None
         self.branches = reads_trees(model)
+        self.boundary = boundary_of(model.config)
 
     def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
         return EagerFeeder(self.model, vocabulary, source, self.device)

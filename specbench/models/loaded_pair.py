@@ -9,22 +9,23 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from specbench.decoding.method import Method
-from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead
+from specbench.decoding.session import UNENDING, Concurrent, Counted, Ends, Session, TrainedHead
 from specbench.errors import ConfigError
 from specbench.machine.hardware import ForwardCheck
 from specbench.models.cached_session import NO_TREES, CachedSession
+from specbench.models.checkpoints import require_same_tokenizer
 from specbench.models.engines import LoadedModel
 from specbench.models.feeder import checked_feeder
+from specbench.models.generation_rules import RuledSession, applicable, processors
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
+from specbench.models.switching_session import SwitchingSession
 from specbench.models.transformers_session import InstrumentedSession
 
 H = TypeVar("H", bound=TrainedHead)
-# Tokenizers that split this text alike are taken to be the same.
-PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"
 
 
 class Window(NamedTuple):
@@ -200,20 +201,30 @@ class LoadedPair:
             self.streams[role] = cuda.Stream(self.models[role].device)
         return self.streams[role]
 
-    def open(self, prompt: list[int]) -> "Models":
+    def open(self, prompt: list[int], ends: Ends = UNENDING) -> "Models":
         """Return fresh sessions for one prompt, given as token ids.
 
-        Raises ValueError if a deciding model lacks one of these ids.
+        `ends` is what ends its output, which rules of a generation config may depend on. Raises ValueError if a deciding
+        model lacks one of these ids.
         """
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)
-        return Models(self, prompt)
+        return Models(self, prompt, ends)
 
-    def session(self, role: str, source: list[int] | None) -> Session:
-        """Return a fresh session of one model; `source` is what an encoder reads."""
+    def session(self, role: str, source: list[int] | None, start: int = 1, ends: Ends = UNENDING) -> Session:
+        """Return a fresh session of one model.
+
+        `source` is what an encoder reads, `start` the number of tokens that the sequence starts with.
+        """
         model, reach = self.models[role], self.reaches[role]
         size = min(reach.entries, self.vocabulary)
-        session: Session = CachedSession(checked_feeder(model.feeder(size, source), size))
+        cached = CachedSession(checked_feeder(model.feeder(size, source), size))
+        session: Session = cached
+        if model.boundary:
+            longer = CachedSession(checked_feeder(model.feeder(size, source), size))
+            session = SwitchingSession(cached, longer, model.boundary)
+        if rules := processors(model.rules, start, source, ends, model.device):
+            session = RuledSession(session, rules)
         if size < self.vocabulary or self._needs_limited_session(reach):
             session = LimitedSession(session, reach, self.vocabulary, source, role in self.deciding)
         if self.is_elsewhere(role):
@@ -231,8 +242,8 @@ class LoadedPair:
 class Models:
     """The sessions of one prompt, opened on first use. `ids` holds the token ids that the sequence starts with."""
 
-    def __init__(self, pair: LoadedPair, prompt: list[int]) -> None:
-        self._pair, self._prompt = pair, prompt
+    def __init__(self, pair: LoadedPair, prompt: list[int], ends: Ends = UNENDING) -> None:
+        self._pair, self._prompt, self._ends = pair, prompt, ends
         self.sessions: dict[str, Any] = {}  # Session, InstrumentedSession or Concurrent
         if pair.encoder_decoder:
             start = pair.models[pair.target].start
@@ -262,24 +273,37 @@ class Models:
 
     def __getitem__(self, role: str) -> Session:
         if role not in self.sessions:
-            self.sessions[role] = self._pair.session(role, self._prompt if self._pair.encoder_decoder else None)
+            self.sessions[role] = self._session(role)
         session: Session = self.sessions[role]
         return session
+
+    def _session(self, role: str) -> Session:
+        source = self._prompt if self._pair.encoder_decoder else None
+        return self._pair.session(role, source, len(self.ids), self._ends)
 
     def instrumented(self, role: str) -> InstrumentedSession:
         """Return the transformers model of a role. Raises ValueError if its logits are synthetic."""
         if role in self._pair.synthetic:
             raise ValueError("transformers' own decoding cannot use synthetic logits")
-        instrumented = self.sessions[role] = InstrumentedSession(self._pair.models[role].transformers(), self._prompt)
+        model = self._pair.models[role]
+        keys = applicable(model.rules, self._ends, self._pair.encoder_decoder)
+        rules = {key: model.rules[key] for key in keys}
+        instrumented = self.sessions[role] = InstrumentedSession(model.transformers(), self._prompt, rules)
         return instrumented
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
-        """Return sessions that run at the same time. Raises ValueError if logits are synthetic."""
+        """Return sessions that run at the same time. Raises ValueError if logits are synthetic or have rules."""
         pair, source = self._pair, self._prompt if self._pair.encoder_decoder else None
         if pair.synthetic:
             raise ValueError("models that run in parallel cannot use synthetic logits")
         if {pair.models[role].device.type for role in roles} != {pair.device.type}:
             raise ValueError("models that run in parallel must all be on GPUs, or all on the CPU")
+        if ruled := next((role for role in roles if pair.models[role].rules), None):
+            keys = ", ".join(pair.models[ruled].rules)
+            raise ValueError(
+                f"models that run in parallel cannot apply the generation config of '{ruled}' ({keys}); help:"
+                f" --set pair.models.{ruled}.generation=off"
+            )
         opened: list[Concurrent]
         if pair.device.type == "cuda":
             group: list[StreamSession] = []
@@ -302,21 +326,3 @@ def eos_of(role: str, model: LoadedModel) -> frozenset[int]:
                 " help: correct eos_token_id in its generation_config.json"
             )
     return model.eos
-
-
-def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:
-    """Raise ConfigError unless two tokenizers have the same base vocabulary and split text alike.
-
-    One of them may have more tokens after the base vocabulary.
-    """
-    shared = min(len(one), len(two))
-    a, b = ({i: t for t, i in tokenizer.get_vocab().items() if i < shared} for tokenizer in (one, two))
-    if (
-        one.vocab_size != two.vocab_size
-        or a != b
-        or len({str(t.encode(PROBE, add_special_tokens=False)) for t in (one, two)}) > 1
-    ):
-        raise ConfigError(
-            f"the tokenizers differ: {role} has {one.name_or_path} ({one.vocab_size} tokens), "
-            f"{other} has {two.name_or_path} ({two.vocab_size}); models that decode together must share one"
-        )

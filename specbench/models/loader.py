@@ -44,6 +44,7 @@ def load(
             if same == role
             else models[same].shared()
         )
+        models[role].rules = resolved_model.rules
     return_freed_memory()  # of weights that were packed
     for model in (models[role] for role in first_roles.values()):
         if isinstance(model, TransformersModel):

@@ -1,22 +1,24 @@
 """Resolution of a pair's models: revisions, sizes, engines. Reads configs and loads no weights."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.config.presets import chat_template
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
-from specbench.models.checkpoints import CONSTRUCTION, class_of, unreadable
+from specbench.models.checkpoints import CONSTRUCTION, class_of, load_tokenizer, require_same_tokenizer, unreadable
 from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, quantization_method, torchao
 from specbench.models.resolved_model import Architecture, ResolvedModel
@@ -92,6 +94,32 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution
     return models
 
 
+def require_shared_tokenizer(models: Mapping[str, ResolvedModel], base: Path) -> None:
+    """Raise ConfigError, naming two models, if their tokenizers differ. No weights are loaded.
+
+    Tokenizers that are not here, and those of models with random weights, which share one, are not compared.
+    """
+    sources: dict[tuple[str, str], str] = {}
+    for role, model in models.items():
+        if model.weights == "real":
+            source = folder(model.spec.path, base)
+            sources.setdefault((str(source or model.spec.path), model.revision), role)
+    if len(sources) < 2:
+        return
+    try:
+        tokenizers = {role: _tokenizer(role, source, revision) for (source, revision), role in sources.items()}
+    except MissingAsset:
+        return
+    last = list(tokenizers)[-1]
+    for role, tokenizer in tokenizers.items():
+        require_same_tokenizer(tokenizers[last], tokenizer, last, role)
+
+
+@lru_cache(maxsize=16)
+def _tokenizer(role: str, source: str, revision: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(role, source, revision or None)
+
+
 @contextmanager
 def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Iterator[None]:
     """Add advice to errors about models that are not here.
@@ -132,6 +160,7 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
     device = device_of_model(role, spec, on.device, on.elsewhere)
     dtype = dtype_of(on.dtype if spec.dtype == "auto" else spec.dtype, device)
     commit = checksum = ""
+    generation = None
     if on.elsewhere:
         try:
             config = _architecture_config(spec, local)
@@ -147,6 +176,11 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
         checksum = local_checksum(local) if local else ""
+        if spec.generation == "checkpoint":
+            try:
+                generation = _generation_config(source, commit, config)
+            except Exception as error:  # any error that a library raises for a damaged file
+                raise unreadable(role, source, error) from None
     architecture = Architecture(config)
     choice = spec.engine if on.engine == "auto" else on.engine
     try:
@@ -158,10 +192,27 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
     model = ResolvedModel(
-        spec, architecture, dtype, engine, pair.weights, commit, checksum, template, local is not None
+        spec, architecture, dtype, engine, pair.weights, commit, checksum, template, local is not None, generation
     )
     _require_model(role, model)
     return model
+
+
+def _generation_config(source: str, commit: str, config: PreTrainedConfig) -> GenerationConfig:
+    """Return the generation config of a checkpoint; of one without the file, what its config says.
+
+    Raises the error of transformers for a file that cannot be read.
+    """
+    is_there = (
+        (Path(source) / GENERATION_CONFIG_NAME).is_file()
+        if Path(source).is_dir()
+        else cached_file(
+            source, GENERATION_CONFIG_NAME, revision=commit or None, _raise_exceptions_for_missing_entries=False
+        )
+    )
+    if not is_there:
+        return GenerationConfig.from_model_config(config)
+    return GenerationConfig.from_pretrained(source, revision=commit or None)
 
 
 def _require_model(role: str, model: ResolvedModel) -> None:
@@ -174,6 +225,12 @@ def _require_model(role: str, model: ResolvedModel) -> None:
         raise ConfigError(
             f"model '{role}': {model.spec.path} is a {model.architecture.family} model, and its recurrent states cannot go"
             " back to an earlier token, as after a rejected draft; docs/engines.md lists what is supported"
+        )
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    if "mrope_section" in rope:
+        raise ConfigError(
+            f"model '{role}': {model.spec.path} is a {model.architecture.family} checkpoint, whose positions depend on"
+            " pictures (M-RoPE); help: a text model of the same family"
         )
     try:
         smallest = min(vars(model.architecture.shape).values())

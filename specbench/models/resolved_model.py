@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from specbench.config.construct import Table
 from specbench.config.pair import ModelSpec
 from specbench.config.presets import ChatTemplate
 from specbench.models.checkpoints import CONSTRUCTION, class_of
+from specbench.models.generation_rules import ignored_in, rules_of, sampling_of
 from specbench.models.products import PANELED
 from specbench.models.quantization import equivalent_kind, sizes
-from specbench.runs.run_spec import ModelSource, Shape
+from specbench.runs.run_spec import GenerationKeys, ModelSource, Shape
 
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
 
@@ -82,6 +83,12 @@ class Architecture:
         return size_of(self.config, dtype, quantization)
 
 
+def generation_keys(config: GenerationConfig) -> GenerationKeys | None:
+    """Return what run.toml holds of a generation config; None if it sets nothing of interest."""
+    keys = GenerationKeys(rules=rules_of(config), ignored=ignored_in(config), sampling=sampling_of(config))
+    return None if keys == GenerationKeys() else keys
+
+
 def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> ModelSize:
     """Return the sizes of a model that is built on the meta device; cached, since a suite has many runs of one model."""
     return _size_of(_Key(config.to_json_string(), config), dtype, quantization)
@@ -89,7 +96,8 @@ def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> Mod
 
 def shape_of(config: PreTrainedConfig) -> Shape:
     """Return the sizes that SPRINTER's FLOPs formula needs; for an encoder-decoder model, its decoder's."""
-    keys = ("intermediate_size", "n_inner", "d_ff", "ffn_dim")
+    config = config.get_text_config(decoder=True)
+    keys = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "decoder_ffn_dim")
     width = next((value for key in keys if (value := getattr(config, key, None))), None)
     return Shape(
         layers=getattr(config, "num_decoder_layers", None) or config.num_hidden_layers,
@@ -116,6 +124,10 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     is_tied = embedding is head and not _has_untied_head(config)
     unread = {id(table.weight) for table in model.modules() if isinstance(table, torch.nn.Embedding)} - {id(head)}
+    if (
+        config.get_text_config(decoder=True) is not config and not config.is_encoder_decoder
+    ):  # a checkpoint with pictures
+        unread |= {id(p) for p in model.parameters()} - {id(p) for p in model.get_decoder().parameters()} - {id(head)}
     if config.is_encoder_decoder:
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
@@ -131,7 +143,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
     is_packed = is_tied and getattr(torch, dtype) in PANELED
-    context = 0 if config.is_encoder_decoder else getattr(config, "max_position_embeddings", 0)
+    context = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or 0
     return ModelSize(
         parameters=parameters,
         resident_bytes=sum(weights.values()) + uncounted * itemsize,
@@ -182,6 +194,7 @@ class ResolvedModel:
     checksum: str = ""
     chat_template: ChatTemplate | None = None  # in place of the tokenizer's
     is_local: bool = False  # a folder, not a hub id
+    generation: GenerationConfig | None = None  # of the checkpoint; None if it is not used or not read
 
     @cached_property
     def size(self) -> ModelSize:
@@ -192,6 +205,11 @@ class ResolvedModel:
     def config(self) -> PreTrainedConfig:
         """transformers' config, for engines and heads that need it."""
         return self.architecture.config
+
+    @property
+    def rules(self) -> Table:
+        """The rules of the checkpoint's generation config that apply to the model's logits, by key."""
+        return rules_of(self.generation) if self.generation else {}
 
     @cached_property
     def source(self) -> ModelSource:
@@ -208,6 +226,7 @@ class ResolvedModel:
             changes=self.spec.config,
             chat_template=self.chat_template.label if self.chat_template else None,
             placement=self.spec.placement.label,
+            generation=generation_keys(self.generation) if self.generation else None,
             parameters=self.size.parameters,
             forward_bytes=float(self.size.forward_bytes),
             position_bytes=float(self.size.position_bytes),

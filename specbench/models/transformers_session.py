@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from specbench.config.construct import Table
 from specbench.decoding.session import Usage
 from specbench.models.feeder import Feed, Feeder, Output
 
@@ -126,8 +127,26 @@ def encoded(model: PreTrainedModel, source: list[int], device: torch.device | No
 
 
 def window_of(model: PreTrainedModel) -> int | None:
-    """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions."""
-    return None if model.config.is_encoder_decoder else getattr(model.config, "max_position_embeddings", None)
+    """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions.
+
+    It is that of the encoder and of the decoder of an encoder-decoder model. Where rotary angles depend on the length of the
+    whole sequence (dynamic NTK), the window ends where they begin to change.
+    """
+    text = model.config.get_text_config(decoder=True)
+    longest = getattr(text, "max_position_embeddings", None)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "dynamic":
+        return rope.get("original_max_position_embeddings") or longest
+    return longest
+
+
+def boundary_of(config: PreTrainedConfig) -> int | None:
+    """Return the length beyond which a model has other rotary angles at all positions (longrope); None for others."""
+    text = config.get_text_config(decoder=True)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    return rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
 
 
 def new_cache(model: PreTrainedModel) -> Cache:
@@ -153,8 +172,8 @@ def _hook(stack: ExitStack, module: Any, before: Callable[..., None], after: Cal
 class InstrumentedSession:
     """A loaded model and the ids that it reads: the prompt, or the encoder's input. It does not provide logits."""
 
-    def __init__(self, model: PreTrainedModel, prompt: list[int]) -> None:
-        self.model, self.prompt = model, prompt
+    def __init__(self, model: PreTrainedModel, prompt: list[int], rules: Table | None = None) -> None:
+        self.model, self.prompt, self.rules = model, prompt, rules or {}
         self.usage = Usage()
         self.fed: list[int] = []  # tokens of every forward, including the first
         self._marks: list[

@@ -7,7 +7,7 @@ interleaved prompt by prompt. All defaults are written out, so that readers of a
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -35,13 +35,23 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenerationKeys:
+    """What a checkpoint's generation config sets: `rules` that apply to its logits, `ignored` keys, and its `sampling`."""
+
+    rules: Table = field(default_factory=dict)
+    ignored: Table = field(default_factory=dict)
+    sampling: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSource:
     """One model of a run: what makes a result with it comparable with another, and its sizes.
 
     `source` is a folder or a hub id; `revision` the commit of a hub model, `checksum` the hash of a local folder.
     `changes` are keys of a dummy model's architecture. `chat_template` is the name and hash of a template that replaces the
-    tokenizer's. `placement` says where the model runs; None for the run's device. A decoding forward reads at least
-    `forward_bytes` of weights and `position_bytes` of the cache per position.
+    tokenizer's. `generation` is None if the checkpoint's generation config sets nothing of these. `placement` says where the
+    model runs; None for the run's device. A decoding forward reads at least `forward_bytes` of weights and `position_bytes`
+    of the cache per position.
     """
 
     source: str
@@ -55,10 +65,18 @@ class ModelSource:
     changes: Table = field(default_factory=dict)
     chat_template: str | None = None
     placement: str | None = None
+    generation: GenerationKeys | None = None
     parameters: int
     forward_bytes: float
     position_bytes: float
     shape: Shape
+
+    def without_unapplied_keys(self) -> "ModelSource":
+        """Return the model with only the rules of its generation config."""
+        if self.generation is None:
+            return self
+        rules = GenerationKeys(rules=self.generation.rules) if self.generation.rules else None
+        return replace(self, generation=rules)
 
     @property
     def identity(self) -> Table:
@@ -124,7 +142,8 @@ class DataSpec:
     """The samples of a run. `sha256` is over the source's rows, `prompts_sha256` over the prompts made from them.
 
     `shard` is I/N for a run of the Ith of N parts of the samples. `drawn`: they are random ones, not the first.
-    `without_system` counts dialogues whose system prompt was left out.
+    `left_out` counts rows that no prompt was made of, by reason. `without_system` counts dialogues whose system prompt
+    was left out, as earlier versions did.
     """
 
     source: str
@@ -136,6 +155,7 @@ class DataSpec:
     revision: str = ""
     shard: str | None = None
     drawn: bool | None = None
+    left_out: dict[str, int] | None = None
     without_system: int | None = None
 
 
@@ -223,11 +243,17 @@ class RunSpec:
 
     @cached_property
     def sha256(self) -> str:
-        """A hash of everything that numbers depend on, as hex digits. Traits follow from the methods and are left out."""
+        """A hash of everything that numbers depend on, as hex digits.
+
+        Traits, which follow from the methods, and keys of generation configs that were not applied are left out.
+        """
         methods = {
             label: {"preset": method.preset, "options": method.options} for label, method in self.methods.items()
         }
-        table = {key: value for key, value in self.to_toml().items() if key != "changes"}
+        applied = replace(
+            self.pair, models={role: model.without_unapplied_keys() for role, model in self.pair.models.items()}
+        )
+        table = {key: value for key, value in replace(self, pair=applied).to_toml().items() if key != "changes"}
         return _sha256({**table, "methods": methods})
 
     @property

@@ -13,6 +13,7 @@ from specbench.decoding.loop import GenerationLimits, OpenSessions, decode, outp
 from specbench.decoding.method import Method
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import Ends
 from specbench.decoding.targets import Target
 from specbench.methods.autoregressive import Autoregressive
 
@@ -25,7 +26,7 @@ class Openable(Protocol):
 
     def window_of(self, roles: Iterable[str], /) -> tuple[int | None, str]: ...
 
-    def open(self, prompt: list[int], /) -> OpenSessions: ...
+    def open(self, prompt: list[int], ends: Ends, /) -> OpenSessions: ...
 
 
 class Output(NamedTuple):
@@ -38,6 +39,7 @@ class Output(NamedTuple):
     ids: list[int]
     tokens: list[int]
     rounds: list[Round]
+    ends: Ends = Ends()
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ def generate_outputs(
     """Yield one output per prompt, each with its own random generator."""
     window, owner = pair.window_of(method.deciding)
     for i, prompt in enumerate(prompts):
-        models = pair.open(prompt)
+        ends = Ends(pair.eos, how.new)
+        models = pair.open(prompt, ends)
         limits = GenerationLimits(pair.eos, how.new, window, window_of=owner, vocabulary=models.vocabulary)
         sampler = Sampler(temperature, generator=torch.Generator(models.device).manual_seed(_seed(how.seed, i)))
         with torch.inference_mode():
             out = decode(method, models, sampler, limits)
-        yield Output(prompt, models.ids, out.tokens, out.rounds)
+        yield Output(prompt, models.ids, out.tokens, out.rounds, ends)
 
 
 def _seed(seed: int, i: int) -> int:
@@ -83,7 +86,7 @@ def cut_prompts(prompts: list[list[int]], times: int, seed: int) -> list[list[in
 
 def reference_logits(reference: Openable, roles: tuple[str, ...], output: Output) -> dict[str, Tensor]:
     """Return each model's logits (m, V) at every token of the output, computed in one pass by sessions of another loading."""
-    return output_logits(reference.open(output.prompt), roles, output.tokens)
+    return output_logits(reference.open(output.prompt, output.ends), roles, output.tokens)
 
 
 @dataclass(frozen=True)

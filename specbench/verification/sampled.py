@@ -10,6 +10,7 @@ from torch import Tensor
 from specbench.decoding.loop import OpenSessions
 from specbench.decoding.method import Method, Verification
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import UNENDING
 from specbench.decoding.targets import Last
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
@@ -292,7 +293,7 @@ def control_of(case: Case) -> tuple[str, Method, float]:
         proposer = proposer.proposer
     drafter = proposer.role if proposer else tests[0].proposer if tests else ""
     is_distinct = drafter in method.roles() and not (drafter == scorers[-1] and isinstance(target, Last))
-    if is_distinct and all(_has_room(case.pair.open(prompt), drafter) for prompt in case.prompts):
+    if is_distinct and all(_has_room(case.pair.open(prompt, UNENDING), drafter) for prompt in case.prompts):
         return f"'{drafter}' alone", Autoregressive(scorers=(drafter,), target=Last()), case.temperature
     warmer = case.temperature * case.warmer
     return f"the declared distribution at T = {warmer:g}", case.plain, warmer

@@ -161,6 +161,17 @@ def test_verify_names_the_engine_if_only_its_logits_differ(place):
     assert "NOT lossless" not in done.stdout
 
 
+def test_verify_does_not_blame_a_method_whose_baseline_is_wrong(place):
+    """Blocks get other logits than single tokens, and neither are those of transformers."""
+    block = "self.logits[feed.tokens[-rows:]]"
+    text = ENGINE.replace(block, f"({block} if rows == 1 else {block}.roll(1, -1))")
+    (place / "table.py").write_text(text)
+    few = ["-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--temperature", 0]
+    done = specbench("verify", "-m", "sd", "-p", "pair.toml", *few, "--plugin", "table.py", cwd=place, code=5)
+    assert "the autoregressive method itself departs from the logits" in " ".join(done.stdout.split())
+    assert "nothing follows about sd" in " ".join(done.stdout.split()) and "NOT lossless" not in done.stdout
+
+
 @pytest.mark.parametrize("command", ["verify", "trace"])
 def test_infinite_logits_are_one_line(place, command):
     (place / "table.py").write_text(ENGINE.replace("self.logits = logits  #", "self.logits = logits / 0.0  #"))

@@ -24,6 +24,7 @@ from specbench.models import engines
 from specbench.models.engines import Lean, token_seconds
 from specbench.models.loader import load
 from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
+from tests.fixtures import console
 from tests.fixtures.worlds import FAMILIES
 
 CPU = torch.device("cpu")
@@ -70,6 +71,14 @@ def test_different_tokenizers_are_rejected_with_both_names(tmp_path):
     model_folder(tmp_path / "two", words=WORDS[::-1])
     with pytest.raises(ConfigError, match=r"tokenizers differ.*/(one|two) .*/(one|two) "):
         bring(tmp_path, draft="one", target="two")
+
+
+def test_plan_names_different_tokenizers(tmp_path):
+    model_folder(tmp_path / "one")
+    model_folder(tmp_path / "two", words=WORDS[::-1])
+    arguments = ["-m", "sd", "-p", "draft=one,target=two", "-t", "gsm8k", "--data", "synthetic"]
+    done = console.specbench("plan", *arguments, cwd=tmp_path, code=2)
+    assert "tokenizers differ" in done.stderr and "/one" in done.stderr and "/two" in done.stderr
 
 
 def test_tokens_added_after_the_base_vocabulary_may_differ(tmp_path):

@@ -7,11 +7,11 @@ A feature f_t is the base's last hidden state at token t, as its LM head reads i
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,7 @@ from specbench.models.products import Product, product_of
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses
 EMBEDDING, INNER = "embed_tokens.weight", "inner."
+OF_EAGLE_3 = ("d2t", "t2d")  # names of weights: maps between its vocabulary and its target's
 
 
 class EagleHead(Head):
@@ -127,9 +128,11 @@ class EagleHead(Head):
     @classmethod
     def read(cls, folder: Path) -> Self:
         try:
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             config_table = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             weights, provenance = _weights(folder)
+            if other := _other_format(config_table, weights):
+                raise MissingAsset(f"{folder} holds {other}; EAGLE-1 heads are supported")
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             head = cls(config, bias=config_table.get("bias", "fc.bias" in weights))
             state = {k if k.startswith("fc.") else INNER + k: v for k, v in weights.items()}
             missing, unknown = head.load_state_dict(state, strict=False)
@@ -141,6 +144,16 @@ class EagleHead(Head):
         head.has_embedding = EMBEDDING in weights
         head.provenance = provenance
         return head
+
+
+def _other_format(config: Mapping[str, Any], weights: Collection[str]) -> str:
+    """Return the name of another kind of drafter, by its config and the names of its weights; empty for EAGLE-1."""
+    if "speculators_config" in config or "speculators_model_type" in config:
+        return f"a drafter in the speculators format ({config.get('speculators_model_type', 'unnamed')})"
+    names = " ".join(map(str, config.get("architectures") or ()))
+    if "eagle3" in names.lower() or any(key in OF_EAGLE_3 or key.startswith("midlayer.") for key in weights):
+        return "an EAGLE-3 head"
+    return next((f"a {name} drafter" for name in ("DFlash", "Medusa", "MTP") if name.lower() in names.lower()), "")
 
 
 def _weights(folder: Path) -> tuple[dict[str, Tensor], Provenance]:
