@@ -20,7 +20,7 @@ MINUTE, POINT = 60.0, 0.01
 PROMPTS = 48
 
 
-@params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma")
+@params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma", "sampling")
 def advise(
     run: Annotated[
         Path | None,
@@ -54,7 +54,9 @@ def advise(
     minutes: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Do not start another part if it may end after this many minutes. The first part always runs."
+            min=0.0,
+            help="Time limit: fewer prompts and shorter outputs are measured if all parts would take longer, and no part is"
+            " started that may end later. The first part always runs.",
         ),
     ] = 10.0,
     max_drop: Annotated[

@@ -1,7 +1,7 @@
 """`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head; fine-tune a model."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -18,16 +18,24 @@ from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.conclusion import speedup_of
+from specbench.reporting.reasons import reason
 from specbench.training.recipes import TrainKind, keys_of
 
 if TYPE_CHECKING:
     from specbench.experiment.head_trial import Gain, HeadTrial
-    from specbench.experiment.training import FinetuneRequest, TrainingResult
+    from specbench.experiment.training import DraftRequest, FinetuneRequest, TrainingResult
     from specbench.training.texts import TaskSource
 
 
 def train(
-    kind: Annotated[TrainKind, typer.Argument(help="The kind of head; finetune: a whole model, --base, on one task.")],
+    kind: Annotated[
+        TrainKind,
+        typer.Argument(
+            metavar="KIND",
+            help=f"The kind of head, {', '.join(HeadKind)}; finetune: a whole model, --base, on one task; draft: a draft"
+            " model made of layers of the target, on one task.",
+        ),
+    ],
     pair: params.Pair = "tiny",
     task: Annotated[
         list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]", None)
@@ -53,6 +61,7 @@ def train(
     base: Annotated[
         str, typer.Option(help="The model whose hidden states the head reads. [draft; target for an EAGLE head]")
     ] = "",
+    layers: Annotated[int, typer.Option(min=0, help="draft: number of target layers to keep; 0: one sixth.")] = 0,
     features: Annotated[
         str, typer.Option(help="sprinter: the features of the verifier, such as state or state+q+entropy.")
     ] = FEATURES,
@@ -85,10 +94,12 @@ def train(
 
     The models' outputs are first collected in the head's folder. The same command resumes an interrupted training run.
 
-    With finetune, a model of the pair is trained on a task's training rows instead, with transformers' Trainer.
+    With finetune, a model of the pair is trained on a task's training rows instead, with transformers' Trainer. With draft, a
+    draft model is made of some layers of the target and trained on the target's outputs: specbench train draft -p
+    target=PATH.
     """
     # imports torch
-    from specbench.experiment.training import FinetuneRequest, TrainRequest, train_head
+    from specbench.experiment.training import DraftRequest, FinetuneRequest, TrainRequest, train_head
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
@@ -96,16 +107,27 @@ def train(
     shared = params.SharedOptions(data=data, device=device, dtype=dtype, plugin=plugin, set_=keys)
     options = shared.options()
     access = Access(wait=wait, break_lock=break_lock)
+    of_heads = {
+        "--answers": answers != Answers.outputs, "--features": features != FEATURES, "--tau": tau != TAU,
+        "--rows": rows is not None,
+    }  # fmt: skip
+    if kind == TrainKind.draft:
+        _require_unused(kind, {**of_heads, "--base": bool(base)})
+        _draft(
+            DraftRequest(
+                pair=pair, task=_one(words(task)), layers=layers, options=options, count=600 if limit is None else limit,
+                skip=skip, seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
+            )
+        )  # fmt: skip
+        return
+    _require_unused(kind, {"--layers": bool(layers)})
     if kind == TrainKind.finetune:
+        _require_unused(kind, of_heads)
         _finetune(
             FinetuneRequest(
                 pair=pair, role=base or "target", task=_one(words(task)), options=options, count=limit or 0, skip=skip,
                 seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
-            ),
-            {
-                "--answers": answers != Answers.outputs, "--features": features != FEATURES, "--tau": tau != TAU,
-                "--rows": rows is not None,
-            },
+            )
         )  # fmt: skip
         return
     request = TrainRequest(
@@ -128,25 +150,50 @@ def train(
 def _one(tasks: Sequence[str]) -> str:
     """Return the only task. Raises ConfigError for none or several."""
     if len(tasks) != 1:
-        raise ConfigError("finetune takes one task; help: -t TASK")
+        raise ConfigError("finetune and draft take one task; help: -t TASK")
     return tasks[0]
 
 
-def _finetune(request: "FinetuneRequest", unused: Mapping[str, bool]) -> None:
-    """Fine-tune a model, and print its losses and how to use it. Raises ConfigError for options of heads."""
+def _require_unused(kind: TrainKind, options: Mapping[str, bool]) -> None:
+    """Raise ConfigError for options that a kind does not read."""
+    if conflicting := [option for option, has_value in options.items() if has_value]:
+        raise ConfigError(f"{', '.join(conflicting)} have no effect on {kind}; leave them out")
+
+
+def _draft(request: "DraftRequest") -> None:
+    """Make and train a draft model, and print its losses and how to use it."""
+    from specbench.experiment.training import make_draft  # imports torch
+
+    try:
+        made = make_draft(request, TerminalObserver())
+    except KeyboardInterrupt:
+        interrupted()
+    print(
+        f"layers {', '.join(map(str, made.layers))} of {printable(made.target)}\n{_losses(made.report)}\nsaved"
+        f" {printable(made.folder)}\nnext: specbench advise --target {shlex.quote(made.target)} --draft"
+        f" {shlex.quote(str(made.folder))} -t {request.task}"
+    )
+
+
+def _losses(report: Table) -> str:
+    """Return a sentence on the training of a whole model."""
+    before = "" if report["loss_before"] is None else f", {report['loss_before']:.3f} before"
+    return (
+        f"trained on {report['train_texts']} texts for {report['steps']} steps; loss on {report['test_texts']} unseen texts:"
+        f" {report['loss']:.3f} nats per token{before}"
+    )
+
+
+def _finetune(request: "FinetuneRequest") -> None:
+    """Fine-tune a model, and print its losses and how to use it."""
     from specbench.experiment.training import finetune_model  # imports torch
 
-    if conflicting := [option for option, has_value in unused.items() if has_value]:
-        raise ConfigError(f"{', '.join(conflicting)} have no effect on finetune; leave them out")
     try:
         model = finetune_model(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted()
-    report = model.report
-    before = "" if report["loss_before"] is None else f", {report['loss_before']:.3f} before"
     print(
-        f"trained on {report['train_texts']} texts for {report['steps']} steps; loss on {report['test_texts']} unseen texts:"
-        f" {report['loss']:.3f} nats per token{before}\nsaved {printable(model.folder)}\nTo use it, add to the pair's"
+        f"{_losses(model.report)}\nsaved {printable(model.folder)}\nTo use it, add to the pair's"
         f' [models.{model.role}]: by_task = {{ "{model.task}" = "{printable(model.folder)}" }}'
     )
 
@@ -258,7 +305,8 @@ def _trial(trained: "TrainingResult", trial: "HeadTrial", arguments: Sequence[st
     best = trial.best()
     if best is None:
         if any(gain.speedup.low is not None for gain in trial.gains):
-            print(_advice(trained, trial))
+            for line in _advice(trained, trial):
+                print(line)
         return
     source = next(source for source in trained.sources if source.name == best.summary.spec.task.name)
     command = _command(trained, source, best.gamma, arguments)
@@ -287,8 +335,16 @@ def _verdict(trial: "HeadTrial") -> str:
     return f"{name} is not shown to be faster than {trial.against}{'' if len(trial.gains) == 1 else ' on any task'}."
 
 
-def _advice(trained: "TrainingResult", trial: "HeadTrial") -> str:
-    """Return what could make a head without a speedup faster."""
+def _advice(trained: "TrainingResult", trial: "HeadTrial") -> Iterator[str]:
+    """Yield what could make a head without a speedup faster, and last, why it is not faster in the trial."""
+    summary = trial.gains[0].summary
+    row = trial.row(summary)
+    why = next(reason(summary, row), "") if row else ""
+    yield from filter(None, (_longer_training(trained, trial, bool(why)), why))
+
+
+def _longer_training(trained: "TrainingResult", trial: "HeadTrial", has_reason: bool) -> str:
+    """Return whether more training could help; empty if nothing speaks for it and the trial has a reason of its own."""
     report = trained.report
     if (least := _least_cost(trial)) is not None:
         return (
@@ -301,6 +357,8 @@ def _advice(trained: "TrainingResult", trial: "HeadTrial") -> str:
         return f"The validation loss was still falling when training ended; train for longer: {longer}"
     if trained.texts_omitted:
         return f"The time limit left out {trained.texts_omitted} texts; a larger --minutes collects more."
+    if has_reason:
+        return ""
     more = "--limit 0 or --data" if trained.is_limited else "--data"
     if report.get("falling") is None:
         return f"More texts may help: {more}"

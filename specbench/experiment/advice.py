@@ -10,7 +10,7 @@ With a largest allowed drop of the score, methods that are not lossless are meas
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -28,9 +28,16 @@ from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment.generation import Setting, generate
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.prediction import predict_all
-from specbench.experiment.runner import open_recorder, other_conditions, recorded_threads, time_blocks
+from specbench.experiment.runner import (
+    check_prompts,
+    open_recorder,
+    other_conditions,
+    recorded_threads,
+    time_blocks,
+)
 from specbench.machine.threads import ThreadChoice, using
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.placed import tensor_placement
@@ -48,11 +55,16 @@ from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
 from specbench.resolution.resolve import resolve, sizes_of
 from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
+from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in, timed_forwards
 from specbench.sandbox import Sandbox
 
 # Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
 PARTS = ("1/4", "3/8", "7/8", "2/2")
+SHARES = [1.0 / int(part.partition("/")[2]) for part in PARTS]  # of the prompts in each part
+FEWEST_TOKENS = 16  # per output
+TIMED_FORWARDS = 1000  # of blocks next to the first part, in tokens of the target, if there is time
+TIMED_SHARE = 0.1  # of the time limit, at most, for these
 FEWEST_PROMPTS = 10  # for which the last part has an interval
 FINALISTS = 4
 PROCESSES = 2  # in which the winner is measured again, one after the other
@@ -105,6 +117,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     methods, unsupported = parts.open([*lossless, *lossy])
     lossless, lossy = _among(lossless, methods), _among(lossy, methods)
     pilots = pilots_of(lossless)
+    parts.fit(len(pilots), begin + request.seconds)
     pilot = parts.measure(1, [candidate.name for candidate in pilots], profile=True)
     assert parts.plan is not None and parts.run is not None
     of_lossless = {candidate: methods[candidate] for candidate in lossless}
@@ -117,6 +130,10 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     halving = _SuccessiveHalving(results, names, others, request.max_drop or 0.0, pilot)
     results |= {result.candidate.name: result for result in unsupported}
     halving.run(parts, begin + request.seconds)
+    if not any(result.measured for result in results.values()):  # out of time: the first part has measured some of them
+        _add_measurements(results, pilot, [candidate.name for candidate in pilots])
+        results |= {each.name: replace(results[each.name], parts=0) for each in pilots}
+        halving.names = [candidate.name for candidate in pilots]
     best = halving.best
     is_last = halving.part == len(PARTS)
     repeats = parts.repeated(results[best].candidate, begin + request.seconds) if is_last else []
@@ -251,13 +268,46 @@ class _Parts:
         self.opening = time.monotonic() - begin
         return supported_by(loaded, run, candidates)
 
+    def fit(self, pilots: int, deadline: float) -> None:
+        """Reduce repeats, prompts and new tokens until all parts will probably end before `deadline`.
+
+        The time is estimated from the first tokens that the target generates after one prompt. Seconds are those of
+        `time.monotonic`. A message names what was reduced.
+        """
+        assert self.whole is not None
+        (run,) = self.whole.runs
+        check_prompts(run, self.whole.load())
+        prefill, token = _timed_tokens(self.whole.load(), run)
+        options = self.request.options
+        prompts = sum(not sample.after for sample in run.data.samples)
+        chosen = _Work(prompts, options.repeats, run.task.max_new_tokens)
+        work, budget = chosen, deadline - time.monotonic()
+        for smaller in chosen.smaller():
+            if work.seconds(pilots, prefill, token, self.request.seconds) <= budget:
+                break
+            work = smaller
+        needed = work.seconds(pilots, prefill, token, self.request.seconds)
+        if needed > budget:
+            self.observer.message(f"all parts would take about {needed / 60.0:.0f} minutes; help: --minutes")
+        if work == chosen:
+            return
+        self.observer.message(
+            f"a token takes {1e3 * token:.0f} ms: measuring {work.prompts} prompts of {chosen.prompts}, {work.repeats} of"
+            f" {chosen.repeats} repeats and {work.tokens} of {chosen.tokens} tokens; help: --minutes"
+        )
+        reduced = replace(options, limit=work.prompts, repeats=work.repeats, max_new_tokens=work.tokens)
+        self.request = replace(self.request, options=reduced)
+
     def measure(self, part: int, methods: Sequence[str], profile: bool = False) -> RunSummary:
         """Measure methods on a part of the prompts, and summarize them."""
         begin, request = time.monotonic(), self.request
         self.plan, self.run = plan, _ = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
         if self.whole is not None:
             plan.borrow(self.whole)
-        steps = MeasureOptions(access=request.access, threads=self.threads, sandbox=self.sandbox, profile=profile)
+        steps = MeasureOptions(
+            access=request.access, threads=self.threads, sandbox=self.sandbox, profile=profile,
+            profile_seconds=TIMED_SHARE * request.seconds,
+        )  # fmt: skip
         results = measure(plan, plan.runs, steps, self.observer)
         (summary,) = results.summaries
         if any(not row.is_measured for row in summary.methods):
@@ -309,6 +359,44 @@ class _Parts:
         (plan,) = resolved.plans
         (run,) = plan.runs
         return plan, run
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What advice decodes: prompts, repeats of each, and new tokens of each output."""
+
+    prompts: int
+    repeats: int
+    tokens: int
+
+    def seconds(self, pilots: int, prefill: float, token: float, limit: float) -> float:
+        """Return the seconds that all parts take at most, given those of a prefill and of a token of the target, and the
+        time limit of the advice."""
+        output = prefill + self.tokens * token
+        methods = (1 + pilots, 1 + FINALISTS, 1 + FINALISTS // 2, 2 * (1 + PROCESSES))
+        outputs = sum(share * count for share, count in zip(SHARES, methods, strict=True))
+        return self.prompts * self.repeats * outputs * output + min(TIMED_FORWARDS * token, TIMED_SHARE * limit)
+
+    def smaller(self) -> Iterator["_Work"]:
+        """Yield less and less work: one repeat, then fewer prompts, then fewer tokens."""
+        work = replace(self, repeats=1)
+        yield work
+        while work.prompts > FEWEST_PROMPTS:
+            work = replace(work, prompts=max(work.prompts // 2, FEWEST_PROMPTS))
+            yield work
+        while work.tokens > FEWEST_TOKENS:
+            work = replace(work, tokens=max(work.tokens // 2, FEWEST_TOKENS))
+            yield work
+
+
+def _timed_tokens(loaded: LoadedPair, run: PlannedRun) -> tuple[float, float]:
+    """Return the seconds of the prefill of a run's first prompt, and of a token after it, by the baseline."""
+    decoding = replace(run.spec.decoding, max_new_tokens=FEWEST_TOKENS, ignore_eos=True)
+    setting = Setting(run.pair_of(loaded), run.task, decoding)
+    sample, method = run.data.samples[0], run.methods[run.spec.baseline]
+    record = Record(method=run.spec.baseline, sample=sample.id, repeat=0, seed=decoding.seed, order=0)
+    out = generate(method, record, setting, sample, [])
+    return out.prefill_seconds, out.decode_seconds / max(len(out.tokens) - 1, 1)
 
 
 def measure_alone(request: AdviceRequest, candidate: Candidate) -> Path:

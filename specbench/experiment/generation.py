@@ -12,11 +12,12 @@ import torch
 
 from specbench.analysis.acceptance import TracedRound, round_origins
 from specbench.config.options import Options, Request
-from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces
-from specbench.data.task import Data, Sample, Task, without
+from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces, special_tokens
+from specbench.data.task import Data, Sample, Task
 from specbench.decoding.loop import Generation, GenerationLimits, decode, output_logits
 from specbench.decoding.method import Method, Round
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.session import Ends
 from specbench.decoding.targets.target import Target, wrong_tokens
 from specbench.errors import ConfigError
 from specbench.machine.hardware import OtherLoad
@@ -54,14 +55,16 @@ class Setting:
     def limits(self, method: Method) -> GenerationLimits:
         """Return the limits of a generation by a method."""
         tokenizer, free = self.pair.tokenizer, self.decoding.ignore_eos
-        window = self.pair.window_of(method.deciding)
+        window, stop = self.pair.window_of(method.deciding), () if free else self.task.stop
+        special = [text for text in stop if any(token in text for token in special_tokens(tokenizer))]
         return GenerationLimits(
             eos=frozenset() if free else self.pair.eos,
             max_new_tokens=self.decoding.max_new_tokens,
             window=window.length,
             window_of=window.role,
-            stop=() if free else self.task.stop,
-            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            stop=stop,
+            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=not special),
+            ends=lambda text: any(token in text for token in special) or self.task.stopped(text) != text,
             vocabulary=self.pair.writable,
         )
 
@@ -92,10 +95,12 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
     """
     pair, task = setting.pair, setting.task
     cuda = pair.device.type == "cuda"
-    prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window)
+    prompt, record.prompt_cut = encode(pair.tokenizer, task, sample, history, pair.window, pair.encoder_decoder)
     record.prompt_tokens, record.prompt_ends = len(prompt), prompt[:8] + prompt[8:][-8:]
     record.captured, record.capture_seconds = capture(pair, setting.longest(len(prompt)))
-    models, limits = pair.open(prompt), setting.limits(method)
+    limits = setting.limits(method)
+    ends = Ends(limits.eos, limits.max_new_tokens)
+    models = pair.open(prompt, ends)
     if cuda:
         for device in _gpus(pair):
             torch.cuda.reset_peak_memory_stats(device)
@@ -106,21 +111,20 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
     other = load.seconds()
     record.other_cpu_seconds = None if other is None else rounded(other)
     _fill(record, out, models, pair.tokenizer)
-    record.text = without(limits.stop, continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder))
+    text = continuation(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
+    record.text = task.stopped(text) if limits.stop else text
     record.pieces = pieces(pair.tokenizer, prompt, out.tokens, pair.encoder_decoder)
     record.peak_bytes = sum(map(torch.cuda.max_memory_allocated, _gpus(pair))) if cuda else None
     if setting.declared:
-        record.wrong_tokens = _wrong_tokens(setting.declared, pair, prompt, out.tokens)
+        record.wrong_tokens = _wrong_tokens(setting.declared, pair, pair.open(prompt, ends), out.tokens)
     return out
 
 
-def _wrong_tokens(
-    declared: tuple[tuple[str, ...], Target], pair: LoadedPair, prompt: list[int], tokens: list[int]
-) -> int:
+def _wrong_tokens(declared: tuple[tuple[str, ...], Target], pair: LoadedPair, models: Models, tokens: list[int]) -> int:
     """Return how many greedy tokens the declared distribution excludes, by one forward of each scorer over the output."""
     roles, target = declared
     with torch.inference_mode():
-        logits = output_logits(pair.open(prompt), roles, tokens)
+        logits = output_logits(models, roles, tokens)
     dtype = max((pair.models[role].dtype for role in roles), key=lambda dtype: torch.finfo(dtype).eps)
     return wrong_tokens(target, logits, tokens, dtype)
 
@@ -143,10 +147,13 @@ def calibrated(method: Method, setting: Setting, samples: list[Sample]) -> Metho
     def pilot(method: Method) -> Iterator[list[Round]]:
         for sample in samples:
             try:
-                prompt, _ = encode(setting.pair.tokenizer, setting.task, sample, [], setting.pair.window)
+                pair = setting.pair
+                prompt, _ = encode(pair.tokenizer, setting.task, sample, [], pair.window, pair.encoder_decoder)
                 sampler = setting.sampler(setting.decoding.seed, sample)
+                limits = setting.limits(method)
+                models = setting.pair.open(prompt, Ends(limits.eos, limits.max_new_tokens))
                 with torch.inference_mode():
-                    out = decode(method, setting.pair.open(prompt), sampler, setting.limits(method))
+                    out = decode(method, models, sampler, limits)
                 yield out.rounds
             except Exception as error:
                 if isinstance(error, AssertionError) and location_of(error) is None:
@@ -238,7 +245,7 @@ def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[Traced
     setting = Setting(pair, run.task, spec.decoding)
     record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
     try:
-        (prompt,) = encode_firsts(pair.tokenizer, run.task, [sample], pair.window)
+        (prompt,) = encode_firsts(pair.tokenizer, run.task, [sample], pair.window, pair.encoder_decoder)
         method = calibrated(run.methods[label], setting, [sample])
         pair.prepare(len(prompt) + spec.decoding.max_new_tokens, method.blocks)
         out = generate(method, record, setting, sample, [])

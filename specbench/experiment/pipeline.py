@@ -1,5 +1,6 @@
 """From a request to scored and summarized runs: lock, decode, score, judge, summarize."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is done with a run: `profile` also times blocks of tokens, and `judge` compares two methods' outputs.
+    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`, and `judge` compares two
+    methods' outputs.
 
     Without a sandbox, generated code is not executed. `threads` chooses the threads of runs on a CPU.
     """
@@ -50,6 +52,7 @@ class MeasureOptions:
     threads: ThreadChoice = field(default_factory=ThreadChoice)
     sandbox: Sandbox | None = None
     profile: bool = False
+    profile_seconds: float = math.inf
     judge: JudgeRequest | None = None
 
 
@@ -95,7 +98,7 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
             with using(chosen[run.folder].count):
                 decode(plan, run, _Recording(locks[run.folder], steps.access, chosen[run.folder].reason), observer)
                 if steps.profile:
-                    time_blocks(plan, run)
+                    time_blocks(plan, run, steps.profile_seconds)
             try:
                 score(run, steps.sandbox, observer)
                 if steps.judge:

@@ -4,6 +4,8 @@ paths.parquet in the run's folder holds the probabilities that the target and dr
 output. It is valid for that run only: another temperature or filter gives another distribution, and other texts.
 """
 
+import math
+import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from specbench.analysis.theory import drafting_sizes
 from specbench.data.prompting import encode
 from specbench.decoding.loop import output_logits
 from specbench.decoding.method import Method
+from specbench.decoding.session import Ends
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting
 from specbench.experiment.runner import Conversations
@@ -41,6 +44,7 @@ from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read, timed_forwards
 
 WRITTEN_EVERY = 16  # outputs
+ROW_CHECKSUM = "crc32"  # the column of paths.parquet with the checksum of a row
 OutputKey = tuple[str, int]  # sample and repeat
 Outputs = dict[OutputKey, RecordedOutput]
 
@@ -106,8 +110,8 @@ def _score(
         sample = samples[record.sample]
         history = conversations.before(sample, record.method, record.repeat)
         assert history is not None, "a generation without an error has the turns before it"
-        prompt, _ = encode(pair.tokenizer, run.task, sample, history, pair.window)
-        models, tokens = pair.open(prompt), record.tokens
+        prompt, _ = encode(pair.tokenizer, run.task, sample, history, pair.window, pair.encoder_decoder)
+        models, tokens = pair.open(prompt, Ends(limits.eos, limits.max_new_tokens)), record.tokens
         with torch.inference_mode():
             heads = [role for role in drafters if role in run.spec.pair.heads]
             logits, scored = _logits(models, scorers, drafters, heads, tokens)
@@ -154,14 +158,14 @@ def _widened(logits: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
 
 
 def _read(path: Path, key: str, drafters: Sequence[str]) -> Outputs:
-    """Return the outputs that a folder has of this run with all of these drafters; none if the file is damaged."""
+    """Return the outputs that a folder has of this run with all of these drafters, without damaged rows."""
     if not path.exists():
         return {}
     try:
         table = pd.read_parquet(path)
-        rows = table[table["run"] == key].to_dict("records")
+        rows = [row for row in table[table["run"] == key].to_dict("records") if row.get(ROW_CHECKSUM) == _checksum(row)]
         return {(str(row["sample"]), int(row["repeat"])): _output_of(row, drafters) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:  # of any type, from the parser
         return {}
 
 
@@ -170,9 +174,22 @@ def _write(path: Path, key: str, outputs: Outputs) -> None:
         {"run": key, "sample": sample, "repeat": repeat} | _row_of(output)
         for (sample, repeat), output in outputs.items()
     ]
+    rows = [{**row, ROW_CHECKSUM: _checksum(row)} for row in rows]
     buffer = BytesIO()
     pd.DataFrame(rows).to_parquet(buffer, index=False)
     write_bytes(path, buffer.getvalue())
+
+
+def _checksum(row: Mapping[Any, Any]) -> int:
+    """Return the CRC-32 of a row's values by column, without the columns that it lacks and the checksum itself."""
+    checksum = 0
+    for name in sorted(map(str, row)):
+        value = row[name]
+        if name == ROW_CHECKSUM or value is None or (isinstance(value, float) and math.isnan(value)):
+            continue
+        content = value.encode() if isinstance(value, str) else np.asarray(value, dtype=float).tobytes()
+        checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
+    return checksum
 
 
 def _row_of(output: RecordedOutput) -> dict[str, object]:

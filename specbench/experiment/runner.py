@@ -4,6 +4,8 @@ For `specbench profile`, forwards are also timed by the number of tokens that th
 """
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import NamedTuple
 import tomli_w
 import torch
 
+from specbench.analysis.forwards import LEAST
 from specbench.config.options import Access
 from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample
@@ -56,6 +59,7 @@ from specbench.runs.run_spec import RunSpec
 WARM_UP_TOKENS = 16
 LARGEST_BLOCK = 25  # tokens: a draft of 8 on a block of 16, and the token before them
 FORWARDS_OF_EACH_SIZE = 20
+FEW_SIZES = (1, 2, 3, 5, 8)  # of blocks, where there is no time for all
 TEXTS = 8  # prompts that timed blocks are taken from
 
 
@@ -166,7 +170,7 @@ def check_prompts(run: PlannedRun, loaded: LoadedPair) -> None:
     """
     pair = run.pair_of(loaded)
     try:
-        encode_firsts(pair.tokenizer, run.task, run.data.all_samples, pair.window)
+        encode_firsts(pair.tokenizer, run.task, run.data.all_samples, pair.window, pair.encoder_decoder)
     except ConfigError as error:
         raise ConfigError(f"task {run.spec.task.name}: {error}") from None
 
@@ -277,7 +281,7 @@ def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
     out: dict[str, str] = {}
     for sample in samples:
         before = out.get(sample.after, sample.after)
-        first = firsts.setdefault((before, sample.turn or sample.prompt), sample.id)
+        first = firsts.setdefault((before, f"{sample.prompt}\0{sample.turn}"), sample.id)
         if first != sample.id:
             out[sample.id] = first
     return out
@@ -286,7 +290,7 @@ def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
 def _longest(setting: Setting, data: Data) -> int:
     """Return the maximum sequence length, including later turns."""
     pair = setting.pair
-    firsts = encode_firsts(pair.tokenizer, setting.task, data.samples, pair.window)
+    firsts = encode_firsts(pair.tokenizer, setting.task, data.samples, pair.window, pair.encoder_decoder)
     longest = max(map(len, firsts), default=0)
     length = most_turns(data) * (longest + setting.decoding.max_new_tokens)
     return length if pair.window is None else min(length, pair.window)
@@ -332,21 +336,23 @@ def most_turns(data: Data) -> int:
     return longest
 
 
-def time_blocks(plan: PairPlan, run: PlannedRun) -> None:
+def time_blocks(plan: PairPlan, run: PlannedRun, seconds: float = math.inf) -> None:
     """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
-    The tokens are from the prompts: a mixture of experts reads the experts that real text selects. A folder that has times
-    already is skipped.
+    The tokens are from the prompts: a mixture of experts reads the experts that real text selects. Each model gets an equal
+    share of `seconds`, and at least LEAST forwards of FEW_SIZES. A folder that has times already is skipped.
     """
     if not (run.folder / BLOCKS).exists():
-        pair = run.pair_of(plan.load())
-        write_with_checksum(run.folder / BLOCKS, {"models": {role: _times(pair, run, role) for role in run.spec.roles}})
+        pair, share = run.pair_of(plan.load()), seconds / len(run.spec.roles)
+        times = {role: _times(pair, run, role, share) for role in run.spec.roles}
+        write_with_checksum(run.folder / BLOCKS, {"models": times})
 
 
-def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float]]:
+def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict[int, list[float]]:
     """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
+    begin = time.monotonic()
     firsts = [sample for sample in run.data.samples if not sample.after][:TEXTS]
-    prompts = encode_firsts(pair.tokenizer, run.task, firsts, pair.window)
+    prompts = encode_firsts(pair.tokenizer, run.task, firsts, pair.window, pair.encoder_decoder)
     window, readable = pair.window_of((role,)).length, pair.models[role].embedded
     models = pair.open(prompts[0])
     ids = [token for token in models.ids if token < readable]
@@ -356,16 +362,30 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str) -> dict[int, list[float
     pair.prepare(len(ids) + largest, range(1, largest + 1))
     session = models[role]
     session.score(ids, len(ids) - 1)
-    sizes = [size for _ in range(FORWARDS_OF_EACH_SIZE + 1) for size in range(1, largest + 1)]
+    warm_up: dict[int, list[float]] = {}
+
+    def sizes() -> Iterator[int]:
+        """Yield all sizes in turn, and only some of them after the first turn if there is no time for all."""
+        turn: Sequence[int] = range(1, largest + 1)
+        for number in range(FORWARDS_OF_EACH_SIZE + 1):
+            spent = time.monotonic() - begin
+            if number > LEAST and spent > seconds:
+                return
+            if number:
+                session.finish()
+            if number == 1:
+                warm_up.update({size: list(sums) for size, sums in session.usage.by_fed.items()})
+                turn = turn if LEAST * spent < seconds else [size for size in FEW_SIZES if size <= largest]
+            yield from turn
+
     text = [token for prompt in prompts for token in prompt if token < readable]
-    for count, block in enumerate(_blocks_of(text, sizes), 1):
+    for block in _blocks_of(text, sizes()):
         session.score(ids + block, len(ids))
-        if not count % largest:
-            session.finish()
-        if count == largest:
-            first = {size: list(sums) for size, sums in session.usage.by_fed.items()}  # warm-up
+    session.finish()
     return {
-        size: [count - first[size][0], spent - first[size][1]] for size, (count, spent) in session.usage.by_fed.items()
+        size: [count - warm_up[size][0], spent - warm_up[size][1]]
+        for size, (count, spent) in session.usage.by_fed.items()
+        if count > warm_up[size][0]
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.data.task import Data, Sample, Task
-from specbench.errors import ConfigError, PluginError, exits_as_errors, hint, short_repr
+from specbench.errors import ConfigError, MissingAsset, PluginError, exits_as_errors, hint, short_repr
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.kind import CONFIG, StoredRecord
 from specbench.runs.record import Record
@@ -112,7 +112,12 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     if not source and spec.data.revision:
         task = dataclasses.replace(task, revision=spec.data.revision)
     from_hub = task.hub is not None and spec.data.source.startswith(f"{task.hub.repo}/")
-    data = task.data(source or ("hub" if from_hub else spec.data.source))
+    try:
+        data = task.data(source or ("hub" if from_hub else spec.data.source))
+    except MissingAsset as error:
+        if source:
+            raise
+        raise MissingAsset(f"the rows of {folder} are not here: {error}; help: --data FILE") from None
     if data.sha256 != spec.data.sha256:
         raise ConfigError(f"{data.source} does not contain the rows of {folder}; help: --data FILE.jsonl")
     return task, data
@@ -163,8 +168,10 @@ def _number(task: Task, name: str, value: Any) -> float | list[float]:
 
 def _excerpt(sample: Sample) -> dict[str, str]:
     """Return the end of the prompt and the beginning of the reference, for readers of scores.json."""
-    prompt = sample.turn or sample.prompt
-    return {"prompt": prompt[-SHOWN:], "reference": "" if sample.reference is None else str(sample.reference)[:SHOWN]}
+    return {
+        "prompt": sample.question[-SHOWN:],
+        "reference": "" if sample.reference is None else str(sample.reference)[:SHOWN],
+    }
 
 
 def _row(record: Record, group: str, values: Score) -> ScoreRow:

@@ -68,16 +68,18 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
     ]
     indexes = [Index.of(shard.suite.name, shard.out, bool(shard.changes)).runs for shard in requests]
     seconds: dict[str, float] = {}
+    reasons: dict[str, str] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
         plans = [part.plan.runs if part.plan else [] for part in (whole_part, *shard_parts)]
         for whole, *parts in zip(*plans, strict=False):
             entries = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
             seconds[whole.folder.name] = sum(entry.seconds for entry in entries if entry)
+            reasons[whole.folder.name] = next((entry.why for entry in entries if entry and entry.why), "")
             if all(part.complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
                 run_one(request, whole.folder.name, observer)
-    return write_index(request, grids[0], seconds)
+    return write_index(request, grids[0], seconds, reasons)
 
 
 def with_shard(suite: Suite, shard: str) -> Suite:

@@ -107,17 +107,19 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
 
 def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
     """Return whether a run folder's name has the pair's and the task's name in it."""
-    return f"_{word(preset('pair', pair).name)}_{word(task)}_" in key
+    return f"_{word(preset('pair', pair).name)}_{word(preset('task', task).name)}_" in key
 
 
 def _single_part(line: GridLine, pair: str, task: str) -> GridLine:
     return replace(line, pairs=(pair,), tasks=(task,))
 
 
-def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float]) -> ExitCode:
+def write_index(
+    request: SuiteRequest, grid: Grid, seconds: Mapping[str, float], reasons: Mapping[str, str]
+) -> ExitCode:
     """Write the index of a suite that jobs have measured, from the run folders. Returns the exit code.
 
-    `seconds` is the duration of the jobs of each run.
+    `seconds` is the duration of the jobs of each run, and `reasons` says why jobs failed.
     """
     index = Index.of(request.suite.name, request.out, bool(request.changes))
     index.changes, index.runs = list(request.changes), {}
@@ -133,7 +135,7 @@ def write_index(request: SuiteRequest, grid: Grid, seconds: Mapping[str, float])
                 rows = summary_of(run.folder).methods
                 index.record(replace(entry, failed=sum(row.failed for row in rows)))
             else:
-                index.record(replace(entry, state=FAILED, why="not complete"))
+                index.record(replace(entry, state=FAILED, why=reasons.get(entry.key) or "not complete"))
     index.keep(list(index.runs))
     return _code(index)
 

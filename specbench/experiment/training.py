@@ -1,7 +1,9 @@
 """Training of heads and fine-tuning of models, from the request to the folder of the result."""
 
 import json
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,16 +26,19 @@ from specbench.models import loader
 from specbench.models.heads import Provenance
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.resolve import Execution, device_of, resolve_models
-from specbench.models.resolved_model import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel, shape_of
 from specbench.observer import Observer
 from specbench.reporting.formats.export import method_row
 from specbench.resolution import selection
 from specbench.runs.locking import locked
+from specbench.training.pruning import SHARE, prune
 from specbench.training.recipes import Budget, recipe_of
-from specbench.training.texts import TaskSource, Text, gather
+from specbench.training.texts import TaskSource, Text, Texts, Writing, gather
 from specbench.training.trainer import Finetuning, Trained, Training, TrainingSettings, check_recipe, finetune
 
 TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
+MOST_WRITTEN = 1024  # tokens of a prompt with the target's output, for a draft to learn from
+WRITTEN_AT_ONCE, FEWEST_WRITTEN = 8, 10  # outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,3 +306,83 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
             texts = gather(loaded, [source], request.count, request.skip, request.seed)
         job = Finetuning(loaded, request.role, texts, folder, request.seed, request.minutes, request.recipe)
         return FinetunedModel(folder, request.role, name, finetune(job, observer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftRequest:
+    """A draft to make of `layers` of a pair's target (0: one of SHARE) and to train on the target's outputs for a task.
+
+    `count` prompts are taken after the first `skip` rows. After `minutes`, if it is not 0, training ends; half of them
+    are for the target's outputs.
+    """
+
+    pair: str
+    task: str
+    layers: int = 0
+    options: Options = field(default_factory=Options)
+    count: int = 600
+    skip: int = 0
+    seed: int = 0
+    minutes: float = 0.0
+    recipe: Table = field(default_factory=dict)
+    out: Path | None = None
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True)
+class MadeDraft:
+    """A draft's folder, the source of its target, the layers that it has of it, and the report of its training."""
+
+    folder: Path
+    target: str
+    layers: Sequence[int]
+    report: Table
+
+
+def make_draft(request: DraftRequest, observer: Observer) -> MadeDraft:
+    """Make a draft of some layers of a target, and fine-tune it on the target's greedy outputs.
+
+    Raises:
+        ConfigError: A mistake in the request, or a target whose layers cannot be divided.
+        MissingAsset: The model, data or accelerate are missing.
+    """
+    options, begin = request.options, time.monotonic()
+    preset, pair = selection.read_pair(request.pair, options)
+    pair.group("target")
+    if pair.weights == "dummy":
+        raise ConfigError("a target with dummy weights has no outputs to learn from")
+    name, task = selection.read_task(request.task, pair, options)
+    source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
+    folder = request.out or Path("models") / preset.name / "draft"
+    device, base = device_of(options.device), preset.path.parent
+    models = resolve_models(pair, ("target",), base, Execution(device, "float32", "eager"))
+    with locked([folder], request.access):
+        with observer.status("loading target"):
+            loaded = loader.load(models, base, device)
+            texts = gather(loaded, [source], request.count, request.skip, request.seed)
+            draft = loader.load(models, base, device)  # a second copy, of which layers are removed
+        whole = draft.models["target"].transformers()
+        layers = prune(whole, request.layers or max(shape_of(whole.config).layers // SHARE, 1))
+        written = _written(loaded, texts, request, begin, observer)
+        job = Finetuning(draft, "target", written, folder, request.seed, request.minutes / 2.0, request.recipe)
+        report = finetune(job, observer)
+    return MadeDraft(folder, pair.models["target"].path, layers, report)
+
+
+def _written(loaded: LoadedPair, texts: Texts, request: DraftRequest, begin: float, observer: Observer) -> Texts:
+    """Return the texts with the target's outputs, as many as half of the minutes allow but at least one batch."""
+    settings, written = Writing("target", MOST_WRITTEN, 0.0, request.seed), list[Text]()
+    end = begin + 30.0 * request.minutes if request.minutes else math.inf
+    with observer.progress("generating the target's outputs", len(texts.texts)) as advance:
+        for at in range(0, len(texts.texts), WRITTEN_AT_ONCE):
+            if written and time.monotonic() > end:
+                break
+            part = texts.texts[at : at + WRITTEN_AT_ONCE]
+            written += settings.with_generated_answers(loaded, part)
+            for _ in part:
+                advance()
+    if len(written) < FEWEST_WRITTEN:
+        raise ConfigError(
+            f"the time allowed {len(written)} outputs of the target, too few to learn from; help: --minutes"
+        )
+    return Texts(written, {**texts.about, "texts": len(written), "answers": Answers.outputs.value})

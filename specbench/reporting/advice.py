@@ -1,8 +1,9 @@
 """Advice in words, as a table, as TOML, as options of other engines, and as JSON."""
 
 import json
-from collections.abc import Iterator
-from typing import Any, TypedDict
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TypedDict
 
 from specbench.analysis.advice import Advice, CandidateResult
 from specbench.analysis.intervals import Estimate
@@ -125,6 +126,7 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         )
 
 
+NOT_MEASURED = {name: f"{name}, not measured there:" for name in ("vLLM", "SGLang", "llama-server")}
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
 
 
@@ -149,6 +151,8 @@ def answer(advice: Advice) -> Iterator[str]:
         yield f"Do not speculate here: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
     else:
         yield f"Use {name}: {TIMES.text(gain)}, measured {where}."
+    if advice.is_out_of_time:
+        yield "The time limit was reached before all parts of the prompts were measured. Help: --minutes."
     if not best.candidate.lossless:
         yield f"{name} is not declared lossless: there, its score changes by {SIGNED_SCORE.text(best.score_change)}."
     for other in advice.faster_but_unproven:
@@ -160,15 +164,31 @@ def answer(advice: Advice) -> Iterator[str]:
     if best.predicted is not None and not best.predicted.overlaps(gain):
         yield DIFFER
     yield _later(advice) if advice.repeats else ANOTHER_TIME
+    yield from _without_draft(advice)
     if advice.pays:
         yield toml_of(advice)
-        yield from other_engines(best)
+        yield from other_engines(best, sources_of(advice))
 
 
 def _later(advice: Advice) -> str:
     """Return what the interval of a gain that was measured repeatedly covers."""
     prompts = advice.final.spec.task.data.samples
     return f"The 95 % interval is for the speedup of a later run on this machine, on {prompts} other prompts."
+
+
+def _without_draft(advice: Advice) -> Iterator[str]:
+    """Yield what can be tried for a target that was advised on without a draft model and without a head."""
+    if any(result.candidate.drafter for result in advice.results):
+        return
+    pair = advice.pilot.spec.pair
+    source = shlex.quote(pair.models["target"].source)
+    target = f"-p target={source} -t {advice.pilot.task}"
+    yield (
+        "Only prompt lookup needs neither a draft model nor a head. A small model of the same family can draft (--draft"
+        f" PATH). To make one: specbench train draft {target} (one sixth of the target's layers, so that a draft token costs"
+        " about a sixth of a target token, and more in small models, because of the LM head), or specbench train eagle"
+        f" {target} (a head of one layer). Each takes minutes to hours, mostly for outputs of the target."
+    )
 
 
 def _more(advice: Advice) -> str:
@@ -194,7 +214,7 @@ def _unmeasured(advice: Advice) -> Iterator[str]:
     else:
         yield f"Use {best.candidate.name}: {TIMES.text(best.predicted)}, predicted and not measured."
         yield toml_of(advice)
-        yield from other_engines(best)
+        yield from other_engines(best, sources_of(advice))
 
 
 def toml_of(advice: Advice) -> str:
@@ -221,37 +241,51 @@ def table_of(advice: Advice) -> TomlTable:
     }
 
 
-def other_engines(result: CandidateResult) -> Iterator[str]:
-    """Yield the options of other engines for a method that they have; speeds there are not measured here."""
+def other_engines(result: CandidateResult, sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options of other engines for a method that they have; speeds there are not measured here.
+
+    `sources` are the folders or hub ids of models and heads by name.
+    """
     proposer = result.candidate.proposer
-    config: dict[str, Any]
     if result.candidate.kind == "model":
         gamma, rule = proposer["gamma"], result.candidate.table.get("rejection")
-        config = {"model": "DRAFT", "num_speculative_tokens": gamma} | (
-            {"rejection_sample_method": "block"} if rule else {}
-        )
-        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+        draft = sources.get(str(proposer["model"]), "DRAFT")
+        block = {"rejection_sample_method": "block"} if rule else {}
+        yield _vllm({"method": "draft_model", "model": draft, "num_speculative_tokens": gamma} | block)
         if not rule:
+            yield _sglang("STANDALONE", draft, gamma)
             yield (
-                "SGLang, not measured there: --speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT"
-                f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
+                f"{NOT_MEASURED['llama-server']} --spec-type draft-simple -md DRAFT.gguf --spec-draft-n-max {gamma}, where"
+                f" DRAFT.gguf is converted from {draft}"
             )
-            yield f"llama.cpp, not measured there: --spec-draft-model DRAFT.gguf --spec-draft-n-max {gamma}"
     if result.candidate.kind == "head":
-        gamma = proposer["gamma"]
-        config = {"method": "eagle", "model": "HEAD", "num_speculative_tokens": gamma}
-        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
-        yield (
-            "SGLang, not measured there: --speculative-algorithm EAGLE --speculative-draft-model-path HEAD"
-            f" --speculative-num-steps {gamma} --speculative-eagle-topk 1 --speculative-num-draft-tokens {gamma + 1}"
-        )
+        head = sources.get(str(proposer.get("head", "eagle")), "HEAD")
+        yield _vllm({"method": "eagle", "model": head, "num_speculative_tokens": proposer["gamma"]})
+        yield _sglang("EAGLE", head, proposer["gamma"])
     if result.candidate.kind == "lookup":
-        config = {
-            "method": "ngram",
-            "num_speculative_tokens": proposer["gamma"],
-            "prompt_lookup_max": proposer.get("ngram", 3),
-        }
-        yield f"vLLM, not measured there: --speculative-config '{json.dumps(config)}'"
+        gamma, most = proposer["gamma"], proposer.get("ngram", 3)
+        yield _vllm({"method": "ngram", "num_speculative_tokens": gamma, "prompt_lookup_max": most})
+        yield f"{NOT_MEASURED['llama-server']} --spec-type ngram-simple --spec-draft-n-max {gamma}"
+
+
+def _vllm(config: Mapping[str, object]) -> str:
+    return f"{NOT_MEASURED['vLLM']} --speculative-config {shlex.quote(json.dumps(config))}"
+
+
+def _sglang(algorithm: str, drafter: str, gamma: int) -> str:
+    """Return the options of SGLang for chains of `gamma` tokens."""
+    return (
+        f"{NOT_MEASURED['SGLang']} --speculative-algorithm {algorithm} --speculative-draft-model-path"
+        f" {shlex.quote(drafter)} --speculative-num-steps {gamma} --speculative-eagle-topk 1"
+        f" --speculative-num-draft-tokens {gamma + 1}"
+    )
+
+
+def sources_of(advice: Advice) -> dict[str, str]:
+    """Return the folders or hub ids of the pair's models and heads, by name."""
+    pair = advice.pilot.spec.pair
+    models = {name: model.source for name, model in pair.models.items()}
+    return models | {name: head.source for name, head in pair.heads.items()}
 
 
 def advice_row(advice: Advice) -> AdviceRow:
@@ -273,7 +307,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "block_price": advice.block_price,
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
-        "other_engines": list(other_engines(best)) if advice.is_usable else [],
+        "other_engines": list(other_engines(best, sources_of(advice))) if advice.is_usable else [],
         "warnings": warnings_of(conditions_of(advice)),
         "folder": advice.final.folder,
         "candidates": [

@@ -161,18 +161,20 @@ RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
 
 
 class TrainKind(StrEnum):
-    """What `specbench train` trains: the kinds of heads, and a whole model."""
+    """What `specbench train` trains: the kinds of heads, a whole model, and a draft made of its target's layers."""
 
     sprinter = HeadKind.sprinter.value
     specdec = HeadKind.specdec.value
     dsl = HeadKind.dsl.value
     eagle = HeadKind.eagle.value
     finetune = "finetune"
+    draft = "draft"
 
 
 def keys_of(kind: HeadKind | TrainKind) -> dict[str, tuple[object, str]]:
     """Return the keys of a kind's recipe, with their defaults and meanings."""
-    parts = (FinetuneRecipe(),) if kind == TrainKind.finetune else RECIPES[HeadKind(kind)]
+    whole = kind in (TrainKind.finetune, TrainKind.draft)
+    parts = (FinetuneRecipe(),) if whole else RECIPES[HeadKind(kind)]
     return {
         attribute.name: (getattr(part, attribute.name), meaning_of(attribute))
         for part in parts

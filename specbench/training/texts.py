@@ -122,7 +122,7 @@ def _ids_of_dialogue(pair: LoadedPair, dialogue: list[Message]) -> tuple[list[in
 def _ids_of_text(pair: LoadedPair, task: Task, sample: Sample, after: str) -> tuple[list[int], list[int]] | None:
     """Return the ids of a prompt and of the text after it, with EOS; None if the prompt is too long for the models."""
     try:
-        prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window_of(pair.models).length)
+        prompt, _ = encode(pair.tokenizer, task, sample, [], pair.window_of(pair.models).length, pair.encoder_decoder)
     except ConfigError:  # of every prompt
         raise
     except ValueError:

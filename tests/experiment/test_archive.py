@@ -96,6 +96,16 @@ def test_an_imported_run_without_texts_is_neither_scored_nor_continued(run, tmp_
     assert "was imported from runs.zip" in done.stderr
 
 
+def test_scoring_without_the_rows_names_the_option_for_them(tmp_path):
+    rows = [{"question": f"{n} + 1?", "answer": f"#### {n + 1}"} for n in range(2)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    console.specbench(*RUN, "--data", "rows.jsonl", cwd=tmp_path)
+    (tmp_path / "rows.jsonl").rename(tmp_path / "moved.jsonl")
+    done = console.specbench("score", cwd=tmp_path, code=4)
+    assert "the rows of results/" in done.stderr and "help: --data FILE" in done.stderr
+    console.specbench("score", "--data", "moved.jsonl", cwd=tmp_path)
+
+
 def test_a_damaged_run_is_not_exported(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / run.name)
     lines = (copy / "samples.jsonl").read_bytes().splitlines(keepends=True)

@@ -44,7 +44,7 @@ def test_a_decoder_learns_the_answers_only(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-t", "wmt,xsum"], "finetune takes one task"),
+        (["-t", "wmt,xsum"], "finetune and draft take one task"),
         (["-t", "wmt", "--tau", 1.5], "--tau have no effect on finetune"),
         (["-t", "wmt", "--base", "drafft"], "no model 'drafft' (did you mean 'draft'?)"),
         (["-t", "wmt", "-s", "recipe.epoch=2"], "did you mean 'epochs'"),
@@ -139,3 +139,44 @@ def test_a_mistake_in_a_fine_tuning_step_is_named_by_plan(tmp_path, change, mess
     (tmp_path / "own.toml").write_text(SUITE.replace(*change))
     shown = console.specbench("plan", "--suite", "own.toml", cwd=tmp_path, code=2).stderr
     assert message in " ".join(shown.split())
+
+
+def test_a_draft_is_made_of_layers_of_the_target(tmp_path):
+    """It has the first and the last layer, learns the target's outputs, and drafts for it."""
+    source = PACKAGE / "tiny/models/target"
+    few = [
+        "-n",
+        40,
+        "-s",
+        "recipe.epochs=1",
+        "-s",
+        "recipe.batch=8",
+        "-s",
+        "task.max_new_tokens=24",
+        "--data",
+        "synthetic",
+    ]
+    shown = console.specbench(
+        "train", "draft", "-p", f"target={source}", "-t", "gsm8k", "--layers", 2, *few, "-o", "small", cwd=tmp_path
+    ).stdout
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    last = json.loads((source / "config.json").read_text())["num_hidden_layers"] - 1
+    assert config["num_hidden_layers"] == 2 and f"layers 0, {last} of" in shown
+    report = json.loads((tmp_path / "small/report.json").read_text())
+    assert report["answers"] == "outputs" and report["loss"] < report["loss_before"]
+    assert f"next: specbench advise --target {source} --draft small -t gsm8k" in shown
+    run = ["run", "-m", "sd", "--target", source, "--draft", "small", "-t", "gsm8k", "--data", "synthetic", "-n", 2]
+    console.specbench(*run, "--repeats", 1, "--max-new-tokens", 8, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "tiny-t5", "-t", "wmt"], "a draft of some layers needs a decoder-only target"),
+        (["-p", "tiny", "-t", "gsm8k", "--layers", 99], "--layers must be from 1 to"),
+        (["-p", "tiny", "-t", "gsm8k", "--base", "draft"], "--base have no effect on draft"),
+    ],
+)
+def test_a_draft_that_cannot_be_made_is_an_error(arguments, message, tmp_path):
+    done = console.specbench("train", "draft", *arguments, "-n", 12, "--data", "synthetic", cwd=tmp_path, code=2)
+    assert message in " ".join(done.stderr.split())

@@ -130,7 +130,9 @@ def test_longer_training_is_advised_only_if_the_loss_falls_and_a_limit_ended_tra
 def test_training_is_not_advised_for_rounds_that_cost_more_than_they_can_commit(capsys):
     """A round of 5 drafted tokens commits at most 6: at a cost of 8 tokens, no acceptance rate is worth it."""
     speedup = Estimate(0.5, 0.4, 0.6)
-    eagle = method_summary("eagle", values={"speedup": speedup, "accepted_length": 4.0, "tokens_per_second": 50.0})
+    eagle = method_summary(
+        "eagle", values={"speedup": speedup, "accepted_length": 4.0, "acceptance_rate": 0.6, "tokens_per_second": 50.0}
+    )
     summary = run_summary(method_summary("ar", values={"tokens_per_second": 100.0}), eagle)
     traits = Traits(roles=("target",), theory=Theory(formula="speculation", models=("eagle", "target"), gamma=(5,)))
     methods = {**summary.spec.methods, "eagle": replace(summary.spec.methods["eagle"], traits=traits)}
@@ -139,6 +141,7 @@ def test_training_is_not_advised_for_rounds_that_cost_more_than_they_can_commit(
         capsys, HeadTrial("eagle", "ar", (summary,), (Gain(summary, speedup),)), report={**REPORT, "falling": True}
     )
     assert "takes as long as 8.00 tokens of ar, but commits at most 6, so more training cannot" in text
+    assert text.splitlines()[-1].startswith("Each round of eagle commits 4.00 tokens"), "the trial's reason is last"
 
 
 def test_the_command_measures_on_rows_that_training_left_out(capsys):
