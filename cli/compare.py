@@ -155,6 +155,9 @@ def outcome(verdicts: list[GateVerdict]) -> str:
     checks = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     if not checks:
         return "nothing to compare"
+    speeds = [verdict.status for verdict in verdicts if verdict.aspect in ("speed", "engine")]
+    if speeds and set(speeds) == {Status.skipped}:
+        checks += "; speed: no verdict"
     plural = "" if len(methods) == 1 else "s"
     passed = f"{len(passing)} of {len(methods)} method{plural} passed; " if methods else ""
     return f"{passed}{len(verdicts)} check{'' if len(verdicts) == 1 else 's'}: {checks}"

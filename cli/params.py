@@ -16,6 +16,7 @@ from specbench.config.options import Dtype as Dtype
 from specbench.config.options import Engine as Engine
 from specbench.config.options import Options, SandboxKind
 from specbench.config.options import Overflow as Overflow
+from specbench.config.options import Sampling as Sampling
 from specbench.config.pair import HeadKind as HeadKind
 from specbench.config.pair import place_overrides
 from specbench.config.presets import KINDS, WORDS, names, parse_head, parse_override, scoped
@@ -285,6 +286,10 @@ class SharedOptions:
             help="Sample from the smallest set of tokens with this probability; 1: off.", rich_help_panel=DECODING
         ),
     ] = 1.0
+    sampling: Annotated[
+        Sampling,
+        typer.Option(help="checkpoint: as the generation config says.", show_default=False, rich_help_panel=DECODING),
+    ] = Sampling.default
     seed: Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.", rich_help_panel=DECODING)] = 0
     repeats: Annotated[
         int | None,
@@ -297,6 +302,7 @@ class SharedOptions:
         typer.Option(
             help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
             " with torch.compile; auto: the first available of graph, lean, eager.",
+            show_default=False,
             rich_help_panel=MACHINE,
         ),
     ] = Engine.auto
@@ -304,6 +310,7 @@ class SharedOptions:
         int,
         typer.Option(
             help="CPU threads; 0: OMP_NUM_THREADS, or by model size and free cores (verify, trace: PyTorch's default).",
+            show_default=False,
             rich_help_panel=MACHINE,
         ),
     ] = 0

@@ -33,7 +33,7 @@ from specbench.reporting.notes import notes_of, warnings_of
 from specbench.runs.run_folder import timed_forwards
 
 
-@params.with_shared_options("sample", "ignore_eos", "over", "shard")
+@params.with_shared_options("sample", "ignore_eos", "sampling", "over", "shard")
 def profile(
     *,
     pair: params.Pair = "tiny-polybasic",
@@ -139,8 +139,10 @@ def _print_chains(summary: RunSummary, profiles: list[Profile], gamma: int, cons
         "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
         " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
     )  # fmt: skip
-    lines = dict.fromkeys(line for measured in profiles for line in verdicts(measured))
-    conclude([*lines, *([conclusion_of(choice)] if choice else [])], console)
+    found = dict.fromkeys(verdict for measured in profiles for verdict in verdicts(measured))
+    for verdict in found:
+        console.print(verdict.details, style="dim", highlight=False)
+    conclude([*([conclusion_of(choice)] if choice else []), *(verdict.text for verdict in found)], console)
     return choice
 
 

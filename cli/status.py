@@ -25,7 +25,9 @@ REDRAW_SECONDS = 2.0
 
 def status(
     suite: params.Suite = None,
-    out: params.Out = Path("results"),
+    results: Annotated[Path, typer.Option("--from", help="Folder that contains the runs of the suite.")] = Path(
+        "results"
+    ),
     watch: Annotated[bool, typer.Option("--watch", help="Redraw every two seconds while jobs run.")] = False,
     as_json: params.Json = False,
 ) -> None:
@@ -38,17 +40,17 @@ def status(
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")
     chosen, console = read_suite(suite), output_console()
-    jobs = progress_of(chosen, out)
+    jobs = progress_of(chosen, results)
     if as_json:
         print(json.dumps([asdict(job) for job in jobs], indent=1))
         return
     while True:
-        has_driver = driver_runs(chosen, out)
+        has_driver = driver_runs(chosen, results)
         _show(chosen, jobs, has_driver, console)
         if not watch or not (has_driver or any(job.is_active for job in jobs)):
             return
         time.sleep(REDRAW_SECONDS)
-        jobs = progress_of(chosen, out)
+        jobs = progress_of(chosen, results)
         console.clear()
 
 

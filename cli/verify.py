@@ -32,7 +32,7 @@ WHOLE_LENGTHS = (1, 2)  # draft lengths of whole outputs: the number of branches
 FIRST_ROUND_LENGTH = 5  # the draft length of a first round
 
 
-@params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "over", "shard")
+@params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "sampling", "over", "shard")
 def verify(
     *,
     method: params.Method,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from specbench.analysis.advice import Advice
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
-from specbench.config.construct import Named
+from specbench.config.construct import Named, convert, require_plain
 from specbench.config.options import Access, Options, Request, RunOptions, SandboxKind, fields_of
-from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.errors import ConfigError, MissingAsset, hint, short_repr
 from specbench.experiment import advice, pipeline
 from specbench.observer import Observer
 from specbench.reporting.advice import EstimateRow, advice_row, answer, deciding_numbers, toml_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
 MINUTES = 10.0  # of `advise`
+MOST_NAME = 255  # bytes of a file name on common file systems
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html", "passport"]
 AnyPath = str | PathLike[str]
@@ -277,9 +278,9 @@ def verify(
         ConfigError: An argument is wrong.
         MissingAsset: A model, data set or device is missing.
     """
-    cuts = options.pop("repeats", CUTS)
-    if type(cuts) is not int or cuts < 1:
-        raise ConfigError(f"repeats = {cuts!r} must be an integer of at least 1")
+    cuts = convert(options.pop("repeats", CUTS), int, "repeats")
+    if cuts < 1:
+        raise ConfigError(f"repeats = {cuts} must be at least 1")
     request = _request((method, pair, task), {"limit": PROMPTS, "max_new_tokens": TOKENS, **options}, out="results")
     return verify_method(
         VerifyRequest(method=method, pair=pair, tasks=request.tasks, options=request.options, cuts=cuts), observer
@@ -326,10 +327,10 @@ def advise(
     if run is not None:
         if pair or task or options or fresh:
             raise ConfigError("advise: takes a run folder or a pair with options, not both")
-        if not _is_path(run):
-            raise ConfigError(f"run = {run!r} must be a path")
-        return AdviceResult(advice.advise_on(Path(run), observer))
-    pair, minutes, max_drop = pair or "tiny", options.pop("minutes", MINUTES), options.pop("max_drop", None)
+        return AdviceResult(advice.advise_on(_path("run", run), observer))
+    pair, minutes = _name("pair", pair) or "tiny", convert(options.pop("minutes", MINUTES), float, "minutes")
+    max_drop = options.pop("max_drop", None)
+    max_drop = None if max_drop is None else convert(max_drop, float, "max_drop")
     if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
         raise ConfigError(f"advise: takes no {chosen}")
     defaults = {"limit": advice.PROMPTS, "repeats": advice.default_repeats(options.get("temperature"))}
@@ -356,9 +357,10 @@ def advise(
 
 def load(*folders: str | PathLike[str]) -> RunResult:
     """Read run folders, or folders that contain them. Raises ConfigError without folders, or for one without a run."""
-    if not folders or not all(map(_is_path, folders)):
-        raise ConfigError(f"load: {folders[0] if len(folders) == 1 else folders!r} must be paths of run folders")
-    paths = tuple(folder for path in map(Path, folders) for folder in runs_in(path) or [path])
+    if not folders:
+        raise ConfigError("load: takes paths of run folders")
+    checked = [_path("load", folder) for folder in folders]
+    paths = tuple(folder for path in checked for folder in runs_in(path) or [path])
     return RunResult(paths, tuple(summaries_of(paths)))
 
 
@@ -399,18 +401,18 @@ def _request(
 ) -> Request:
     """Return a request for methods, a pair and tasks."""
     method, pair, task = what
-    if not _is_path(out):
-        raise ConfigError(f"out = {out!r} must be a path")
     values = dict(options)
+    for option, value in values.items():
+        require_plain(value, option)
     sandbox = values.pop("sandbox", None)
     files = _names("plugins", values.pop("plugins", ()))
     fields = fields_of(values, others=("method", "pair", "task", "plugins", "sandbox"))
     return Request(
         methods=_names("method", method),
-        pair=pair,
+        pair=_name("pair", pair),
         tasks=_names("task", task),
         options=Options(plugins=(*_registered.items(), *plugins.load_all(files)), **fields),
-        out=Path(out),
+        out=_path("out", out),
         access=access or Access(),
         sandbox=_sandbox(sandbox),
     )
@@ -426,12 +428,30 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str | PathLike)
 
 
+def _path(option: str, value: object) -> Path:
+    """Return a path. Raises ConfigError for another value, and for a path that no file system has."""
+    if not isinstance(value, str | PathLike):
+        raise ConfigError(f"{option} = {short_repr(value)} must be a path")
+    path = Path(_name(option, str(value)))
+    if any(len(part.encode(errors="replace")) > MOST_NAME for part in path.parts):
+        raise ConfigError(f"{option} = {short_repr(str(value))}: a file name has at most {MOST_NAME} bytes")
+    return path
+
+
+def _name(option: str, value: object) -> str:
+    """Return a name or a path as text. Raises ConfigError for another value."""
+    if not isinstance(value, str | PathLike):
+        raise ConfigError(f"{option} = {short_repr(value)} must be a name or a path, not {type(value).__name__}")
+    require_plain(value, option)
+    return str(value)
+
+
 def _names(option: str, names: Names) -> tuple[str, ...]:
-    if isinstance(names, str):
-        return (names,)
-    if not isinstance(names, Iterable):
-        raise ConfigError(f"{option} = {names!r} must be a name, or a list of names")
-    words = tuple(map(str, names))
+    if isinstance(names, str | PathLike):
+        return (_name(option, names),)
+    if not isinstance(names, Iterable) or isinstance(names, Mapping | bytes):
+        raise ConfigError(f"{option} = {short_repr(names)} must be a name, or a list of names")
+    words = tuple(_name(option, name) for name in names)
     if not words and names != ():  # an empty tuple is the default
         raise ConfigError(f"{option} = {names!r} names nothing; help: leave it out for the default")
     return words

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import specbench
 from specbench.runs.record import Record
@@ -169,6 +171,22 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"on_overflow": "truncate"}, "on_overflow = 'truncate' .did you mean 'truncate-"),
         ({"engine": None}, "engine = None; known: auto"),
         ({"temperature": 1.0, "set": {"tsk.shots": 0}}, "start with method., pair. or task."),
+        ({"temperature": 1e-40}, "temperature = 1e-40 must be 0, which is greedy, or at least 1e-06"),
+        ({"repeats": np.int64(3)}, r"repeats = np.int64\(3\) has the type numpy.int64; help: a Python number"),
+        ({"limit": torch.tensor(3)}, "has the type torch.Tensor"),
+        ({"gamma": np.array(3)}, "has the type numpy.ndarray"),
+        ({"set": {"method.sd.proposer.gamma": np.int64(3)}}, "has the type numpy.int64"),
+        ({"pair": np.array("tiny")}, "must be a name or a path, not ndarray"),
+        ({"method": [torch.tensor(1)]}, "must be a name or a path, not Tensor"),
+        ({"method": {"sd": 1}}, "must be a name, or a list of names"),
+        ({"method": "sd\0"}, "cannot have a NUL character"),
+        ({"set": {"task.prompt": "a\0"}}, "cannot have a NUL character"),
+        ({"out": "a\0b"}, "cannot have a NUL character"),
+        ({"out": "x" * 400}, "a file name has at most 255 bytes"),
+        ({"pair": "x" * 400}, "unknown pair 'xxx"),
+        ({"task": "y" * 400}, "unknown task 'yyy"),
+        ({"method": f"{'z' * 400}.toml"}, "no method file zzz"),
+        ({"plugins": "p" * 400}, "ppp"),
     ],
 )
 def test_invalid_arguments_are_config_errors(arguments, message, tmp_path):
@@ -178,14 +196,20 @@ def test_invalid_arguments_are_config_errors(arguments, message, tmp_path):
 
 @pytest.mark.parametrize("repeats", ["x", 0, True])
 def test_verify_takes_a_positive_number_of_repeats(repeats):
-    with pytest.raises(specbench.ConfigError, match=r"repeats = .* must be an integer of at least 1"):
+    with pytest.raises(specbench.ConfigError, match=r"repeats = .* must be (of type int|at least 1)"):
         specbench.verify("sd", repeats=repeats)
 
 
-@pytest.mark.parametrize("folders", [(), (None,), (5, 6)])
+@pytest.mark.parametrize("folders", [(), (None,), (5, 6), ("a\0",), ("x" * 400,)])
 def test_load_takes_paths(folders):
-    with pytest.raises(specbench.ConfigError, match="must be paths of run folders"):
+    with pytest.raises(specbench.ConfigError, match=r"takes paths|must be a path|NUL|at most 255 bytes"):
         specbench.load(*folders)
+
+
+@pytest.mark.parametrize("arguments", [{"minutes": "4"}, {"minutes": np.float64(4)}, {"max_drop": "1"}, {"pair": 3}])
+def test_advise_takes_plain_arguments(arguments):
+    with pytest.raises(specbench.ConfigError, match=r"must be|has the type"):
+        specbench.advise(**arguments)
 
 
 @pytest.mark.parametrize("result", [None, [], specbench.RunResult((), ())])
@@ -275,7 +299,7 @@ def test_advise_returns_a_row_per_candidate_and_takes_a_run_instead(tmp_path, re
     advice = specbench.advise("tiny", "gsm8k", minutes=0, out=tmp_path, **{**FEW, "limit": 10})
     table = advice.table()
     assert table["method"].iloc[0] == advice.method and {"sd-1", "sd-6", "pld"} <= set(table["method"])
-    assert advice.pays is None and "The time limit was reached" in repr(advice)
+    assert "The time limit was reached" in repr(advice) and advice.advice.best.parts == 0
     assert f"{advice.method}, chosen by specbench advise" in advice.toml
     again = specbench.advise(run=result.folders[0])
     measured = again.table().set_index("method")["measured"]

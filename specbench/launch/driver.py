@@ -78,7 +78,8 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
             driver.interrupt()
             raise
         seconds = {entry.key: entry.seconds for entry in driver.ledger.entries.values()}
-        codes = [write_index(share.request, share.grid, seconds) for share in shares]
+        reasons = {entry.key: entry.why for entry in driver.ledger.entries.values()}
+        codes = [write_index(share.request, share.grid, seconds, reasons) for share in shares]
         failed = any(entry.state == "failed" for entry in driver.ledger.entries.values())
         return max([*codes, ExitCode.SOME_FAILED] if failed else codes)
 

@@ -17,6 +17,7 @@ from specbench.scoring import Scored
 TOLERANCE = 0.02  # relative, of acceptance, between machines whose last bits differ
 FEWEST_ROUNDS = 3
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
+TESTED = "tested tokens"
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
 Generations = Sequence[GenerationSummary]
@@ -65,9 +66,9 @@ def other_tokens(base: Generations, new: Generations, finding: Finding) -> Findi
 
 
 def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
-    """Return the finding for unequal decoding: an improvement if the tokens are equal with fewer forwards."""
-    before, after = _forwards(a), _forwards(b)
-    cheaper = before != after and all(after.get(role, 0.0) <= before[role] for role in before)
+    """Return the finding for unequal decoding: an improvement if equal tokens took fewer forwards or tested tokens."""
+    before, after = [{**_forwards(rows), TESTED: sum(row.tested for row in rows)} for rows in (a, b)]
+    cheaper = before != after and all(after.get(key, 0.0) <= before[key] for key in before)
     status = Status.improved if cheaper and not ids else Status.regression
     title = _title(a, b, ids)
     return Finding(status, title, differ, f"{title}: {effect(a, b)}")
@@ -80,8 +81,8 @@ def _title(a: Generations, b: Generations, ids: int) -> str:
     (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
     by_rate, by_length = rate_after - rate, length_after - length
     moved = abs(by_rate) > TOLERANCE * rate or abs(by_length) > TOLERANCE * length
-    if ids and not moved:
-        return "decoding changed"
+    if not moved:
+        return "decoding changed" if ids else "drafting changed"
     return "drafting changed" if by_rate * by_length < 0.0 else "acceptance changed"
 
 
@@ -167,6 +168,9 @@ def effect(a: Generations, b: Generations) -> str:
     if not any(row.tested for row in (*a, *b)):
         return ", ".join([*changes, f"{sum(row.tokens for row in a)} → {sum(row.tokens for row in b)} tokens"])
     rates, lengths = ([_ratio(side, *parts) for side in (a, b)] for parts in PARTS)
+    tested = [sum(row.tested for row in side) for side in (a, b)]
+    if tested[0] != tested[1] and rates[0] == rates[1]:
+        changes.append(f"{tested[0]} → {tested[1]} tested tokens")
     changes.append(f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}")
     return ", ".join(changes)
 
@@ -228,6 +232,17 @@ def log_ratios(session: Timings, method: str, over: str) -> list[float]:
             session.get(method, []), session.get(over, []), strict=True
         )
     ]
+
+
+def within(sessions: Sequence[Timings], method: str, over: str) -> float | None:
+    """Return a method's speed relative to another's over all rounds of one run; None if one was not timed."""
+    speeds = []
+    for name in (method, over):
+        rounds = [timing for session in sessions for timing in session.get(name, [])]
+        if not rounds:
+            return None
+        speeds.append(sum(tokens for tokens, _ in rounds) / sum(seconds for _, seconds in rounds))
+    return speeds[0] / speeds[1]
 
 
 def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: str, limits: GateLimits) -> Finding:

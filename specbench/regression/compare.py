@@ -254,6 +254,9 @@ def _timed(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLimits)
     why = _no_speed(base, new, over)
     if why:
         status = Status.incomparable if limits.require_speed else Status.skipped
+        ratios = [checks.within(run.sessions, method, over) for run in (base, new) if run.sessions]
+        if len(ratios) == 2 and None not in ratios:
+            why += f"; within each run, {method} over {over} is {ratios[0]:.2f}x and {ratios[1]:.2f}x"
         return [(aspect, Finding(status, f"{aspect} not compared", why, "not comparable"))]
     finding = checks.speed(base.sessions, new.sessions, method, over, limits)
     if finding.status in (Status.regression, Status.improved):

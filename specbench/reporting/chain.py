@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -305,38 +306,42 @@ def _basis(profile: Profile, middle: polybasic.Middle) -> str:
     return f"The target's cost comes from blocks of {' and '.join(parts)}."
 
 
-def verdicts(profile: Profile) -> list[str]:
-    """Return a line for each middle model that says whether theory keeps it."""
+class MiddleVerdict(NamedTuple):
+    """Sentences on a middle model: whether theory keeps it, and what the predictions rest on."""
+
+    text: str
+    details: str = ""
+
+
+def verdicts(profile: Profile) -> list[MiddleVerdict]:
+    """Return for each middle model whether theory keeps it, or that the prompts do not decide it."""
     lines = []
     for middle in range(1, len(profile.levels) - 1):
         high, here, low = profile.levels[middle - 1 : middle + 2]
         measured, ideal = profile.keeps(middle, blocks=True), profile.keeps(middle, blocks=False)
         if measured is None or ideal is None:
-            lines.append(f"{here}: no prediction, since not all of its pairs were measured")
+            lines.append(MiddleVerdict(f"{here}: no prediction, since not all of its pairs were measured"))
             continue
         pair = [(low, here, high)[i] for i in measured.models]
         two, three = " + ".join(pair), TIMES.text(profile.predicted([high, here, low], measured.three))
         without_it = TIMES.text(profile.predicted(pair[::-1], measured.two))
         without = "" if profile.pairing(low, high) else f" (no level drafts for {high} directly)"
-        doubt = _doubt(profile.ratio(([high, here, low], measured.three), (pair[::-1], measured.two)))
-        lines.append(
-            f"{here}: {'keep it' if measured.pays else 'leave it out'}. The predicted speedup is"
-            f" {three} with it (draft {measured.three.drafted}, threshold"
-            f" {measured.three.thresholds[0]}) and {without_it} without it ({two}, draft"
-            f" {measured.two.drafted}){without}.{doubt} {_basis(profile, measured)} Block costs are known up to"
-            f" {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the speedups"
-            f" would be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
+        ratio = profile.ratio(([high, here, low], measured.three), (pair[::-1], measured.two))
+        is_decided = ratio.low is not None and ratio.high is not None and not ratio.low <= 1.0 <= ratio.high
+        advice = "keep it" if measured.pays else "leave it out"
+        text = (
+            f"{here}: {advice if is_decided else f'not decided by these prompts (help: -n); by the predictions, {advice}'}."
+            f" The predicted speedup is {three} with it and {without_it} without it ({two}){without}; their ratio is"
+            f" {TIMES.text(ratio)}."
         )
+        details = (
+            f"With {here}, the draft length is {measured.three.drafted} and the threshold {measured.three.thresholds[0]};"
+            f" without it, the draft length is {measured.two.drafted}. {_basis(profile, measured)} Costs of blocks are known"
+            f" up to {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the"
+            f" speedups would be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
+        )
+        lines.append(MiddleVerdict(text, details))
     return lines
-
-
-def _doubt(ratio: Estimate) -> str:
-    """Return a sentence if prompts do not decide between two chains, given the ratio of their speeds; empty if they do."""
-    if ratio.low is None or ratio.high is None:
-        return " There are too few prompts for an interval; help: -n."
-    if ratio.low <= 1.0 <= ratio.high:
-        return f" The prompts do not decide: the ratio of these predictions is {TIMES.text(ratio)}; help: -n."
-    return ""
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,24 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
+from pathlib import Path
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.files import read_with_checksum
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
 from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, overstated, reasons
-from specbench.runs.run_folder import Judged
+from specbench.runs.run_folder import SCORES, Judged, Scores, read
 
 SPEEDUPS = {
     DECODING: "speedup",
     END_TO_END: "end_to_end_speedup",
 }  # the speedup of a conclusion, by the run's clock
 MOST_NAMED = 3  # methods that a sentence names
+MOST_SHOWN = 80  # characters of an example
 SAME_DISTRIBUTION = ", with the same output distribution"
 
 
@@ -51,7 +54,8 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     leading = _leading(summary, rows)
     sentences = [*headline([summary]), *_contradictions(summary, rows)]
     if not summary.simulated:
-        sentences += [*_lossy(summary, leading, rows), *_uniform_score(summary)]
+        uniform = (f"{sentence}{_example(summary)}" for sentence in _uniform_score(summary))
+        sentences += [*_lossy(summary, leading, rows), *uniform]
     sentences += reasons(summary, leading, rows, is_doubtful=bool(doubts(summary)))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 
@@ -375,6 +379,28 @@ def _uniform_score(summary: RunSummary) -> Iterator[str]:
     if len(scores) == 1 and scores <= {0.0, 1.0}:
         value = f"{100 * scores.pop():.0f}"
         yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+
+
+def _example(summary: RunSummary) -> str:
+    """Return a sentence with an output that scored 0 and what its grader looked for; empty for another score or no texts."""
+    folder, scores = Path(summary.folder), [summary.score(row) for row in summary.measured_methods]
+    if any(score and score.value for score in scores) or not (folder / SCORES).is_file():
+        return ""
+    excerpts = read_with_checksum(folder / SCORES, Scores).get("samples", {})
+    record = next((each for each in read(folder) if each.error is None and each.text.strip()), None)
+    if record is None or record.sample not in excerpts:
+        return ""
+    signature = next(metric["signature"] for metric in summary.metrics if metric["name"] == summary.headline)
+    return (
+        f" For example, {record.method} wrote {_end_of(record.text)}, where the reference is"
+        f" {_end_of(excerpts[record.sample]['reference'])} ({signature.partition('|task:')[0]})."
+    )
+
+
+def _end_of(text: str) -> str:
+    """Return the end of a text in quotes, on one line."""
+    plain = " ".join(text.split())
+    return f'"{plain}"' if len(plain) <= MOST_SHOWN else f'"...{plain[-MOST_SHOWN:]}"'
 
 
 def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:

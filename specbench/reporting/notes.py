@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.reporting.columns import column_of
@@ -144,12 +144,37 @@ def _completeness(summary: RunSummary) -> Iterator[str]:
 
 def _comparability(summary: RunSummary) -> Iterator[str]:
     decoding = summary.decoding
-    if left_out := summary.data.without_system:
-        yield f"! the system prompts of {counted(left_out, 'dialogue')} were left out; help: docs/tasks.md"
+    if summary.data.left_out:
+        rows = [f"{count} ({reason})" for reason, count in summary.data.left_out.items()]
+        count = sum(summary.data.left_out.values())
+        yield f"! {counted(count, 'row')} {'was' if count == 1 else 'were'} left out: {', '.join(rows)}"
+    if without := summary.data.without_system:
+        yield f"! the system prompts of {counted(without, 'dialogue')} were left out; help: docs/tasks.md"
+    yield from _generation_configs(summary)
     if summary.data.later_turns and decoding.temperature > 0:
         yield "Later turns continue each method's own answers, so their prompts differ between methods."
     if decoding.temperature > 0 and not decoding.ignore_eos:
         yield "Sampled outputs differ in length; --ignore-eos compares speeds at a fixed length."
+
+
+def _generation_configs(summary: RunSummary) -> Iterator[str]:
+    """Yield what the generation configs of the checkpoints set: rules that apply, and keys that do not."""
+    for role, model in summary.spec.pair.models.items():
+        if model.generation and model.generation.rules:
+            yield f"{role}: the generation config sets {_settings(model.generation.rules)}; applied to the logits"
+        if model.generation and model.generation.ignored:
+            yield f"! {role}: the generation config sets {_settings(model.generation.ignored)}; not applied"
+    models, decoding = summary.spec.pair.models, summary.decoding
+    target = models.get("target") or list(models.values())[-1]
+    sampling = target.generation.sampling if target.generation else {}
+    used = {"temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p}
+    if any(used[key] != value for key, value in sampling.items()):
+        settings = ", ".join(f"{key} = {value:g}" for key, value in sampling.items())
+        yield f"the target's generation config samples with {settings}; help: --sampling checkpoint"
+
+
+def _settings(table: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {short_repr(value)}" for key, value in table.items())
 
 
 def _scores(summary: RunSummary) -> Iterator[str]:

@@ -35,7 +35,7 @@ def reasons(
 
     `is_doubtful` says that another run may give other speeds, on which the predictions rest.
     """
-    yield from _reason(summary, leading)
+    yield from reason(summary, leading)
     yield from _largest_loss(leading)
     yield from _unrelated(summary, leading)
     yield from _losses(summary, [row for row in rows if row is not leading])
@@ -70,7 +70,7 @@ def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]
         )
 
 
-def _reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     """Yield why the leading method has its speed: tokens per round against the time of a round."""
     length, rate, cost = leading.accepted_length, leading.acceptance_rate, _round_cost(summary, leading)
     if cost is None or length is None or rate is None:

@@ -216,5 +216,5 @@ def _profiles(
         profile = Profile.of(summary, chain)
         printed = {row.method: row.value for row in _printed_lengths(suite, [summary])}
         tables += [forwards_table(profile), pairs_table(profile, printed), prices_table(profile)]
-        lines += [f"{summary.pair}, {summary.task}: {line}" for line in verdicts(profile)]
+        lines += [f"{summary.pair}, {summary.task}: {' '.join(verdict)}" for verdict in verdicts(profile)]
     return tables, lines

@@ -20,7 +20,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import read_bandwidth
-from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolve import Execution, device_of, require_shared_tokenizer, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.reporting.chain import GAMMA
 from specbench.resolution import method_tables as tables
@@ -134,6 +134,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
             else:
                 resolved = plans_of(choice)
                 (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
+                require_shared_tokenizer(part.plan.models, part.plan.pair.base)
                 part.missing = str(resolved.unscored) if resolved.unscored else ""
         except MissingAsset as error:
             others = [] if on else _missing(with_heads, pair, task)

@@ -308,7 +308,9 @@ def _adaptive(method: Method) -> Theory | None:
 def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
     """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
     contexts = [model.size.context for model in models.values() if model.size.context]
-    room = max(min(contexts) - task.max_new_tokens, 1) if contexts else PROMPT
+    has_encoder = any(model.architecture.encoder_decoder for model in models.values())
+    after = 0 if has_encoder else task.max_new_tokens  # an encoder's window holds the prompt alone
+    room = max(min(contexts) - after, 1) if contexts else PROMPT
     return min(task.max_prompt_tokens or PROMPT, room)
 
 

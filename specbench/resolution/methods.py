@@ -97,11 +97,11 @@ class Methods:
         """Whether any of the methods drafts a set length, which `--gamma` gives."""
         return any(tables.length_path(variant.table) for variant in self._variants)
 
-    def groups(self, sizes: Mapping[str, int]) -> list[tuple[ResolvedMethod, ...]]:
+    def groups(self, sizes: Mapping[str, int], temperature: float | None = None) -> list[tuple[ResolvedMethod, ...]]:
         """Build the methods, grouped with the baseline that they share, the baseline first.
 
-        `sizes` are parameters by role, for draft lengths that are open (`method_tables.with_lengths`). Raises ConfigError
-        for a mistake in a method.
+        `sizes` are parameters by role, for draft lengths that are open (`method_tables.with_lengths`). `temperature` is that
+        of methods for which no option and no preset sets one. Raises ConfigError for a mistake in a method.
         """
         groups: dict[str, list[ResolvedMethod]] = {}
         options = self.options
@@ -110,16 +110,21 @@ class Methods:
         except ValueError as error:
             raise ConfigError(str(error)) from None
         for variant in self._variants:
-            base, method = self._built(variant, sizes)
+            base, method = self._built(variant, sizes, temperature)
             key = json.dumps([base.label, to_table(base.method), base.temperature], sort_keys=True)
             _add(groups.setdefault(key, [base]), method)
         return [tuple(group) for group in groups.values()]
 
-    def _built(self, variant: "_Variant", sizes: Mapping[str, int]) -> tuple[ResolvedMethod, ResolvedMethod]:
+    def _built(
+        self, variant: "_Variant", sizes: Mapping[str, int], default: float | None = None
+    ) -> tuple[ResolvedMethod, ResolvedMethod]:
         """Return a method and the baseline that it is compared with: itself for a baseline."""
         source, options = variant.preset, self.options
         table = tables.with_lengths(variant.table, sizes, options.gamma_for(source.name))
-        temperature = temperature_of(source) if options.temperature is None else options.temperature
+        temperature = options.temperature
+        if temperature is None:
+            is_set = default is None or "temperature" in source.table
+            temperature = temperature_of(source) if is_set or default is None else default
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
         method = Method.build(table, options.location("method", source.path, variant.applied))
         if formula := method.theory():

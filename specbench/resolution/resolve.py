@@ -1,15 +1,16 @@
 """From a request to plans: the pair, the methods and the tasks, each read once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Request, SandboxKind
+from specbench.config.options import Request, Sampling, SandboxKind
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
+from specbench.models.generation_rules import sampling_of
 from specbench.models.heads.resolve import resolve_heads
 from specbench.models.resolve import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
@@ -109,11 +110,23 @@ def plan_on(tasks: Sequence[SelectedTask], choice: Choice, pair: Pair | None = N
     device = device_of(options.device)
     models = choice.resolved_models(pair, Execution(device, options.dtype, options.engine))
     heads = resolve_heads(pair, choice.methods.heads, base)
-    groups = choice.methods.groups(sizes_of(models))
+    sampling = sampling_of_target(models) if options.sampling == Sampling.checkpoint else {}
+    options = replace(
+        options,
+        top_k=options.top_k or int(sampling.get("top_k", 0)),
+        top_p=sampling.get("top_p", 1.0) if options.top_p == 1.0 else options.top_p,
+    )
+    groups = choice.methods.groups(sizes_of(models), sampling.get("temperature"))
     resolved = ResolvedPair(choice.preset.name, pair, base, device, models, heads)
     specs = [(run_spec(group, resolved, task, options), task) for task in tasks for group in groups]
     runs = [PlannedRun(spec, request.out / spec.folder, selected.task, selected.data) for spec, selected in specs]
     return PairPlan(resolved, runs)
+
+
+def sampling_of_target(models: Mapping[str, ResolvedModel]) -> dict[str, float]:
+    """Return the sampling settings in the generation config of the target, or of the last model; empty without any."""
+    model = models.get("target") or list(models.values())[-1]
+    return sampling_of(model.generation) if model.generation else {}
 
 
 def sizes_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:

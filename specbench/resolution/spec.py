@@ -120,7 +120,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             total=data.total,
             shard=data.shard or None,
             drawn=data.is_random_sample or None,
-            without_system=sum(sample.without_system for sample in data.samples) or None,
+            left_out=dict(data.left_out) or None,
         ),
     )
 

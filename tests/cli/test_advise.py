@@ -15,7 +15,8 @@ from specbench.reporting.advice import answer, other_engines, toml_of
 from specbench.resolution.method_sets import candidate_of
 from tests.fixtures import console
 
-SPEC = SimpleNamespace(methods={}, task=SimpleNamespace(name="gsm8k", data=SimpleNamespace(samples=24)))
+PAIR = SimpleNamespace(models={"draft": SimpleNamespace(source="models/small one")}, heads={})
+SPEC = SimpleNamespace(methods={}, task=SimpleNamespace(name="gsm8k", data=SimpleNamespace(samples=24)), pair=PAIR)
 BEST = candidate_of("sd-4", {"name": "model", "model": "draft", "gamma": 4})
 
 
@@ -49,15 +50,17 @@ def test_a_method_that_pays_comes_with_its_toml_and_the_options_of_other_engines
     assert (
         '"num_speculative_tokens": 4' in shown
         and "--spec-draft-n-max 4" in shown
+        and '"model": "models/small one"' in shown
+        and "--speculative-draft-model-path 'models/small one'" in shown
         and shown.count("not measured there") == 3
     )
 
 
 def test_a_head_comes_with_the_options_of_other_engines():
     head = candidate_of("eagle-3", {"name": "eagle", "head": "eagle", "base": "target", "gamma": 3})
-    lines = list(other_engines(CandidateResult(candidate=head)))
+    lines = list(other_engines(CandidateResult(candidate=head), {"eagle": "heads/mine"}))
     assert len(lines) == 2 and all("not measured there" in line for line in lines)
-    assert '"method": "eagle"' in lines[0] and "--speculative-num-steps 3" in lines[1]
+    assert '"method": "eagle", "model": "heads/mine"' in lines[0] and "--speculative-num-steps 3" in lines[1]
 
 
 def test_the_next_command_measures_the_same_models_data_and_settings(tmp_path):

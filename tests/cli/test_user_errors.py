@@ -70,7 +70,7 @@ def test_an_empty_stop_string_is_a_config_error(tmp_path):
     [
         (b'{"prompt": "\xff"}\n', "rows.jsonl:1"),
         (b'{"prompt": "\\ud800"}\n', "surrogate"),
-        (b"[" * 100_000, "rows.jsonl:1"),
+        (b"[" * 100_000, "rows.jsonl: not JSON"),
         (b'{"prompt": "One"}\n{', "rows.jsonl:2"),
         (b'["prompt"]\n', "not a JSON object"),
     ],

@@ -18,6 +18,7 @@ from specbench.launch.ledger import Ledger, folder_of
 from specbench.machine.hardware import Environment
 from specbench.observer import Observer
 from specbench.runs.run_folder import ENVIRONMENT, SAMPLES, load
+from specbench.runs.suite_index import Index
 from tests.fixtures import console
 
 SUITE = """
@@ -124,6 +125,8 @@ def test_interrupted_jobs_are_submitted_again_and_final_codes_are_not(request_of
     assert states_of(request_of) == {"gsm8k": "done", "xsum": "failed", "humaneval": "failed"}
     entries = {entry.task: entry for entry in Ledger.of(folder_of(request_of)).entries.values()}
     assert entries["humaneval"].why == "error[config]: fate 2" and entries["humaneval"].log
+    index = Index.of(request_of.suite.name, request_of.out).runs.values()
+    assert {run.task: run.why for run in index}["humaneval"] == "error[config]: fate 2"
     assert entries["xsum"].why == "killed or node lost, without an exit code" and entries["gsm8k"].host == "a host"
     shown = "".join(console.specbench("status", "--suite", tmp_path / "own.toml", cwd=tmp_path))
     assert "1 done, 2 failed" in shown and "4 of 4" in shown and "error[config]: fate 2" in shown

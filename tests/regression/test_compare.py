@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.regression.checks import log_ratios, mcnemar, welch
+from specbench.regression.checks import decoding, log_ratios, mcnemar, welch
 from specbench.regression.compare import ANCHOR, compare
 from specbench.regression.snapshot import Snapshot, load, pooled, read_runs
 from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
@@ -107,6 +107,17 @@ def test_the_same_tokens_for_less_work_are_an_improvement():
     found = compare([quiet(seed=1)], [quiet({"sd": 0.8}, seed=2, sd=better)], LIMITS)
     assert by_aspect(found)["decoding"].status is Status.improved
     assert exit_code(found) == 0
+
+
+def test_fewer_tested_tokens_for_the_same_output_are_an_improvement():
+    """As of shorter drafts of prompt lookup, none of which is accepted: no forward is saved, and none is added."""
+    longer = [replace(row, drafted=50, tested=50, accepted=0) for row in generations()]
+    shorter = [replace(row, drafted=20, tested=20, accepted=0) for row in generations()]
+    better, worse = decoding(longer, shorter, "", 0.05), decoding(shorter, longer, "", 0.05)
+    assert (better.status, worse.status) == (Status.improved, Status.regression)
+    assert better.title == worse.title == "drafting changed"
+    tested = 50 * len(longer), 20 * len(longer)
+    assert f"{tested[0]} → {tested[1]} tested tokens" in better.detail
 
 
 def test_other_tokens_fail_even_with_better_counters():
@@ -268,10 +279,8 @@ def test_a_missing_reference_for_the_engine_is_named_with_its_role():
     alone = replace(cell, spec=replace(cell.spec, methods=methods))
     engine = by_aspect(compare([alone], [alone], LIMITS), "ar")["engine"]
     assert engine.title == "engine not compared"
-    assert (
-        engine.detail
-        == "hf-generate, the reference for the engine, was not measured in both runs; help: add it with -m"
-    )
+    why = "hf-generate, the reference for the engine, was not measured in both runs; help: add it with -m; within each run"
+    assert engine.detail.startswith(why), "the ratios within the runs follow"
 
 
 # The significance tests of verdicts, against known values and on random data

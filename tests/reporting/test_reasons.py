@@ -232,3 +232,15 @@ def test_the_steps_to_the_measured_speedup_end_with_the_measured_ones(measured):
     assert row["steps"]["host"] == pytest.approx(row["speedup"]["value"])
     assert row["steps"]["prefill"] == pytest.approx(row["end_to_end_speedup"]["value"])
     assert "From theory to the measured speedup" in conclusion_of(measured, "--full")
+
+
+def test_a_score_of_zero_shows_an_output_and_what_its_grader_looked_for(tmp_path):
+    rows = [{"question": f"{n} + 1?", "answer": f"#### {n + 1000}"} for n in range(2)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    few = ["--data", "rows.jsonl", "--repeats", 1, "--max-new-tokens", 4]
+    shown = " ".join(specbench("run", "-m", "sd", "-p", "tiny", "-t", "gsm8k", *few, cwd=tmp_path).stdout.split())
+    (record,) = (
+        parse_record(line) for line in (only_run(tmp_path) / "samples.jsonl").read_bytes().splitlines(True)[:1]
+    )
+    wrote = " ".join(record.text.split())
+    assert f'For example, ar wrote "{wrote}", where the reference is "1000" (exact_match|extract:first-####' in shown

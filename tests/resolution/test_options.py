@@ -30,7 +30,8 @@ VALUES = {
     "plugins": (("plugin.py", "0" * 64),),
     "shard": "1/2",
 }
-ELSEWHERE = {"data", "sample", "device", "heads"}  # a file, random rows, a GPU, a folder: each has a test of its own
+# A file, random rows, a GPU, a folder, a checkpoint that samples: each has a test of its own
+ELSEWHERE = {"data", "sample", "device", "heads", "sampling"}
 SAME_RUN = {"threads": 2}  # options of the machine: a folder's environment has them
 
 

@@ -4,7 +4,8 @@ A passport is the acceptance of drafts as JSON that other tools read. For each m
 prompts: at each position of a draft, the survival, which is the share of drafts of which all tokens up to there were
 accepted, and the conditional rate, given that all before were. Both have 95 % intervals over prompts. vLLM and llama.cpp
 take the survival as synthetic acceptance: `--speculative-config` with `synthetic_acceptance_rates`, and
-`--spec-synth-rates`. Both require that it does not increase.
+`--spec-synth-rates`. Both require that it does not increase, and both draft in every round: there, it is a share of all
+rounds, so that the tokens per round are the measured ones.
 """
 
 import csv
@@ -227,7 +228,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     overall = _acceptance(rows)
     rates = [position["survival"]["value"] for position in overall["positions"]]
     is_tree = any(entry.get("siblings") for record in rows for entry in record.rounds)
-    others = {} if is_tree else _for_other_tools(rates)
+    others = {} if is_tree else _for_other_tools(rates, overall["tokens_per_round"])
     return {
         "pair": summary.pair,
         "simulated": summary.simulated,
@@ -250,8 +251,13 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     }
 
 
-def _for_other_tools(rates: Sequence[float]) -> dict[str, Any]:
-    """Return the survival of a chain as options of vLLM and llama.cpp."""
+def _for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict[str, Any]:
+    """Return the survival of a chain as options of vLLM and llama.cpp, which draft in every round.
+
+    Rounds without a draft, as of prompt lookup, lower the rates: their sum is the number of accepted tokens per round.
+    """
+    scale = min((tokens_per_round - 1.0) / sum(survival), 1.0) if sum(survival) else 1.0
+    rates = [round(rate * scale, RATE_DIGITS) for rate in survival]
     return {
         "vllm": {
             "num_speculative_tokens": len(rates),
