@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from specbench._logging import quiet
 from specbench.analysis.advice import Advice, Candidate, CandidateResult, later_speedup, prices_of
 from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
@@ -341,7 +342,7 @@ class _Parts:
             request = replace(self.request, out=self.request.out / "again" / str(number))
             with (
                 self.observer.status(f"measuring {candidate.name} again in another process, {number} of {PROCESSES}"),
-                ProcessPoolExecutor(1, get_context("spawn")) as pool,
+                ProcessPoolExecutor(1, get_context("spawn"), initializer=quiet) as pool,
             ):
                 folder = pool.submit(measure_alone, request, candidate).result()
             speedups += [row.speedup for row in summary_of(folder).methods if row.method == candidate.name]

@@ -182,7 +182,7 @@ def _without_draft(advice: Advice) -> Iterator[str]:
         return
     pair = advice.pilot.spec.pair
     source = shlex.quote(pair.models["target"].source)
-    target = f"-p target={source} -t {advice.pilot.task}"
+    target = f"-p target={source} -t {advice.pilot.spec.task.name}"
     yield (
         "Only prompt lookup needs neither a draft model nor a head. A small model of the same family can draft (--draft"
         f" PATH). To make one: specbench train draft {target} (one sixth of the target's layers, so that a draft token costs"
