@@ -93,9 +93,9 @@ class Gsm8k(FewShot, name="gsm8k"):
         if self.grader == "se-paper":
             return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{self.form}"),)
         return (
-            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot,value-of-decimals|{self.form}"),
+            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{self.form}"),
             Metric(
-                "flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot,value-of-decimals|{self.form}"
+                "flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"
             ),
         )
 
