@@ -164,14 +164,16 @@ def _draft(request: "DraftRequest") -> None:
     """Make and train a draft model, and print its losses and how to use it."""
     from specbench.experiment.training import make_draft  # imports torch
 
+    given = request.options.data_for(request.task)
+    data = f" --data {shlex.quote(given)}" if given else ""
     try:
         made = make_draft(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted()
     print(
-        f"layers {', '.join(map(str, made.layers))} of {printable(made.target)}\n{_losses(made.report)}\nsaved"
+        f"kept layers {', '.join(map(str, made.layers))} of {printable(made.target)}\n{_losses(made.report)}\nsaved"
         f" {printable(made.folder)}\nnext: specbench advise --target {shlex.quote(made.target)} --draft"
-        f" {shlex.quote(str(made.folder))} -t {request.task}"
+        f" {shlex.quote(str(made.folder))} -t {request.task}{data}"
     )
 
 

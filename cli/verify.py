@@ -150,7 +150,7 @@ def enumerate_(
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
     if drafts:
         beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
-        print(f"drafts of up to {longest} tokens were enumerated{beyond}")
+        print(f"drafts of up to {longest} token{'' if longest == 1 else 's'} were enumerated{beyond}")
     if not all(finding.exact for finding in worst.values()):
         sys.exit(ExitCode.REGRESSION)
     if longest and not drafts:

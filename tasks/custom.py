@@ -46,13 +46,13 @@ class Custom(FewShot, name="custom"):
     """A task of your own rows.
 
     Args:
-        prompt: a template of the keys of a row, such as "Question: {question} Answer:"; a path such as {turns[0][text]}
+        prompt: a template of the keys of a row, such as "Question: {question} Answer:"; a path such as `{turns[0][text]}`
             reaches into a value.
         messages: instead of a prompt, the key of a conversation in ShareGPT's or OpenAI's schema, up to its last question.
         file: the file of the rows, unless --data names another source: JSONL, JSON, CSV, TSV, Parquet or Arrow.
         dataset: instead of a file, a data set of the hub, such as hf:openai/gsm8k:main#test.
         reference: the key or path of the correct answer, a text, a number, or a list of accepted ones, such as
-            messages[-1][content]; empty: nothing is scored.
+            `messages[-1][content]`; empty: nothing is scored.
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
         group: the key of a category, for tables by group.
         metric: exact_match compares whole texts, contains looks for the reference as whole words, number compares the last

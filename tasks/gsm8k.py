@@ -94,9 +94,7 @@ class Gsm8k(FewShot, name="gsm8k"):
             return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{self.form}"),)
         return (
             Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{self.form}"),
-            Metric(
-                "flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"
-            ),
+            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"),
         )
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:

@@ -296,7 +296,7 @@ def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[st
         return f"no method that was run drafts with {missing[0]} alone"
     priced = prices.get(candidate.drafter, next(iter(prices.values()), None))
     if priced is None:
-        return "no method that was run gives prices"
+        return "no draft model was measured, which predictions need"
     proposer = replayed.method.proposer
     largest = [(proposer.nodes + 1, priced.largest)]
     if candidate.kind == "tree":

@@ -144,7 +144,7 @@ def progress_of(suite: Suite, results: Path) -> list[JobProgress]:
     ledger = Ledger.of(results / SUITES / suite.name)
     if not ledger.entries:
         raise ConfigError(
-            f"no launcher has run {suite.name}; help: specbench run --suite {suite.name} --launcher local"
+            f"no launcher has run {suite.name}; help: specbench run --suite {suite.requested or suite.name} --launcher local"
         )
     return [_progress(_updated(entry, ledger), results) for entry in ledger.entries.values()]
 

@@ -268,7 +268,7 @@ def _no_speed(base: MeasuredRun, new: MeasuredRun, over: str) -> str:
     """Return why times cannot be compared; empty if they can."""
     if any(over not in run.spec.methods for run in (base, new)):
         role = "the reference for the engine" if over == ANCHOR else "the baseline"
-        return f"{over}, {role}, was not measured in both runs" + ("; help: add it with -m" if over == ANCHOR else "")
+        return f"{over}, {role}, was not measured in both runs" + (f"; help: add -m {ANCHOR}" if over == ANCHOR else "")
     if not base.sessions or not new.sessions:
         return "one side has no timing"
     devices = [run.spec.device for run in (base, new)]

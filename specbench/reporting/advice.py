@@ -3,11 +3,13 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TypedDict
 
 from specbench.analysis.advice import Advice, CandidateResult
 from specbench.analysis.intervals import Estimate
 from specbench.config.construct import Table as TomlTable
+from specbench.data.rows import HUB
 from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
 from specbench.reporting.notes import SHARD, short_notes, warnings_of
 from specbench.reporting.reasons import caution
@@ -182,7 +184,10 @@ def _without_draft(advice: Advice) -> Iterator[str]:
         return
     pair = advice.pilot.spec.pair
     source = shlex.quote(pair.models["target"].source)
-    target = f"-p target={source} -t {advice.pilot.spec.task.name}"
+    task = advice.pilot.spec.task
+    is_named = task.data.source == "synthetic" or task.data.source.startswith(HUB) or Path(task.data.source).is_file()
+    data = f" --data {shlex.quote(task.data.source)}" if is_named else ""
+    target = f"-p target={source} -t {task.name}{data}"
     yield (
         "Only prompt lookup needs neither a draft model nor a head. A small model of the same family can draft (--draft"
         f" PATH). To make one: specbench train draft {target} (one sixth of the target's layers, so that a draft token costs"

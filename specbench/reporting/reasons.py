@@ -128,7 +128,7 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     }
     if not lengths or theory is None or len(measured) > 1:
         return
-    best = max(lengths, key=lambda length: length.speedup.value)
+    best = max(lengths, key=lambda length: (length.is_faster, length.speedup.value))
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
     is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
     if is_slow and all(length.speedup.high is not None and length.speedup.high <= 1.0 for length in lengths):

@@ -300,7 +300,7 @@ def _trainer(
     job: Finetuning, recipe: FinetuneRecipe, model: nn.Module, splits: Mapping[str, list[Text]], checkpoints: Path
 ) -> Any:
     """Return transformers' Trainer of a model on the texts of the splits."""
-    from transformers import Trainer, TrainingArguments  # slow to import
+    from transformers import PrinterCallback, Trainer, TrainingArguments  # slow to import
 
     examples = _Examples(job.loaded, model, recipe.most)
     arguments = TrainingArguments(
@@ -309,13 +309,15 @@ def _trainer(
         lr_scheduler_type="constant", seed=job.seed, save_steps=500, save_total_limit=1, report_to=[], disable_tqdm=True,
         use_cpu=job.loaded.device.type == "cpu", logging_strategy="no",
     )  # fmt: skip
-    return Trainer(
+    trainer = Trainer(
         model=model,
         args=arguments,
         data_collator=examples.batch,
         train_dataset=[*map(examples.of, splits["train"])],
         eval_dataset=[*map(examples.of, splits["test"])],
     )
+    trainer.remove_callback(PrinterCallback)  # prints dictionaries
+    return trainer
 
 
 class _Examples:

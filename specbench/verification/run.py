@@ -79,7 +79,10 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
             VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
         )
     if failed:
-        line = f"NOT as expected: {name} follows {declared}, but its drafts are not accepted as often as they should be"
+        line = (
+            f"NOT as expected: no departure of {name} from {declared} was found, but its drafts are not accepted as often as"
+            " they should be; help: specbench enumerate"
+        )
         return Verdict(VerdictKind.differs, line, checks)
     if any(check.passed is False for check in checks):
         line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"

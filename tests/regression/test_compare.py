@@ -279,7 +279,7 @@ def test_a_missing_reference_for_the_engine_is_named_with_its_role():
     alone = replace(cell, spec=replace(cell.spec, methods=methods))
     engine = by_aspect(compare([alone], [alone], LIMITS), "ar")["engine"]
     assert engine.title == "engine not compared"
-    why = "hf-generate, the reference for the engine, was not measured in both runs; help: add it with -m; within each run"
+    why = "hf-generate, the reference for the engine, was not measured in both runs; help: add -m hf-generate; within"
     assert engine.detail.startswith(why), "the ratios within the runs follow"
 
 
