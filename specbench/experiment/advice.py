@@ -10,7 +10,7 @@ With a largest allowed drop of the score, methods that are not lossless are meas
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,15 @@ from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
-from specbench.experiment.generation import Setting, generate
+from specbench.experiment.advice_work import (
+    FEWEST_PROMPTS,
+    FINALISTS,
+    PARTS,
+    PROCESSES,
+    TIMED_SHARE,
+    AdviceWork,
+    timed_tokens,
+)
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.prediction import predict_all
 from specbench.experiment.runner import (
@@ -56,19 +64,9 @@ from specbench.resolution.plan import PairPlan, PlannedRun, plan_of_folder
 from specbench.resolution.resolve import resolve, sizes_of
 from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
-from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in, timed_forwards
 from specbench.sandbox import Sandbox
 
-# Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
-PARTS = ("1/4", "3/8", "7/8", "2/2")
-SHARES = [1.0 / int(part.partition("/")[2]) for part in PARTS]  # of the prompts in each part
-FEWEST_TOKENS = 16  # per output
-TIMED_FORWARDS = 1000  # of blocks next to the first part, in tokens of the target, if there is time
-TIMED_SHARE = 0.1  # of the time limit, at most, for these
-FEWEST_PROMPTS = 10  # for which the last part has an interval
-FINALISTS = 4
-PROCESSES = 2  # in which the winner is measured again, one after the other
 LOSSY_FINALISTS = 2  # of the methods that are not lossless, after their first part
 PROMPTS = 48
 REPEATS, SAMPLED_REPEATS = 2, 4  # of a prompt, at temperature 0 and above it, where two outputs differ
@@ -278,10 +276,10 @@ class _Parts:
         assert self.whole is not None
         (run,) = self.whole.runs
         check_prompts(run, self.whole.load())
-        prefill, token = _timed_tokens(self.whole.load(), run)
+        prefill, token = timed_tokens(self.whole.load(), run)
         options = self.request.options
         prompts = sum(not sample.after for sample in run.data.samples)
-        chosen = _Work(prompts, options.repeats, run.task.max_new_tokens)
+        chosen = AdviceWork(prompts, options.repeats, run.task.max_new_tokens)
         work, budget = chosen, deadline - time.monotonic()
         for smaller in chosen.smaller():
             if work.seconds(pilots, prefill, token, self.request.seconds) <= budget:
@@ -360,44 +358,6 @@ class _Parts:
         (plan,) = resolved.plans
         (run,) = plan.runs
         return plan, run
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What advice decodes: prompts, repeats of each, and new tokens of each output."""
-
-    prompts: int
-    repeats: int
-    tokens: int
-
-    def seconds(self, pilots: int, prefill: float, token: float, limit: float) -> float:
-        """Return the seconds that all parts take at most, given those of a prefill and of a token of the target, and the
-        time limit of the advice."""
-        output = prefill + self.tokens * token
-        methods = (1 + pilots, 1 + FINALISTS, 1 + FINALISTS // 2, 2 * (1 + PROCESSES))
-        outputs = sum(share * count for share, count in zip(SHARES, methods, strict=True))
-        return self.prompts * self.repeats * outputs * output + min(TIMED_FORWARDS * token, TIMED_SHARE * limit)
-
-    def smaller(self) -> Iterator["_Work"]:
-        """Yield less and less work: one repeat, then fewer prompts, then fewer tokens."""
-        work = replace(self, repeats=1)
-        yield work
-        while work.prompts > FEWEST_PROMPTS:
-            work = replace(work, prompts=max(work.prompts // 2, FEWEST_PROMPTS))
-            yield work
-        while work.tokens > FEWEST_TOKENS:
-            work = replace(work, tokens=max(work.tokens // 2, FEWEST_TOKENS))
-            yield work
-
-
-def _timed_tokens(loaded: LoadedPair, run: PlannedRun) -> tuple[float, float]:
-    """Return the seconds of the prefill of a run's first prompt, and of a token after it, by the baseline."""
-    decoding = replace(run.spec.decoding, max_new_tokens=FEWEST_TOKENS, ignore_eos=True)
-    setting = Setting(run.pair_of(loaded), run.task, decoding)
-    sample, method = run.data.samples[0], run.methods[run.spec.baseline]
-    record = Record(method=run.spec.baseline, sample=sample.id, repeat=0, seed=decoding.seed, order=0)
-    out = generate(method, record, setting, sample, [])
-    return out.prefill_seconds, out.decode_seconds / max(len(out.tokens) - 1, 1)
 
 
 def measure_alone(request: AdviceRequest, candidate: Candidate) -> Path:

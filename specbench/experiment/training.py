@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options
@@ -290,20 +292,13 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
         ConfigError: A mistake in the request.
         MissingAsset: The model, data or accelerate are missing.
     """
-    options = request.options
-    preset, pair = selection.read_pair(request.pair, options)
-    pair.group(request.role)
-    if pair.weights == "dummy":
-        raise ConfigError("a model with dummy weights cannot be fine-tuned")
-    name, task = selection.read_task(request.task, pair, options)
-    source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
-    folder = request.out or Path("models") / preset.name / f"{request.role}-{name.replace(':', '-')}"
-    device, base = device_of(options.device), preset.path.parent
-    models = resolve_models(pair, (request.role,), base, Execution(device, "float32", "eager"))
+    chosen = _WholeModel.of(request, request.role)
+    name = chosen.source.name
+    folder = request.out or Path("models") / chosen.pair_name / f"{request.role}-{name.replace(':', '-')}"
     with locked([folder], request.access):
         with observer.status(f"loading {request.role}"):
-            loaded = loader.load(models, base, device)
-            texts = gather(loaded, [source], request.count, request.skip, request.seed)
+            loaded = chosen.load()
+            texts = gather(loaded, [chosen.source], request.count, request.skip, request.seed)
         job = Finetuning(loaded, request.role, texts, folder, request.seed, request.minutes, request.recipe)
         return FinetunedModel(folder, request.role, name, finetune(job, observer))
 
@@ -339,6 +334,34 @@ class MadeDraft:
     report: Table
 
 
+@dataclass(frozen=True)
+class _WholeModel:
+    """A model of a pair that is trained as a whole, in float32, and the rows of its task."""
+
+    pair_name: str
+    source: TaskSource
+    models: Mapping[str, ResolvedModel]
+    base: Path  # what the pair's local folders are relative to
+    device: torch.device
+
+    @classmethod
+    def of(cls, request: "FinetuneRequest | DraftRequest", role: str) -> "_WholeModel":
+        """Raise ConfigError for a mistake in the request, and MissingAsset if the model is not here."""
+        options = request.options
+        preset, pair = selection.read_pair(request.pair, options)
+        pair.group(role)
+        if pair.weights == "dummy":
+            raise ConfigError("a model with dummy weights cannot be fine-tuned, and has no outputs to learn from")
+        name, task = selection.read_task(request.task, pair, options)
+        source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
+        device, base = device_of(options.device), preset.path.parent
+        models = resolve_models(pair, (role,), base, Execution(device, "float32", "eager"))
+        return cls(preset.name, source, models, base, device)
+
+    def load(self) -> LoadedPair:
+        return loader.load(self.models, self.base, self.device)
+
+
 def make_draft(request: DraftRequest, observer: Observer) -> MadeDraft:
     """Make a draft of some layers of a target, and fine-tune it on the target's greedy outputs.
 
@@ -346,27 +369,19 @@ def make_draft(request: DraftRequest, observer: Observer) -> MadeDraft:
         ConfigError: A mistake in the request, or a target whose layers cannot be divided.
         MissingAsset: The model, data or accelerate are missing.
     """
-    options, begin = request.options, time.monotonic()
-    preset, pair = selection.read_pair(request.pair, options)
-    pair.group("target")
-    if pair.weights == "dummy":
-        raise ConfigError("a target with dummy weights has no outputs to learn from")
-    name, task = selection.read_task(request.task, pair, options)
-    source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
-    folder = request.out or Path("models") / preset.name / "draft"
-    device, base = device_of(options.device), preset.path.parent
-    models = resolve_models(pair, ("target",), base, Execution(device, "float32", "eager"))
+    begin, chosen = time.monotonic(), _WholeModel.of(request, "target")
+    folder = request.out or Path("models") / chosen.pair_name / "draft"
     with locked([folder], request.access):
         with observer.status("loading target"):
-            loaded = loader.load(models, base, device)
-            texts = gather(loaded, [source], request.count, request.skip, request.seed)
-            draft = loader.load(models, base, device)  # a second copy, of which layers are removed
+            loaded = chosen.load()
+            texts = gather(loaded, [chosen.source], request.count, request.skip, request.seed)
+            draft = chosen.load()  # a second copy, of which layers are removed
         whole = draft.models["target"].transformers()
         layers = prune(whole, request.layers or max(shape_of(whole.config).layers // SHARE, 1))
         written = _written(loaded, texts, request, begin, observer)
         job = Finetuning(draft, "target", written, folder, request.seed, request.minutes / 2.0, request.recipe)
         report = finetune(job, observer)
-    return MadeDraft(folder, pair.models["target"].path, layers, report)
+    return MadeDraft(folder, chosen.models["target"].spec.path, layers, report)
 
 
 def _written(loaded: LoadedPair, texts: Texts, request: DraftRequest, begin: float, observer: Observer) -> Texts:
