@@ -14,7 +14,7 @@ from specbench.config.options import Access, SandboxKind
 from specbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from specbench.analysis.advice import Advice
+    from specbench.features.advise.candidates import Advice
 
 MINUTE, POINT = 60.0, 0.01
 PROMPTS = 48
@@ -85,7 +85,7 @@ def advise(
     chains and prompt lookup. Measures the four with the highest prediction on other prompts, then the better two, then the
     winner. Speedups are of decoding time. The same command resumes.
     """
-    from specbench.experiment.advice import AdviceRequest, advise, advise_on, default_repeats  # imports torch
+    from specbench.features.advise.halving import AdviceRequest, advise, advise_on, default_repeats  # imports torch
     from specbench.resolution.selection import read_pair
 
     observer = TerminalObserver()
@@ -129,7 +129,7 @@ def advise(
 
 def _show(advice: "Advice", path: Path | None, command: list[str], as_json: bool) -> None:
     """Print advice, and write its method to a TOML file if it may be used. `command` are the words that `run` takes."""
-    from specbench.reporting.advice import (
+    from specbench.features.advise.answer import (
         advice_row,
         answer,
         candidates_table,

@@ -7,10 +7,10 @@ import typer
 
 from specbench.cli.console import output_console, printable, say
 from specbench.cli.params import preset_option
-from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
-from specbench.experiment import archive as archives
-from specbench.experiment.archive import pack_suite
+from specbench.features.archive import run_archive as archives
+from specbench.features.archive.run_archive import pack_suite
+from specbench.features.suites.suite import read_suite
 from specbench.machine.accelerator import GIB
 from specbench.reporting.notes import counted
 from specbench.runs.kind import CONFIG

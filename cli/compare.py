@@ -18,7 +18,7 @@ import typer
 from specbench import files
 from specbench.cli.console import output_console, print_table, say
 from specbench.errors import ConfigError
-from specbench.regression.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
+from specbench.features.gate.verdict import UNDECIDED_STATUSES, GateLimits, GateVerdict, Status, exit_code, fails
 from specbench.reporting.escaping import json_text, terminal_lines
 
 if TYPE_CHECKING:
@@ -248,8 +248,7 @@ def compare(
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """
     # imports numpy
-    from specbench.regression import compare as comparison
-    from specbench.regression import snapshot
+    from specbench.features.gate import comparison, snapshot
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)

@@ -16,10 +16,10 @@ from specbench.cli.report import conclude
 from specbench.config.options import Access, Request, SandboxKind
 from specbench.config.presets import parse_override, stem, sweep_of
 from specbench.errors import ConfigError, ExitCode
+from specbench.features.suites.suite_plots import of_curve as plots_of_curve
+from specbench.features.suites.suite_tables import curve_tables, points_of, remarks
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
-from specbench.reporting.plots.suites import of_curve as plots_of_curve
-from specbench.reporting.suite_tables import curve_tables, points_of, remarks
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 
@@ -91,7 +91,7 @@ def swept(request: Request, over: list[str], observer: TerminalObserver) -> tupl
     `auto` is each method's own grid, `gamma=auto` the draft lengths around the predicted one, and KEY=[VALUES] is for every
     method, or for the one whose name the key begins with.
     """
-    from specbench.experiment.refinement import lengths_around  # imports torch
+    from specbench.features.suites.refinement import lengths_around  # imports torch
 
     names, sweeps = request.methods, list[tuple[str, list[object]]]()
     for text in over:

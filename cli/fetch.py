@@ -13,10 +13,10 @@ from specbench.cli.params import Json, Plugins, import_plugins, preset_option, w
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
-from specbench.config.suite import GridLine, read_suite
 from specbench.data import download as fetching
 from specbench.data.download import Need, Repository, needs_of_pair, needs_of_task, source
 from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.features.suites.suite import GridLine, read_suite
 from specbench.machine.accelerator import GIB
 from specbench.reporting.tables import Table as TextTable
 

@@ -65,8 +65,8 @@ def check(
     """
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     import_plugins(plugin)
-    from specbench.experiment import gating  # imports numpy
     from specbench.experiment.batch import RequestBatch
+    from specbench.features.gate import gating  # imports numpy
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
@@ -102,8 +102,8 @@ def record(
     names, tasks = words(method), words(task)
     import_plugins(shared.plugin)
     require_presets(explicit_methods(names), pair, tasks)
-    from specbench.experiment import gating  # imports numpy
     from specbench.experiment.batch import RequestBatch
+    from specbench.features.gate import gating  # imports numpy
 
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
@@ -126,8 +126,8 @@ def update(
 ) -> None:
     """Measure the commands of snapshot files again, and write the files from the results."""
     import_plugins(plugin)
-    from specbench.experiment import gating  # imports numpy
     from specbench.experiment.batch import RequestBatch
+    from specbench.features.gate import gating  # imports numpy
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:

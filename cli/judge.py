@@ -58,8 +58,8 @@ def judge(
     if missing:
         raise ConfigError("; ".join(missing))
     from specbench.experiment import scorer  # imports torch
-    from specbench.experiment.judging import JudgeRequest, judge_run  # imports torch
-    from specbench.models.resolve import device_of  # imports torch
+    from specbench.features.judge.judging import JudgeRequest, judge_run  # imports torch
+    from specbench.models.resolve_models import device_of  # imports torch
     from specbench.reporting.conclusion import judged_conclusion  # imports numpy
     from specbench.reporting.tables import judged_table  # imports numpy
 

@@ -19,15 +19,15 @@ from specbench.cli.params import explicit_methods, pair_of_models, words
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
-from specbench.config.suite import GridLine, Suite, read_suite
 from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.machine.hardware import free_bytes
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
-    from specbench.resolution.grid import PlanRow
-    from specbench.resolution.machine_plan import MachineRow, MachineTotal
+    from specbench.features.plan.machine_plan import MachineRow, MachineTotal
+    from specbench.features.suites.grid import PlanRow
     from specbench.resolution.memory_estimate import Memory
 
 MACHINES = ", ".join(names("machine"))
@@ -96,8 +96,8 @@ def plan(
     if machine:
         sys.exit(plan_for(machine, gpus or 1, planned, out, as_json))
     # imports torch
-    from specbench.experiment.suite_runner import training_notes
-    from specbench.resolution.grid import plan_rows, resolve_grid
+    from specbench.features.suites.grid import plan_rows, resolve_grid
+    from specbench.features.suites.suite_runner import training_notes
 
     with status("reading pairs and tasks"):
         grid = resolve_grid(planned, out)
@@ -204,9 +204,9 @@ def _device_table(devices: "Sequence[Memory]") -> Table:
 def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: bool) -> ExitCode:
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
     # imports torch
-    from specbench.resolution.grid import resolve_grid
-    from specbench.resolution.machine_plan import ELSEWHERE, PlannedMachine, machine_rows, sentence, total_of
-    from specbench.resolution.machine_training import training_rows
+    from specbench.features.plan.machine_plan import ELSEWHERE, PlannedMachine, machine_rows, sentence, total_of
+    from specbench.features.plan.machine_training import training_rows
+    from specbench.features.suites.grid import resolve_grid
 
     target = PlannedMachine(machine, gpus)
     with status("reading pairs and tasks"):
@@ -235,7 +235,7 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
 
 def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", machine: Accelerator) -> None:
     """Print the runs, the memory of the fullest one by device, what is assumed, and the totals."""
-    from specbench.resolution.machine_plan import NOTE, gib
+    from specbench.features.plan.machine_plan import NOTE, gib
 
     console = output_console()
     print_table(Table("", ESTIMATE_HEADS, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
@@ -251,7 +251,7 @@ def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", 
 
 def _estimated_devices(row: "MachineRow", machine: Accelerator) -> Table:
     """Return the memory of every device of a run."""
-    from specbench.resolution.machine_plan import gib
+    from specbench.features.plan.machine_plan import gib
 
     heads = ["device", "models", "weights", "cache", "graphs", "GiB", "of GiB"]
     lines = []
@@ -264,7 +264,7 @@ def _estimated_devices(row: "MachineRow", machine: Accelerator) -> Table:
 
 def _estimate(row: "MachineRow") -> list[str]:
     """Return a row of an estimate as text."""
-    from specbench.resolution.machine_plan import gib, span
+    from specbench.features.plan.machine_plan import gib, span
 
     memory = row.memory
     sizes = [gib(size) for size in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4

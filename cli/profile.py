@@ -12,7 +12,7 @@ from specbench.cli.console import TerminalObserver, interrupted, output_console,
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
-from specbench.reporting.chain import (
+from specbench.features.profile.chain_profile import (
     GAMMA,
     NOTE,
     ChainCandidate,
@@ -27,8 +27,14 @@ from specbench.reporting.chain import (
     verdicts,
     weights_seconds,
 )
-from specbench.reporting.forwards import NOTE as NOTE_ON_LINES
-from specbench.reporting.forwards import lines_of, lines_table, price_sentences, residuals_table, slow_single_forwards
+from specbench.features.profile.forwards_table import NOTE as NOTE_ON_LINES
+from specbench.features.profile.forwards_table import (
+    lines_of,
+    lines_table,
+    price_sentences,
+    residuals_table,
+    slow_single_forwards,
+)
 from specbench.reporting.notes import notes_of, warnings_of
 from specbench.runs.run_folder import timed_forwards
 

@@ -16,16 +16,16 @@ from specbench.analysis.summary import summaries_of
 from specbench.cli import params
 from specbench.cli.console import output_console, print_path, print_table, printable, say
 from specbench.cli.params import plot_formats, words
-from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
-from specbench.experiment.archive import unpacked_results
+from specbench.features.archive.run_archive import unpacked_results
+from specbench.features.suites.suite import Suite, read_suite
+from specbench.features.suites.suite_plots import of_suite as plots_of_suite
+from specbench.features.suites.suite_report import Collected, chosen_suite, collect, suite_notes
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text, suite_text
 from specbench.reporting.notes import common_notes, notes, short_notes
-from specbench.reporting.plots.runs import of_runs as plots_of_runs
-from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suites import Collected, chosen_suite, collect, suite_notes
+from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
 from specbench.runs.kind import CONFIG, kind_of
 from specbench.runs.run_folder import GENERATIONS, SAMPLES, runs_in

@@ -12,7 +12,7 @@ from rich.text import Text
 from specbench.cli.console import output_console, print_path, say
 from specbench.cli.params import Json
 from specbench.errors import ConfigError
-from specbench.reporting.reproduction import NOT_YET, WEIGHTS, papers, results_folder
+from specbench.features.suites.papers.reproduction import NOT_YET, WEIGHTS, papers, results_folder
 
 STYLES = {WEIGHTS: "green", NOT_YET: "yellow"}  # of states; others are dim
 MISSING = (

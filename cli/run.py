@@ -15,8 +15,8 @@ from specbench.cli.params import explicit_methods, judge_table, pair_of_models, 
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, SandboxKind
 from specbench.config.presets import require_presets
-from specbench.config.suite import SuiteRequest, read_suite
 from specbench.errors import ConfigError, ExitCode
+from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.files import read_toml
 
 OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
@@ -60,10 +60,10 @@ class SuiteMode:
 def run_suite_mode(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report import show_suite  # imports numpy
-    from specbench.experiment.refinement import run_refined  # imports torch
-    from specbench.experiment.sharding import combine_suite, run_suite_in_shards, shards_of, with_shard
-    from specbench.experiment.suite_runner import run_one, run_suite
-    from specbench.models.resolve import assuming
+    from specbench.features.launch.sharding import combine_suite, run_suite_in_shards, shards_of, with_shard
+    from specbench.features.suites.refinement import run_refined  # imports torch
+    from specbench.features.suites.suite_runner import run_one, run_suite
+    from specbench.models.resolve_models import assuming
 
     if mode.shard:
         request = replace(request, suite=with_shard(request.suite, mode.shard))
@@ -115,8 +115,8 @@ def _device(name: LauncherName, settings: Table) -> str:
 
 def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> ExitCode:
     """Measure a suite by jobs. Returns the exit code."""
-    from specbench.launch.driver import MOST_ATTEMPTS, Campaign, launch, launcher_of  # imports torch
-    from specbench.launch.ledger import folder_of
+    from specbench.features.launch.driver import MOST_ATTEMPTS, Campaign, launch, launcher_of  # imports torch
+    from specbench.features.launch.ledger import folder_of
 
     attempts, is_untimed = settings.pop("attempts", MOST_ATTEMPTS), settings.pop("untimed", False)
     if type(attempts) is not int or attempts < 1:
@@ -261,7 +261,7 @@ def measure_request(request: Request, full: bool = False, explain: bool = False,
     require_presets(explicit_methods(request.methods), request.pair, request.tasks)  # before torch is imported
     from specbench.cli.report import show  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
-    from specbench.experiment.sharding import run_in_shards
+    from specbench.features.launch.sharding import run_in_shards
 
     results = run_in_shards(request, shards, TerminalObserver()) if shards else run(request, TerminalObserver())
     console = output_console()

@@ -21,8 +21,8 @@ from specbench.cli.params import Plugins, complete_kinds, import_plugins
 from specbench.config.construct import Named
 from specbench.config.options import CHOICES, TABLES, Options
 from specbench.config.pair import Pair
-from specbench.config.suite import GridLine, Suite
 from specbench.errors import ConfigError, hint
+from specbench.features.suites.suite import GridLine, Suite
 from specbench.machine.accelerator import Accelerator
 from specbench.runs.run_spec import RunSpec
 

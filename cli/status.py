@@ -13,12 +13,12 @@ from rich.console import Console
 
 from specbench.cli import params
 from specbench.cli.console import duration, output_console, print_table, say
-from specbench.config.suite import Suite, read_suite
 from specbench.errors import ConfigError
+from specbench.features.suites.suite import Suite, read_suite
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
-    from specbench.launch.ledger import JobProgress
+    from specbench.features.launch.ledger import JobProgress
 
 REDRAW_SECONDS = 2.0
 
@@ -35,7 +35,7 @@ def status(
 
     Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
     """
-    from specbench.launch.ledger import driver_runs, progress_of  # imports the suite's runner
+    from specbench.features.launch.ledger import driver_runs, progress_of  # imports the suite's runner
 
     if not suite:
         raise ConfigError("--suite is missing; help: specbench status --suite NAME")

@@ -22,8 +22,8 @@ from specbench.reporting.reasons import reason
 from specbench.training.recipes import TrainKind, keys_of
 
 if TYPE_CHECKING:
-    from specbench.experiment.head_trial import Gain, HeadTrial
-    from specbench.experiment.training import DraftRequest, FinetuneRequest, TrainingResult
+    from specbench.features.train.head_trial import Gain, HeadTrial
+    from specbench.features.train.train_head import DraftRequest, FinetuneRequest, TrainingResult
     from specbench.training.texts import TaskSource
 
 
@@ -99,7 +99,7 @@ def train(
     target=PATH.
     """
     # imports torch
-    from specbench.experiment.training import DraftRequest, FinetuneRequest, TrainRequest, train_head
+    from specbench.features.train.train_head import DraftRequest, FinetuneRequest, TrainRequest, train_head
 
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
@@ -162,7 +162,7 @@ def _require_unused(kind: TrainKind, options: Mapping[str, bool]) -> None:
 
 def _draft(request: "DraftRequest") -> None:
     """Make and train a draft model, and print its losses and how to use it."""
-    from specbench.experiment.training import make_draft  # imports torch
+    from specbench.features.train.train_head import make_draft  # imports torch
 
     given = request.options.data_for(request.task)
     data = f" --data {shlex.quote(given)}" if given else ""
@@ -188,7 +188,7 @@ def _losses(report: Table) -> str:
 
 def _finetune(request: "FinetuneRequest") -> None:
     """Fine-tune a model, and print its losses and how to use it."""
-    from specbench.experiment.training import finetune_model  # imports torch
+    from specbench.features.train.train_head import finetune_model  # imports torch
 
     try:
         model = finetune_model(request, TerminalObserver())

@@ -22,7 +22,7 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.reporting import escaping
 
 if TYPE_CHECKING:
-    from specbench.verification.run import Verification
+    from specbench.features.verify.verification_run import Verification
 
 
 OUTCOMES = {
@@ -67,7 +67,7 @@ def verify(
     options = shared.options(limit=limit, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     require_presets([method], pair, words(task))
     # imports torch, after names are checked
-    from specbench.verification.run import VerifyRequest, verify_method
+    from specbench.features.verify.verification_run import VerifyRequest, verify_method
 
     request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
     verification = verify_method(request, TerminalObserver())
@@ -111,10 +111,10 @@ def enumerate_(
     """
     plain = SharedOptions(set_=set_, plugin=plugin).options()
     # imports torch
+    from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
     from specbench.resolution.method_tables import applies, constructor, length_path
     from specbench.resolution.methods import Methods
     from specbench.resolution.selection import read_pair, unused_options
-    from specbench.verification.enumeration import LENGTH, ExactComparison, examine, examine_drafts
 
     source, roles = read_pair(pair, plain)
     unused = unused_options(source, pair, (), plain) | Methods((method,), roles, plain).unused_options(pair)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from specbench.analysis.advice import Advice, Candidate
 from specbench.analysis.intervals import Estimate
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
-from specbench.experiment.advice import AdviceRequest, advise
 from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.features.advise.answer import answer
+from specbench.features.advise.candidates import Advice, Candidate
+from specbench.features.advise.halving import AdviceRequest, advise
 from specbench.files import write
-from specbench.reporting.advice import answer
 from specbench.reporting.column import NONE, TIMES
 from specbench.resolution.method_sets import register_for_advice
 from specbench.resolution.resolve import resolve

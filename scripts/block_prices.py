@@ -24,7 +24,7 @@ from specbench.decoding.sampling import Tree
 from specbench.decoding.trees import shape_of_paths
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
-from specbench.methods.trees import EAGLE_TREE
+from specbench.methods.tree_drafts import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanFeeder, network_of, small_config
 from specbench.models.loader import use_huge_pages_for

@@ -19,9 +19,9 @@ from specbench.analysis.run_metrics import complete
 from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import run
+from specbench.features.profile.chain_profile import Profile
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
-from specbench.reporting.chain import Profile
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table

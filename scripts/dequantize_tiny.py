@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from specbench.config.options import Options
 from specbench.models.quantization import layers, quantized
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.resolution.selection import read_pair
 
 TINY = Path(__file__).parents[1] / "specbench" / "tiny"

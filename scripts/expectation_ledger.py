@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from specbench.config.suite import read_suite
-from specbench.experiment.archive import unpacked_results
-from specbench.reporting.expectations import ExpectationVerdict, verdict_text
-from specbench.reporting.ledger import LEDGER, EarlierComparison, LedgerEntry, ledger
-from specbench.reporting.suites import collect
+from specbench.features.archive.run_archive import unpacked_results
+from specbench.features.suites.papers.claims_ledger import LEDGER, EarlierComparison, LedgerEntry, ledger
+from specbench.features.suites.papers.expectations import ExpectationVerdict, verdict_text
+from specbench.features.suites.suite import read_suite
+from specbench.features.suites.suite_report import collect
 
 PAGES, OUT = Path("results/suites"), Path("configs") / LEDGER
 

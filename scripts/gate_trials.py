@@ -33,12 +33,12 @@ from specbench.experiment.batch import (
     measure_here,
     measure_in_new_process,
 )
-from specbench.experiment.gating import SnapshotOptions, check, record
+from specbench.features.gate.comparison import ANCHOR
+from specbench.features.gate.decoding_checks import log_ratios
+from specbench.features.gate.gating import SnapshotOptions, check, record
+from specbench.features.gate.snapshot import Timings, load, measured_run
+from specbench.features.gate.verdict import GateLimits, GateVerdict, Status, exit_code
 from specbench.files import write
-from specbench.regression.checks import log_ratios
-from specbench.regression.compare import ANCHOR
-from specbench.regression.snapshot import Timings, load, measured_run
-from specbench.regression.verdict import GateLimits, GateVerdict, Status, exit_code
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.run_folder import SAMPLES

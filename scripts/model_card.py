@@ -34,7 +34,7 @@ from specbench.machine.hardware import fingerprint
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.reporting.column import SCORE
 from specbench.resolution.selection import read_task
 from specbench.sandbox import Sandbox

@@ -20,12 +20,12 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, SandboxKind
 from specbench.config.presets import architecture_of, preset
-from specbench.config.suite import TINY, GridLine, Suite, read_suite, suites
 from specbench.data.rows import Row
 from specbench.data.task import Task
 from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.features.suites.grid import GridPart, resolve_grid
+from specbench.features.suites.suite import TINY, GridLine, Suite, read_suite, suites
 from specbench.observer import Observer
-from specbench.resolution.grid import GridPart, resolve_grid
 from specbench.resolution.selection import read_pair
 
 RESULT = Path(__file__).parents[1] / "results" / "paper-specs.md"

@@ -16,8 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers import T5ForConditionalGeneration as T5
 
 from specbench.data.rows import Row, SyntheticTask
-from specbench.data.synthetic import SYNTHETIC_TASKS, mmlu
-from specbench.data.synthetic.wmt import WMT_BACK
+from specbench.data.synthetic import SYNTHETIC_TASKS
+from specbench.data.synthetic import multiple_choice as mmlu
+from specbench.data.synthetic.translations import WMT_BACK
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"  # ids 0 and 1
 VOCABULARY = 1024

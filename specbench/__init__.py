@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from specbench.api import AdviceResult, Plan, RunResult, advise, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
+    from specbench.features.verify.verification_run import Verification
     from specbench.observer import Observer
-    from specbench.verification.run import Verification
 
     __version__: str
 

@@ -12,15 +12,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from specbench.analysis.advice import Advice
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named, convert, require_plain
 from specbench.config.options import Access, Options, Request, RunOptions, SandboxKind, fields_of
 from specbench.errors import ConfigError, MissingAsset, hint, short_repr
-from specbench.experiment import advice, pipeline
+from specbench.experiment import pipeline
+from specbench.features.advise import halving as advice
+from specbench.features.advise.answer import EstimateRow, advice_row, answer, deciding_numbers, toml_of
+from specbench.features.advise.candidates import Advice
+from specbench.features.verify.verification_run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
 from specbench.observer import Observer
-from specbench.reporting.advice import EstimateRow, advice_row, answer, deciding_numbers, toml_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.escaping import html_text
 from specbench.reporting.formats.export import method_row, position_rows, prompt_rows
@@ -31,7 +33,6 @@ from specbench.resolution.resolve import ResolvedRequest, resolve
 from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
-from specbench.verification.run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
 
 if TYPE_CHECKING:
     import pandas as pd

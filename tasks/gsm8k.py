@@ -1,6 +1,6 @@
 """GSM8K: grade-school word problems (Cobbe et al. 2021).
 
-Source: openai/gsm8k, config main, split test, 1,319 rows. License: MIT. Synthetic: specbench/data/synthetic/gsm8k.py.
+Source: openai/gsm8k, config main, split test, 1,319 rows. License: MIT. Synthetic: specbench/data/synthetic/word_problems.py.
 Example row: {"question": "Ben has 3 bags with 4 shells each. How many shells does Ben have now?",
               "answer": "The bags hold 3*4=<<3*4=12>>12 shells.\\n#### 12"}
 """

@@ -1,6 +1,6 @@
 """HumanEval: functions completed from docstrings, scored by running tests (Chen et al. 2021).
 
-Source: openai/openai_humaneval, split test, 164 rows. License: MIT. Synthetic: specbench/data/synthetic/humaneval.py.
+Source: openai/openai_humaneval, split test, 164 rows. License: MIT. Synthetic: specbench/data/synthetic/functions.py.
 Example row: {"task_id": "X/0", "prompt": "def f(x):\\n    \\"\\"\\"Return x doubled.\\"\\"\\"\\n", "entry_point": "f",
               "canonical_solution": "    return 2 * x\\n", "test": "def check(candidate):\\n    assert candidate(2) == 4"}
 """

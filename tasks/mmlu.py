@@ -1,7 +1,7 @@
 """MMLU: multiple choice over 57 subjects, with generated answers (Hendrycks et al. 2021).
 
 Source: cais/mmlu, config all, splits test (14,042 rows) and dev (5 per subject). License: MIT.
-Synthetic: specbench/data/synthetic/mmlu.py.
+Synthetic: specbench/data/synthetic/multiple_choice.py.
 Example row: {"question": "Which is a fruit?", "subject": "botany", "choices": ["oak", "pear", "fern", "moss"], "answer": 1}
 """
 

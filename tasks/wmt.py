@@ -1,7 +1,7 @@
 """WMT14 English-German in both directions (Bojar et al. 2014).
 
 Source: wmt/wmt14, config de-en, split test, newstest2014, 3,003 rows. License: none stated.
-Synthetic: specbench/data/synthetic/wmt.py.
+Synthetic: specbench/data/synthetic/translations.py.
 Example row: {"translation": {"de": "Das Haus ist alt.", "en": "The house is old."}}
 """
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scripts.gpu import common as gpu
-from scripts.gpu.figures import HEAD, Figure, Settings
 from scripts.gpu.forward import BLOCK, forward
+from scripts.gpu.gpu_figures import HEAD, Figure, Settings
 from scripts.gpu.vs_transformers import ACCEPTANCE, GAMMA, TABLE_2, against_transformers, ensemble
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint
-from specbench.models.resolve import device_of
+from specbench.models.resolve_models import device_of
 
 TITLES = {
     "forward": "Cost of a forward",

@@ -29,14 +29,14 @@ from scripts.gpu.exactness import (
     distribution_matches,
     synthetic_logits_match_cpu,
 )
-from scripts.gpu.graphs import graph_checks
+from scripts.gpu.gpu_graphs import graph_checks
 from scripts.gpu.logits import StaleGraph, StaleLean, logits_agree
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ExitCode, MissingAsset
 from specbench.machine.hardware import configure, fingerprint
 from specbench.models.cached_session import CachedSession
-from specbench.models.resolve import device_of
+from specbench.models.resolve_models import device_of
 from specbench.models.transformers_session import reads_trees
 
 GREEDY = Sampler(temperature=0.0)

@@ -21,13 +21,13 @@ from transformers import PreTrainedModel
 from specbench.decoding import loop
 from specbench.decoding.loop import Generation
 from specbench.decoding.session import Session
+from specbench.features.verify.enumeration import TableModels
 from specbench.files import write
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, network_of, small_config
 from specbench.models.transformers_session import EagerFeeder
 from specbench.runs.record import Record, round_record, usage_record
-from specbench.verification.enumeration import TableModels
 
 ENGINES = ("eager", "lean", "graph")
 FUSED = True  # whether to include graphs with parts fused by torch.compile; only on a GPU

@@ -50,7 +50,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
     """Compare the planned memory of the bundled target with what is allocated, without the assumed workspace."""
     from specbench.config.options import Options
     from specbench.models.loader import load
-    from specbench.models.resolve import Execution, resolve_models
+    from specbench.models.resolve_models import Execution, resolve_models
     from specbench.resolution.memory_estimate import memory_by_device
     from specbench.resolution.selection import read_pair
 

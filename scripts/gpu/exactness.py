@@ -22,15 +22,15 @@ from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.trees import Growth, growth
 from specbench.decoding.verify import Verified, verify_at_once
+from specbench.features.verify.enumeration import TableModels
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.methods.trees import ModelTree
+from specbench.methods.tree_drafts import ModelTree
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import GraphFeeder, LeanFeeder
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
-from specbench.verification.enumeration import TableModels
 
 FEW = 3
 ODDS = 1e-9  # probability that a correct method exceeds the limit

@@ -11,20 +11,20 @@ from statistics import median
 import torch
 
 from scripts.gpu.common import Engines, decode, fused_graphs, record, say
-from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named, race
+from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named, race
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
 from specbench.analysis.run_metrics import seconds
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Last
+from specbench.features.verify.enumeration import TableModels
 from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.engines import GraphModel, LeanModel
 from specbench.models.lean import Graphs
 from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.record import Record
-from specbench.verification.enumeration import TableModels
 
 MOST_STEP = 0.3  # goal: milliseconds per draft token of llama-68m
 MOST_BLOCK = 1.15  # goal: a 7B forward of BLOCK tokens, relative to one of a single token

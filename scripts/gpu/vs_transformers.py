@@ -8,7 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from scripts.gpu.common import decode, generator, record, say, synchronise
-from scripts.gpu.figures import Figure, Settings, dummy_pair, figure, named
+from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named
 from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
 from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwards

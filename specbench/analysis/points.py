@@ -97,7 +97,7 @@ class Point:
         return f"{self.method}({self.setting})" if self.setting else self.method
 
     def dimension(self, name: str) -> str | float | None:
-        """Return the value of a dimension, by the name that suites use (`specbench.config.expectation.DIMENSIONS`)."""
+        """Return the value of a dimension, by the name that the expectations of suites use."""
         value: str | float | None = getattr(self, name)
         return value
 

@@ -14,8 +14,8 @@ from specbench.analysis.acceptance import (
 )
 from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
+from specbench.analysis.method_metrics import levels
 from specbench.analysis.run_metrics import Records, rounds_of
-from specbench.analysis.speculation import levels
 from specbench.decoding.traits import Theory
 from specbench.errors import PluginError, hint
 

@@ -16,9 +16,9 @@ from specbench.analysis.baseline import BaselineSpeed, SlowBaseline, slow_baseli
 from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.forwards import forward_seconds, sizes_of
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.method_metrics import ChainLevel
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_metrics import Records, Value, Values, paired, seconds, token_count
-from specbench.analysis.speculation import ChainLevel
 from specbench.analysis.speed import Rank
 from specbench.analysis.theory import BestTree
 from specbench.decoding.traits import Traits

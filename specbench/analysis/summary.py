@@ -22,6 +22,7 @@ from specbench.analysis.acceptance import (
 )
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.method_metrics import levels
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
@@ -34,7 +35,6 @@ from specbench.analysis.run_summary import (
     speedup_steps,
     to_table,
 )
-from specbench.analysis.speculation import levels
 from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum

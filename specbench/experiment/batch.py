@@ -16,7 +16,7 @@ from specbench.errors import ExitCode
 from specbench.observer import Observer
 
 if TYPE_CHECKING:
-    from specbench.regression.snapshot import MeasuredRun
+    from specbench.features.gate.snapshot import MeasuredRun
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
@@ -59,7 +59,7 @@ def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = Non
 def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
-    from specbench.regression.snapshot import command_of  # imports numpy, which `--help` need not
+    from specbench.features.gate.snapshot import command_of  # imports numpy, which `--help` need not
 
     commands = [command_of(request) for request in batch.requests]
     text = json.dumps({**asdict(batch), "requests": commands})
@@ -73,7 +73,7 @@ def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbe
 
 def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
     """Measure `count` sessions one after the other, and return their runs, pooled."""
-    from specbench.regression.snapshot import measured_run, pooled  # imports numpy, which `--help` need not
+    from specbench.features.gate.snapshot import measured_run, pooled  # imports numpy, which `--help` need not
     from specbench.runs.run_folder import SAMPLES
 
     runs = []
@@ -86,7 +86,7 @@ def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int,
 
 def batch_in(out: Path) -> RequestBatch:
     """Return the batch that `measure_in_new_process` wrote."""
-    from specbench.regression.snapshot import request_of  # imports numpy, which `--help` need not
+    from specbench.features.gate.snapshot import request_of  # imports numpy, which `--help` need not
 
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
     requests = [request_of(command) for command in table["requests"]]

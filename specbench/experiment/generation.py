@@ -26,9 +26,9 @@ from specbench.machine.threads import using
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.plugins import location_of
 from specbench.resolution.resolve import Choice, plan_on
+from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask
 from specbench.runs.record import Record, RoundRecord, round_record, rounded, usage_record
 from specbench.runs.run_spec import DecodingSpec

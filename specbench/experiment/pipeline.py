@@ -11,15 +11,15 @@ from specbench.analysis.summary import save_summary, summarize
 from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
-from specbench.experiment.judging import JudgeRequest, judge_run
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
+from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
-from specbench.resolution.plan import PairPlan, PlannedRun
 from specbench.resolution.resolve import resolve
+from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.spec import unused_rates
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox

@@ -34,7 +34,7 @@ from specbench.machine.hardware import (
 from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
-from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record

@@ -29,12 +29,12 @@ from specbench.config.pair import Placement
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment import runner
 from specbench.models import loader
-from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.heads.resolve_heads import ResolvedHead
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import interrupts_ignored
 from specbench.models.placed import tensor_placement
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 
 TIMEOUT = datetime.timedelta(minutes=10)  # of one exchange between ranks

@@ -29,7 +29,7 @@ from specbench.decoding.verify import BlockRejection, Rejection
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Confidence, Unsure
-from specbench.methods.trees import EagleTree, ModelTree
+from specbench.methods.tree_drafts import EagleTree, ModelTree
 
 HEAD_DEPTH = 8  # the longest draft of a head whose probabilities are recorded
 

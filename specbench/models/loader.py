@@ -15,10 +15,10 @@ from specbench.decoding.session import Session
 from specbench.machine import hardware
 from specbench.machine.memory import return_freed_memory, use_huge_pages
 from specbench.models.engines import Lean, LoadedModel, TransformersModel, engine_named, load_model_on
-from specbench.models.heads.resolve import ResolvedHead, load_head
+from specbench.models.heads.resolve_heads import ResolvedHead, load_head
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.parallel import Workers
-from specbench.models.resolve import device_of_model
+from specbench.models.resolve_models import device_of_model
 from specbench.models.resolved_model import ResolvedModel
 
 

@@ -9,13 +9,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.advice import Candidate
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError, MissingAsset
-from specbench.reporting.chain import alone, under
+from specbench.features.advise.candidates import Candidate
+from specbench.features.profile.chain_profile import alone, under
 from specbench.resolution.method_tables import constructor
 from specbench.resolution.methods import method_on
 

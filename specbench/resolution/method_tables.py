@@ -15,7 +15,7 @@ from specbench.decoding.targets import Target
 from specbench.decoding.verify import Rejection
 from specbench.errors import ConfigError, hint
 from specbench.methods.stopping import Stop
-from specbench.methods.trees import HeadTree
+from specbench.methods.tree_drafts import HeadTree
 
 BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table

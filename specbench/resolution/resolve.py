@@ -11,11 +11,11 @@ from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.generation_rules import sampling_of
-from specbench.models.heads.resolve import resolve_heads
-from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.heads.resolve_heads import resolve_heads
+from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.methods import Methods, named_methods
-from specbench.resolution.plan import PairPlan, PlannedRun
+from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask, TaskChoice, read_pair, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox

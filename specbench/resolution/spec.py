@@ -13,7 +13,7 @@ from specbench.data.task import Data, Task
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
-from specbench.models.heads.resolve import ResolvedHead
+from specbench.models.heads.resolve_heads import ResolvedHead
 from specbench.models.resolved_model import ResolvedModel
 from specbench.models.simulated import calibrate
 from specbench.resolution.method_tables import length_path

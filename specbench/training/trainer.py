@@ -22,7 +22,9 @@ from specbench.models.heads import Head
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
-from specbench.training import classifiers, eagle, shards
+from specbench.training import classifier_training as classifiers
+from specbench.training import eagle_training as eagle
+from specbench.training import shards
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from specbench.analysis.method_metrics import gigaflops, papers_gigaflops
 from specbench.analysis.points import Point, reference_of
 from specbench.analysis.run_metrics import METRICS, Context
-from specbench.analysis.speculation import gigaflops, papers_gigaflops
 from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
+from specbench.features.suites.suite_tables import value_text
 from specbench.machine.hardware import Bandwidth
-from specbench.reporting.suite_tables import value_text
 from specbench.runs.run_spec import MethodSpec, ModelSource, Shape
 from tests.fixtures.records import record, usage_of
 

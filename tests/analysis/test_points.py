@@ -3,8 +3,8 @@
 import pytest
 
 from specbench.analysis.points import SUMMARIES, Point, StatedValue, reference_of, stated_values
-from specbench.config.suite import suites
-from specbench.reporting.suite_tables import stated_table
+from specbench.features.suites.suite import suites
+from specbench.features.suites.suite_tables import stated_table
 
 PAPERS = ["se-table2", "se-table3", "sprinter-table3", "sprinter-table5", "polybasic-table2"]
 IN_TEXT_ONLY = ("papers_flops_ratio_sd", "flops_ratio_sd")  # of which the papers print no cells

@@ -11,13 +11,13 @@ from specbench.analysis.replay import DraftsByToken, LimitedDrafts, OutputLimits
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.decoding.verify import BlockRejection
+from specbench.features.verify.enumeration import generate, tables
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.recorded_drafts import Replay, probabilities, replay_of
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Unsure
-from specbench.methods.trees import EagleTree, ModelTree
+from specbench.methods.tree_drafts import EagleTree, ModelTree
 from specbench.models.heads import EagleHead, EagleSession
-from specbench.verification.enumeration import generate, tables
 
 SCORERS, ROLES = ("target",), ("target", "draft", "middle")
 SETTINGS = {"sampled": {}, "cool": {"temperature": 0.7}, "filtered": {"top_k": 2}, "greedy": {"temperature": 0.0}}

@@ -32,11 +32,11 @@ from specbench.decoding.targets import Diff, Last, Opt, Target
 from specbench.decoding.traits import Theory
 from specbench.decoding.trees import children_of, shape_of_widths
 from specbench.decoding.verify import Rejection, Verified, tv
+from specbench.features.verify.enumeration import TableModels, generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.methods.trees import EagleTree, ModelTree
-from specbench.verification.enumeration import TableModels, generate
+from specbench.methods.tree_drafts import EagleTree, ModelTree
 from tests.fixtures.formulas import (
     acceptance_of,
     better_proposer,

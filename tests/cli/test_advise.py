@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.analysis.advice import Advice, Candidate, CandidateResult
 from specbench.analysis.intervals import Estimate
 from specbench.cli.params import SharedOptions
-from specbench.reporting.advice import answer, other_engines, toml_of
+from specbench.features.advise.answer import answer, other_engines, toml_of
+from specbench.features.advise.candidates import Advice, Candidate, CandidateResult
 from specbench.resolution.method_sets import candidate_of
 from tests.fixtures import console
 

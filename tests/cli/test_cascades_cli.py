@@ -11,12 +11,12 @@ from specbench.config.options import Options
 from specbench.config.presets import names, preset
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError
+from specbench.features.verify.enumeration import examine
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.resolution.methods import Methods
 from specbench.resolution.plugins import load
 from specbench.resolution.selection import read_pair
-from specbench.verification.enumeration import examine
 from tests.fixtures import console
 
 TINY = read_pair("tiny", Options())[1]

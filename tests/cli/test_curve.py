@@ -9,8 +9,8 @@ import pytest
 from specbench.analysis.intervals import interval, interval_of_sums
 from specbench.analysis.points import CurveChoice
 from specbench.analysis.summary import summary_of
+from specbench.features.suites.suite_tables import points_of
 from specbench.files import write_with_checksum
-from specbench.reporting.suite_tables import points_of
 from tests.fixtures.console import specbench
 
 CURVE = (

@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 
-from specbench.config.suite import read_suite
 from specbench.errors import ConfigError
+from specbench.features.suites.suite import read_suite
 from tests.fixtures.console import specbench
 
 FEW = ("-t", "gsm8k", "-n", 1, "--repeats", 1, "--max-new-tokens", 4)

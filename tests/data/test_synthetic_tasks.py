@@ -11,9 +11,9 @@ import pytest
 from scripts.tiny_family import COPYING
 from specbench.data.rows import SyntheticTask
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.synthetic.gsm8k import LARGEST
-from specbench.data.synthetic.mmlu import TOWNS
-from specbench.data.synthetic.wmt import WMT_BACK
+from specbench.data.synthetic.multiple_choice import TOWNS
+from specbench.data.synthetic.translations import WMT_BACK
+from specbench.data.synthetic.word_problems import LARGEST
 from specbench.tasks.mmlu import stated_letter
 
 ALL = {**SYNTHETIC_TASKS, "wmt-back": WMT_BACK}

@@ -9,13 +9,13 @@ from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.method import Method, Round, StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Diff, Last, Mixture
+from specbench.features.verify.enumeration import TableModels
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
 from specbench.methods.proposers import DraftModel
 from specbench.methods.sequential_cascades import SequenceCascade, TokenCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
-from specbench.verification.enumeration import TableModels
 from tests.fixtures.worlds import decode, open_models, random_model, table_world
 
 EOS = 99

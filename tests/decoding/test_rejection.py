@@ -10,11 +10,11 @@ from specbench.decoding import verify
 from specbench.decoding.sampling import exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.verify import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
+from specbench.features.verify.enumeration import examine, generate, tables
 from specbench.methods.proposers import Chain, DraftModel, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import Confidence
-from specbench.verification.enumeration import examine, generate, tables
 from tests.fixtures.console import specbench
 
 

@@ -12,11 +12,7 @@ from specbench.decoding.speculation import without_leaves
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.trees import Growth, shape_of_paths, shape_of_widths
 from specbench.decoding.verify import BlockRejection
-from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import Chain, DraftModel
-from specbench.methods.speculative import Speculative
-from specbench.methods.trees import EAGLE_TREE, Eagle2, EagleTree, ModelTree
-from specbench.verification.enumeration import (
+from specbench.features.verify.enumeration import (
     ROUNDING,
     SETTINGS,
     distance,
@@ -26,6 +22,10 @@ from specbench.verification.enumeration import (
     joint_distribution,
     tables,
 )
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.proposers import Chain, DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.methods.tree_drafts import EAGLE_TREE, Eagle2, EagleTree, ModelTree
 from tests.fixtures.worlds import until_eos
 
 WIDE = ModelTree(model="draft", widths=(2, 2), children="sampled")

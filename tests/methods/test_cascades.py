@@ -24,11 +24,11 @@ from specbench.decoding.targets import (
     OptLog,
     TokenSpecific,
 )
+from specbench.features.verify.enumeration import TableModels, distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Unsure
-from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world, until_eos
 
 ROUNDING = 1e-12

@@ -14,9 +14,9 @@ import torch
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
+from specbench.features.verify.enumeration import TableModels, TableSession, generate, tables
 from specbench.methods.proposers import Chain, DraftModel, NGramIndex, PromptLookup
 from specbench.methods.speculative import Speculative
-from specbench.verification.enumeration import TableModels, TableSession, generate, tables
 from tests.fixtures.worlds import open_models, random_model
 from tests.methods.test_chains import ProposersDistribution
 

@@ -11,11 +11,11 @@ import torch
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Last
+from specbench.features.verify.enumeration import Distribution, TableModels, distance, joint_distribution, tables
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence
-from specbench.verification.enumeration import Distribution, TableModels, distance, joint_distribution, tables
 from tests.fixtures.worlds import until_eos
 
 ROUNDING = 1e-9

@@ -11,10 +11,10 @@ import torch
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, ChowLog, Diff, Last
+from specbench.features.verify.enumeration import distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.bild import OriginalBild
 from specbench.methods.sequential_cascades import SequenceCascade, TokenCascade
-from specbench.verification.enumeration import distance, generate, joint_distribution
 from tests.fixtures.worlds import table_world
 from tests.methods.test_cascades import GREEDY, ROUNDING, SAMPLING, T1, counting, reference
 

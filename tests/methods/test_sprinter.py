@@ -14,10 +14,7 @@ from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
-from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.sprinter import Sprinter
-from specbench.models.heads import Verifier
-from specbench.verification.enumeration import (
+from specbench.features.verify.enumeration import (
     WIDTH,
     Distribution,
     TableModels,
@@ -25,6 +22,9 @@ from specbench.verification.enumeration import (
     distance,
     joint_distribution,
 )
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.sprinter import Sprinter
+from specbench.models.heads import Verifier
 from tests.fixtures.formulas import run_odds, sprinter_distribution
 from tests.fixtures.worlds import until_eos
 

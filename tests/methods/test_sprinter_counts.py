@@ -9,9 +9,9 @@ from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Sampler
+from specbench.features.verify.enumeration import generate, tables
 from specbench.methods.sprinter import Sprinter
 from specbench.models.heads import Verifier
-from specbench.verification.enumeration import generate, tables
 from tests.fixtures.worlds import decode, open_models, random_model
 
 

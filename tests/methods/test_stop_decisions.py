@@ -12,11 +12,11 @@ from specbench.decoding.drafting import Rule, roll
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.decoding.targets.deferral import confidence
+from specbench.features.verify.enumeration import TableModels, TableSession, generate
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus, Stop, Unsure
 from specbench.models.heads import AcceptanceHead, LengthHead
-from specbench.verification.enumeration import TableModels, TableSession, generate
 from tests.fixtures.worlds import spread_out, table_world
 
 NO_EOS = frozenset[int]()

@@ -8,12 +8,12 @@ import torch
 
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Last
+from specbench.features.verify.enumeration import TableModels, distance, generate, joint_distribution, tables
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus, Stop, Unsure
 from specbench.models.heads import LengthHead
-from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution, tables
 from tests.fixtures.worlds import spread_out, table_world
 
 ROUNDING = 1e-9

@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from scripts.gpu import common as gpu
-from scripts.gpu import graphs as gpu_graphs
+from scripts.gpu import gpu_graphs
 from scripts.gpu.exactness import METHODS
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
+from specbench.features.verify.enumeration import TableModels
 from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
 from specbench.models.transformers_session import InstrumentedSession
-from specbench.resolution.plan import PairPlan
 from specbench.resolution.resolve import resolve
+from specbench.resolution.run_plan import PairPlan
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
-from specbench.verification.enumeration import TableModels
 from tests.fixtures.simulated_cuda import Graph, OnDevice, SimulatedCuda, Stream
 from tests.fixtures.worlds import decode
 

@@ -14,6 +14,7 @@ from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.verify import verify, verify_at_once
+from specbench.features.verify.enumeration import TableModels, distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
@@ -39,7 +40,6 @@ from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.models.resolved_model import Architecture
 from specbench.models.simulated import SyntheticDistribution
-from specbench.verification.enumeration import TableModels, distance, generate, joint_distribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, decode, open_models, open_session, random_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

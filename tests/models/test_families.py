@@ -7,12 +7,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Diff, Last
+from specbench.features.verify.enumeration import TableModels, generate
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel, PromptLookup
 from specbench.methods.speculative import Speculative
 from specbench.models.cached_session import CachedSession
 from specbench.models.transformers_session import EagerFeeder
-from specbench.verification.enumeration import TableModels, generate
 
 VOCABULARY, PROMPT, TOKENS = 64, [5, 11, 3, 8, 5, 11], 24
 GREEDY = Sampler(temperature=0.0)

@@ -19,12 +19,12 @@ from specbench.config.pair import PACKAGE
 from specbench.decoding.sampling import Tree
 from specbench.decoding.session import Ends
 from specbench.decoding.targets import Last, Mixture
+from specbench.features.verify.enumeration import TableModels, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.generation_rules import RuledSession, ignored_in, processors, rules_of, sampling_of
-from specbench.verification.enumeration import TableModels, distance, joint_distribution
 from tests.fixtures import console
 from tests.fixtures.worlds import table_world
 

@@ -14,10 +14,10 @@ from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads import AcceptanceHead, EagleHead, Head, LengthHead, Provenance, Verifier
-from specbench.models.heads.resolve import load_head, resolve_heads
+from specbench.models.heads.resolve_heads import load_head, resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from tests.fixtures.worlds import FAMILIES
 from tests.models.test_models import CPU, model_folder
 

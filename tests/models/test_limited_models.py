@@ -13,13 +13,13 @@ from specbench.decoding import verify
 from specbench.decoding.targets import Diff, Last, Mixture
 from specbench.decoding.verify import verify_at_once
 from specbench.errors import ConfigError
+from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import CachedSession
 from specbench.models.limited_session import LimitedSession, Reach
-from specbench.verification.enumeration import TableModels, TableSession, distance, joint_distribution
 from tests.fixtures.odd_pairs import PROMPTS, Odd, save
 from tests.models.test_odd_pairs import written
 

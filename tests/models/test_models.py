@@ -23,7 +23,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.models import engines
 from specbench.models.engines import Lean, token_seconds
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, device_of, dtype_of, resolve_models
+from specbench.models.resolve_models import Execution, device_of, dtype_of, resolve_models
 from tests.fixtures import console
 from tests.fixtures.worlds import FAMILIES
 

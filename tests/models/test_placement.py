@@ -22,7 +22,7 @@ from specbench.experiment import tensor_parallel
 from specbench.models.engines import engine_of
 from specbench.models.loader import load
 from specbench.models.placed import MovedSession, loading_settings, numbered
-from specbench.models.resolve import (
+from specbench.models.resolve_models import (
     Execution,
     assuming,
     device_of,

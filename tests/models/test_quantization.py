@@ -15,7 +15,7 @@ from torch import nn
 from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.presets import preset
-from specbench.data.synthetic import gsm8k
+from specbench.data.synthetic import word_problems as gsm8k
 from specbench.decoding.verify import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
@@ -38,7 +38,7 @@ from specbench.models.quantization import (
     quantize,
     quantized,
 )
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
 

@@ -10,13 +10,13 @@ from transformers import DynamicCache, LlamaForCausalLM
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
+from specbench.features.verify.enumeration import generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import MAX_CACHED_ROWS, CachedSession
 from specbench.models.lean import LeanFeeder, network_of
 from specbench.models.transformers_session import EagerFeeder
-from specbench.verification.enumeration import generate
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model, stale
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads

@@ -13,6 +13,7 @@ from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.errors import ConfigError, MissingAsset
+from specbench.features.verify.enumeration import TableModels, TableSession, distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
@@ -29,7 +30,6 @@ from specbench.models.simulated import (
     context_hash,
     random_model,
 )
-from specbench.verification.enumeration import TableModels, TableSession, distance, generate, joint_distribution
 from tests.fixtures.worlds import decode
 
 CPU = torch.device("cpu")

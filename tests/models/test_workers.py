@@ -9,7 +9,7 @@ from specbench.config.options import Options
 from specbench.decoding.session import Usage
 from specbench.models.loader import load, open_alone
 from specbench.models.parallel import Workers, overlapping
-from specbench.models.resolve import Execution, device_of, resolve_models
+from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.resolution.selection import read_pair
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.config.suite import read_suite
-from specbench.reporting.suites import printed_values
+from specbench.features.suites.suite import read_suite
+from specbench.features.suites.suite_report import printed_values
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 from tests.fixtures import console

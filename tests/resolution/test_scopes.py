@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from specbench.config.options import Options, Request
-from specbench.config.suite import read_suite, suites
 from specbench.errors import ConfigError
-from specbench.resolution.grid import resolve_grid
+from specbench.features.suites.grid import resolve_grid
+from specbench.features.suites.suite import read_suite, suites
 from specbench.resolution.methods import Methods
 from specbench.resolution.resolve import Choice, resolve
 from specbench.resolution.selection import read_pair, read_task, source_of

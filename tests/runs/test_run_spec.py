@@ -18,14 +18,14 @@ from specbench.cli.schema import SCHEMAS
 from specbench.config.construct import construct, to_table
 from specbench.config.options import Options
 from specbench.config.presets import names
-from specbench.config.suite import read_suite, suites
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models.heads.resolve import resolve_heads
+from specbench.features.profile.chain_profile import GAMMA
+from specbench.features.suites.suite import read_suite, suites
+from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.resolved_model import Architecture, ResolvedModel
-from specbench.reporting.chain import GAMMA
 from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task

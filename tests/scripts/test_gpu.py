@@ -10,12 +10,11 @@ import torch
 
 from scripts.gpu import bench as gpu_bench
 from scripts.gpu import check as gpu_check
-from scripts.gpu import devices
-from scripts.gpu import graphs as gpu_graphs
+from scripts.gpu import devices, gpu_graphs
 from scripts.gpu import logits as gpu_logits
 from scripts.gpu.common import ENGINES, VOCABULARY, Small, folder_of
 from scripts.gpu.exactness import World, accepting_all_matches, distribution_matches
-from scripts.gpu.figures import Figure
+from scripts.gpu.gpu_figures import Figure
 from specbench.errors import ExitCode
 from specbench.models.cached_session import CachedSession
 

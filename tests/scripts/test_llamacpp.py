@@ -13,7 +13,7 @@ from scripts.llamacpp.to_gguf import CONTROL, NORMAL, UNUSED, convert, permuted,
 from specbench.config.pair import PACKAGE
 from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.sampling import Sampler
-from specbench.verification.enumeration import TableModels
+from specbench.features.verify.enumeration import TableModels
 
 ANSWER = {
     "content": " is", "tokens": [12, 7, 7], "stop_type": "limit", "tokens_predicted": 3,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from scripts.paper_specs import RESULT, Walked, covering, report, walk
-from specbench.config.suite import TINY, read_suite, suites
+from specbench.features.suites.suite import TINY, read_suite, suites
 from tests.fixtures.plans import rows_on_h200
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]

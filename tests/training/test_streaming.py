@@ -12,12 +12,12 @@ from specbench.config.options import Options
 from specbench.config.pair import Answers, HeadKind
 from specbench.data.task import Sample
 from specbench.errors import ConfigError
-from specbench.experiment.training import TrainRequest, train_head
+from specbench.features.train.train_head import TrainRequest, train_head
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
-from specbench.training import eagle
+from specbench.training import eagle_training as eagle
 from specbench.training.recipes import Budget, EagleRecipe
 from specbench.training.shards import collected, folder_of, missing, size_plan, token_bytes, tokens_of
 from specbench.training.texts import Text

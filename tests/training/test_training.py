@@ -14,11 +14,12 @@ from specbench.data.task import Sample
 from specbench.errors import ConfigError
 from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
-from specbench.models.resolve import Execution, resolve_models
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
-from specbench.training import classifiers, eagle
-from specbench.training.eagle import rows_of
+from specbench.training import classifier_training as classifiers
+from specbench.training import eagle_training as eagle
+from specbench.training.eagle_training import rows_of
 from specbench.training.fitting import auc, auc_interval, fit, loss_of, roc_curve, roc_rates, roc_summary
 from specbench.training.recipes import MOST_EPOCHS, SPLITS, Budget, EagleRecipe, Recipe, SprinterRecipe
 from specbench.training.shards import collected

@@ -1,8 +1,8 @@
 """Lean decode-time forwards, one short file per architecture. Importing the package registers all of them."""
 
 from specbench.config.construct import import_modules
-from specbench.models.lean.feeder import GraphFeeder, LeanFeeder
 from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.lean_feeder import GraphFeeder, LeanFeeder
 from specbench.models.lean.network import Network, can_fuse, network_of, small_config, unsupported
 
 __all__ = [

@@ -19,6 +19,8 @@ from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.features.suites.suite_plots import of_suite as plots_of_suite
+from specbench.features.suites.suite_report import Collected, suite_notes
 from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
@@ -33,10 +35,8 @@ from specbench.reporting.notes import (
     warnings_of,
     without_warnings,
 )
-from specbench.reporting.plots.runs import of_runs as plots_of_runs
+from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
-from specbench.reporting.plots.suites import of_suite as plots_of_suite
-from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
 from specbench.runs.kind import CONFIG
 from specbench.runs.record import Record

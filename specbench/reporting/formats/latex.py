@@ -13,12 +13,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from specbench.analysis.run_summary import RunSummary
+from specbench.features.suites.suite_report import Collected, suite_notes
 from specbench.reporting import escaping
 from specbench.reporting.column import NONE
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of, warnings_of
-from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = (

@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
+from specbench.features.suites.papers.reproduction import counterpart
+from specbench.features.suites.suite_report import Collected, suite_notes
 from specbench.reporting import escaping
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats import export, html, latex
@@ -25,8 +27,6 @@ from specbench.reporting.notes import (
     warnings_of,
     without_warnings,
 )
-from specbench.reporting.reproduction import counterpart
-from specbench.reporting.suites import Collected, suite_notes
 from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 
 

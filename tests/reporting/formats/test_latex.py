@@ -11,10 +11,10 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import Spread
-from specbench.config.suite import TableSpec
+from specbench.features.suites.suite import TableSpec
+from specbench.features.suites.suite_tables import paper_tables, pivot
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
-from specbench.reporting.suite_tables import paper_tables, pivot
 from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary, summary_of_all_metrics

@@ -9,7 +9,7 @@ from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.predictions import BreakEven
 from specbench.reporting.plots.figures import selected
-from specbench.reporting.plots.runs import of_runs, run_plots
+from specbench.reporting.plots.run_plots import of_runs, run_plots
 from tests.fixtures.summaries import method_summary, run_summary
 
 AR = method_summary("ar", values={"tokens_per_second": 100.0}, round_milliseconds={"target": 9.0, "host": 1.0})

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import SpeedupSteps
-from specbench.reporting.plots.speed import STEP_NAMES, steps_panel
+from specbench.reporting.plots.speed_plots import STEP_NAMES, steps_panel
 from tests.fixtures.summaries import method_summary, run_summary
 
 AR = method_summary("ar", values={"tokens_per_second": 100.0})

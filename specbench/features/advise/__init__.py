@@ -1,0 +1,1 @@
+"""Advice: recordings of a target's outputs, predictions from them, and measurements of the best candidates."""

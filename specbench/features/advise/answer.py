@@ -1,0 +1,334 @@
+"""Advice in words, as a table, as TOML, as options of other engines, and as JSON."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+from specbench.analysis.intervals import Estimate
+from specbench.config.construct import Table as TomlTable
+from specbench.data.rows import HUB
+from specbench.features.advise.candidates import Advice, CandidateResult
+from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
+from specbench.reporting.notes import SHARD, short_notes, warnings_of
+from specbench.reporting.reasons import caution
+from specbench.reporting.tables import Table
+
+DIFFER = "Prediction and measurement differ by more than their intervals: a busy machine, or too few prompts."
+ON_FRONT = "on the Pareto front"  # of speed and score
+
+
+class EstimateRow(TypedDict):
+    """An estimate with the bounds of its 95 % interval, which is missing for too few prompts."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class CandidateRow(TypedDict):
+    """A candidate in the JSON of advice."""
+
+    method: str
+    lossless: bool
+    predicted: EstimateRow | None
+    measured: EstimateRow | None
+    score_change: EstimateRow | None
+    parts: int
+    why: str
+
+
+class AdviceRow(TypedDict):
+    """Advice as JSON.
+
+    `pays` is None if the interval of the gain contains 1 or is missing, or if the selected method was not measured.
+    `repeats` are the measurements whose mean is `gain`, if there are several. `acceptance` and the costs are of the method
+    `measured_with`. `folder` is that of the last run.
+    """
+
+    pair: str
+    task: str
+    pays: bool | None
+    method: str
+    table: TomlTable
+    gain: EstimateRow | None
+    repeats: list[EstimateRow | None]
+    max_drop: float | None
+    out_of_time: bool
+    measured_with: str
+    acceptance: float | None
+    cost_ratio: float | None
+    block_price: float | None
+    break_even_acceptance: float | None
+    break_even_cost_ratio: float | None
+    other_engines: list[str]
+    warnings: list[str]
+    folder: str
+    candidates: list[CandidateRow]
+
+
+def candidates_table(advice: Advice) -> Table:
+    """Return the candidates as a table, the best first. The change of the score is shown if it may drop."""
+    scored = advice.max_drop is not None
+    rows = [
+        [
+            result.candidate.name, TIMES.text(result.predicted), TIMES.text(result.measured),
+            *([SIGNED_SCORE.text(result.score_change)] if scored else []),
+            str(result.parts) if result.parts else HUNDREDTHS.text(None),
+            ", ".join(filter(None, (result.why, ON_FRONT if scored and result in advice.front else ""))),
+        ]
+        for result in advice.results
+    ]  # fmt: skip
+    title = f"{advice.pilot.pair}, {advice.pilot.task}: decoding speedup over the target alone"
+    columns = ["method", "predicted", "measured", *(["score change"] if scored else []), "parts", "note"]
+    return Table(title, columns, rows)
+
+
+def conditions_of(advice: Advice) -> list[str]:
+    """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
+    first, *notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
+    parts = {result.parts for result in advice.results if result.parts}
+    if parts:
+        first = f"first part: {first}"
+    if len(parts) > 1:
+        notes.append("Measured speedups are of the last part that a method was run on: compare those with equal parts.")
+    return [first, *notes, *(f"! {sentence}" for sentence in caution(advice.final))]
+
+
+def deciding_numbers(advice: Advice) -> Iterator[str]:
+    """Yield lines on what decides: acceptance, cost ratio, price of a block, and where speculation would break even."""
+    row, even = advice.pilot_row, advice.break_even
+    cost_ratio = row.number("cost_ratio")
+    if row.acceptance_rate is None or cost_ratio is None:
+        return
+    gamma = advice.pilot.traits(row).draft_length
+    block = "" if advice.block_price is None else f", and verifying {gamma} tokens {advice.block_price:.2f}"
+    yield (
+        f"Measured with {row.method}: acceptance {row.acceptance_rate:.2f}; relative to a token of the target, a draft token"
+        f" costs {cost_ratio:.2f}{block}."
+    )
+    best = advice.best.candidate
+    measured = next((result.candidate for result in advice.results if result.candidate.name == row.method), best)
+    if (measured.drafter, measured.proposer.get("name")) != (best.drafter, best.proposer.get("name")):
+        yield f"The selected {best.name} drafts in another way than {row.method}."
+    if even is None:
+        return
+    if even.acceptance is None:
+        yield f"At these costs, no acceptance makes drafts of {even.gamma} tokens faster than the target alone."
+    else:
+        yield (
+            f"At these costs, drafts of {even.gamma} tokens break even at an acceptance rate of {even.acceptance:.2f},"
+            " if each token is accepted independently of the others."
+        )
+    if even.cost_ratio is not None:
+        yield (
+            "At the measured tokens per round, they break even if a draft token costs"
+            f" {even.cost_ratio:.2f} of one of the target."
+        )
+
+
+NOT_MEASURED = {name: f"{name}, not measured there:" for name in ("vLLM", "SGLang", "llama-server")}
+ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
+
+
+def answer(advice: Advice) -> Iterator[str]:
+    """Yield the advice: what to use and its TOML, the gain, and how other engines name it."""
+    best, gain = advice.best, advice.gain or advice.best.measured
+    name = best.candidate.name
+    if gain is None:
+        yield from _unmeasured(advice)
+        return
+    where = "on held-out prompts" if advice.gain else "on the prompts used for selection"
+    if advice.repeats:
+        where += f" in {len(advice.repeats)} processes ({', '.join(TIMES.text(each.value) for each in advice.repeats)})"
+    if advice.gain and sum(result.parts == best.parts for result in advice.results) > 1:
+        where += ", where it was compared with one other method"
+    if advice.pays is None:
+        yield (
+            f"It cannot be decided: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
+            f" Help: {_more(advice)}."
+        )
+    elif not advice.pays:
+        yield f"Do not speculate here: the selected candidate, {name}, reaches {TIMES.text(gain)} {where}."
+    else:
+        yield f"Use {name}: {TIMES.text(gain)}, measured {where}."
+    if advice.is_out_of_time:
+        yield "The time limit was reached before all parts of the prompts were measured. Help: --minutes."
+    if not best.candidate.lossless:
+        yield f"{name} is not declared lossless: there, its score changes by {SIGNED_SCORE.text(best.score_change)}."
+    for other in advice.faster_but_unproven:
+        change = "scores cannot be compared here, since the target alone scores 0."
+        if other.score_change:
+            text = SIGNED_SCORE.text(other.score_change)
+            change = f"the change of its score, {text}, may exceed the allowed drop. Help: {_more(advice)}."
+        yield f"{other.candidate.name} is faster, {TIMES.text(other.measured)}, but {change}"
+    if best.predicted is not None and not best.predicted.overlaps(gain):
+        yield DIFFER
+    yield _later(advice) if advice.repeats else ANOTHER_TIME
+    yield from _without_draft(advice)
+    if advice.pays:
+        yield toml_of(advice)
+        yield from other_engines(best, sources_of(advice))
+
+
+def _later(advice: Advice) -> str:
+    """Return what the interval of a gain that was measured repeatedly covers."""
+    prompts = advice.final.spec.task.data.samples
+    return f"The 95 % interval is for the speedup of a later run on this machine, on {prompts} other prompts."
+
+
+def _without_draft(advice: Advice) -> Iterator[str]:
+    """Yield what can be tried for a target that was advised on without a draft model and without a head."""
+    if any(result.candidate.drafter for result in advice.results):
+        return
+    pair = advice.pilot.spec.pair
+    source = shlex.quote(pair.models["target"].source)
+    task = advice.pilot.spec.task
+    is_named = task.data.source == "synthetic" or task.data.source.startswith(HUB) or Path(task.data.source).is_file()
+    data = f" --data {shlex.quote(task.data.source)}" if is_named else ""
+    target = f"-p target={source} -t {task.name}{data}"
+    yield (
+        "Only prompt lookup needs neither a draft model nor a head. A small model of the same family can draft (--draft"
+        f" PATH). To make one: specbench train draft {target} (one sixth of the target's layers, so that a draft token costs"
+        " about a sixth of a target token, and more in small models, because of the LM head), or specbench train eagle"
+        f" {target} (a head of one layer). Each takes minutes to hours, mostly for outputs of the target."
+    )
+
+
+def _more(advice: Advice) -> str:
+    """Return the options that make intervals shorter."""
+    sampled = advice.pilot.decoding.temperature > 0.0
+    return "-n for more prompts, or more --repeats" if sampled else "-n for more prompts"
+
+
+def _unmeasured(advice: Advice) -> Iterator[str]:
+    """Yield the advice to use a candidate that was predicted only."""
+    best = advice.best
+    prediction = f"{best.candidate.name} has the highest prediction, {TIMES.text(best.predicted)}"
+    if advice.is_out_of_time:
+        yield (
+            "The time limit was reached before any candidate was measured on prompts other than those of the first part."
+            f" {prediction}. Help: --minutes."
+        )
+        return
+    if best.predicted and best.predicted.high is not None and best.predicted.high < 1.0:
+        yield f"Do not speculate here: {prediction}."
+    elif not advice.is_usable:
+        yield f"It cannot be decided: {prediction}. Help: a run with more prompts."
+    else:
+        yield f"Use {best.candidate.name}: {TIMES.text(best.predicted)}, predicted and not measured."
+        yield toml_of(advice)
+        yield from other_engines(best, sources_of(advice))
+
+
+def toml_of(advice: Advice) -> str:
+    """Return the selected method as the text of a TOML file."""
+    import tomli_w  # imported here to keep `--help` fast
+
+    head = f"# Chosen by specbench advise on {advice.pilot.pair}, {advice.pilot.spec.task.name}.\n"
+    return head + tomli_w.dumps(table_of(advice)).rstrip()
+
+
+def table_of(advice: Advice) -> TomlTable:
+    """Return the selected method as the table of a TOML file, with the temperature at which it was selected."""
+    best, temperature = advice.best.candidate, advice.pilot.decoding.temperature
+    measured = advice.final.spec.methods.get(best.name)
+    is_preset = best.kind in (None, "chain")
+    options = (
+        measured.options if measured and is_preset else best.table
+    )  # of a preset, with the pair's values if it ran
+    return {
+        "description": f"{best.name}, chosen by specbench advise",
+        "baseline": advice.pilot.baseline,
+        **({"temperature": temperature} if temperature else {}),
+        **options,
+    }
+
+
+def other_engines(result: CandidateResult, sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options of other engines for a method that they have; speeds there are not measured here.
+
+    `sources` are the folders or hub ids of models and heads by name.
+    """
+    proposer = result.candidate.proposer
+    if result.candidate.kind == "model":
+        gamma, rule = proposer["gamma"], result.candidate.table.get("rejection")
+        draft = sources.get(str(proposer["model"]), "DRAFT")
+        block = {"rejection_sample_method": "block"} if rule else {}
+        yield _vllm({"method": "draft_model", "model": draft, "num_speculative_tokens": gamma} | block)
+        if not rule:
+            yield _sglang("STANDALONE", draft, gamma)
+            yield (
+                f"{NOT_MEASURED['llama-server']} --spec-type draft-simple -md DRAFT.gguf --spec-draft-n-max {gamma}, where"
+                f" DRAFT.gguf is converted from {draft}"
+            )
+    if result.candidate.kind == "head":
+        head = sources.get(str(proposer.get("head", "eagle")), "HEAD")
+        yield _vllm({"method": "eagle", "model": head, "num_speculative_tokens": proposer["gamma"]})
+        yield _sglang("EAGLE", head, proposer["gamma"])
+    if result.candidate.kind == "lookup":
+        gamma, most = proposer["gamma"], proposer.get("ngram", 3)
+        yield _vllm({"method": "ngram", "num_speculative_tokens": gamma, "prompt_lookup_max": most})
+        yield f"{NOT_MEASURED['llama-server']} --spec-type ngram-simple --spec-draft-n-max {gamma}"
+
+
+def _vllm(config: Mapping[str, object]) -> str:
+    return f"{NOT_MEASURED['vLLM']} --speculative-config {shlex.quote(json.dumps(config))}"
+
+
+def _sglang(algorithm: str, drafter: str, gamma: int) -> str:
+    """Return the options of SGLang for chains of `gamma` tokens."""
+    return (
+        f"{NOT_MEASURED['SGLang']} --speculative-algorithm {algorithm} --speculative-draft-model-path"
+        f" {shlex.quote(drafter)} --speculative-num-steps {gamma} --speculative-eagle-topk 1"
+        f" --speculative-num-draft-tokens {gamma + 1}"
+    )
+
+
+def sources_of(advice: Advice) -> dict[str, str]:
+    """Return the folders or hub ids of the pair's models and heads, by name."""
+    pair = advice.pilot.spec.pair
+    models = {name: model.source for name, model in pair.models.items()}
+    return models | {name: head.source for name, head in pair.heads.items()}
+
+
+def advice_row(advice: Advice) -> AdviceRow:
+    """Return advice as JSON."""
+    best = advice.best
+    return {
+        "pair": advice.pilot.pair,
+        "task": advice.pilot.task,
+        "pays": advice.pays,
+        "method": best.candidate.name,
+        "table": table_of(advice),
+        "gain": _row(advice.gain),
+        "repeats": [_row(each) for each in advice.repeats],
+        "max_drop": advice.max_drop,
+        "out_of_time": advice.is_out_of_time,
+        "measured_with": advice.pilot_row.method,
+        "acceptance": advice.pilot_row.acceptance_rate,
+        "cost_ratio": advice.pilot_row.number("cost_ratio"),
+        "block_price": advice.block_price,
+        "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
+        "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
+        "other_engines": list(other_engines(best, sources_of(advice))) if advice.is_usable else [],
+        "warnings": warnings_of(conditions_of(advice)),
+        "folder": advice.final.folder,
+        "candidates": [
+            {
+                "method": result.candidate.name,
+                "lossless": result.candidate.lossless,
+                "predicted": _row(result.predicted),
+                "measured": _row(result.measured),
+                "score_change": _row(result.score_change),
+                "parts": result.parts,
+                "why": result.why,
+            }
+            for result in advice.results
+        ],
+    }
+
+
+def _row(estimate: Estimate | None) -> EstimateRow | None:
+    return EstimateRow(value=estimate.value, low=estimate.low, high=estimate.high) if estimate else None

@@ -1,0 +1,110 @@
+"""Record, update and check snapshots by measuring their requests."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specbench.config.options import Request
+from specbench.config.presets import preset
+from specbench.errors import ConfigError
+from specbench.experiment.batch import (
+    Launch,
+    RequestBatch,
+    measure_here,
+    measure_in_new_process,
+    measure_sessions,
+)
+from specbench.features.gate.comparison import ANCHOR, compare
+from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, pooled
+from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
+
+SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
+AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
+CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOptions:
+    """How to record a snapshot: counters only or with timing from `sessions`; `add` keeps the file's content."""
+
+    counters_only: bool
+    sessions: int = SESSIONS
+    add: bool = False
+
+
+def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> None:
+    """Measure a request, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
+    (request,) = batch.requests
+    if not how.counters_only:
+        request = with_anchor(request)
+    snapshot = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
+    if snapshot.counters_only != how.counters_only:
+        raise ConfigError(
+            f"{path} has {'counters only' if snapshot.counters_only else 'timing'};"
+            " help: record the other kind into another file"
+        )
+    threads = snapshot.runs[0].threads if snapshot.runs else 0
+    batch = replace(batch, requests=[request], threads=threads)
+    runs = _measure(batch, out, how.counters_only, how.sessions)
+    Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
+
+
+def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> None:
+    """Measure a snapshot's requests with this machine's number of threads, and write the file from the results."""
+    snapshot = load(path, outdated=True)
+    batch = replace(batch, requests=snapshot.requests)
+    count = count or max(len(run.sessions) for run in snapshot.runs) or SESSIONS
+    runs = _measure(batch, out, snapshot.counters_only, count)
+    Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
+
+
+def check(
+    path: Path, out: Path, batch: RequestBatch, limits: GateLimits, launch: Launch = measure_in_new_process
+) -> list[GateVerdict]:
+    """Measure a snapshot's requests again and compare.
+
+    While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
+    needs AGREEING sessions.
+    """
+    snapshot = load(path)
+    limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)
+    requests = snapshot.requests
+    if limits.counters_only and not snapshot.counters_only:
+        requests = [_counters_only(request) for request in requests]
+    batch = replace(batch, requests=requests, threads=snapshot.runs[0].threads)
+    new = measure_sessions(batch, out, measure_here if limits.counters_only else launch, 1)
+
+    def slower(limits: GateLimits) -> bool:
+        verdicts = compare(snapshot.runs, new, limits)
+        return any(verdict.status is Status.regression and verdict.aspect in CLOCKED for verdict in verdicts)
+
+    for number in range(2, MOST + 1):
+        decided = number > AGREEING and slower(limits)
+        if decided or not slower(replace(limits, alpha=1.0)):
+            break
+        new = pooled([*new, *measure_sessions(batch, out, launch, 1, first=number)])
+    return compare(snapshot.runs, new, limits)
+
+
+def with_anchor(request: Request) -> Request:
+    """Return the request with the decoding of transformers added, if `ar` or a method with that baseline is measured."""
+    methods = request.methods
+    is_anchored = any(preset("method", name).table.get("baseline") == "ar" for name in methods) or "ar" in methods
+    return replace(request, methods=(*methods, ANCHOR)) if is_anchored and ANCHOR not in methods else request
+
+
+def _counters_only(request: Request) -> Request:
+    """Return a request with timing as one for counters only: without the anchor, and with one repeat."""
+    methods = tuple(name for name in request.methods if name != ANCHOR)
+    return replace(request, methods=methods, options=replace(request.options, repeats=1))
+
+
+def _measure(batch: RequestBatch, out: Path, counters_only: bool, count: int) -> list[MeasuredRun]:
+    """Return the measured runs of a snapshot. Raises ConfigError if a generation failed."""
+    if counters_only:
+        runs = [replace(run, sessions=[], costs={}) for run in measure_sessions(batch, out, measure_here, 1)]
+    else:
+        runs = measure_sessions(batch, out, measure_in_new_process, count)
+    failed = [f"{name} on {run.name}" for run in runs for name, count in run.failed.items() if count]
+    if failed:
+        raise ConfigError(f"generations failed, so there is no snapshot: {', '.join(failed)}; help: specbench run")
+    return runs

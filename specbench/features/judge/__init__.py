@@ -1,0 +1,1 @@
+"""Judges: a language model compares the outputs of two methods."""

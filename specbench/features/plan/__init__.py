@@ -1,0 +1,1 @@
+"""Plans for other machines: time and memory from architectures alone."""

@@ -1,0 +1,393 @@
+"""A plan for another machine: hours, memory, disk and downloads of every run, from architectures alone.
+
+Needs no weights, no data of the hub and no network. Every figure is an estimate; `NOTE` names what is assumed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
+from specbench.data.task import Task
+from specbench.decoding.method import Method, Proposer
+from specbench.decoding.traits import Theory
+from specbench.errors import ConfigError
+from specbench.features.suites.grid import GridPart, Outline
+from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
+from specbench.methods.proposers import Eagle
+from specbench.methods.tree_drafts import HeadTree
+from specbench.models.resolve_models import Execution
+from specbench.models.resolved_model import ResolvedModel
+from specbench.resolution.memory_estimate import Memory, memory_by_device
+from specbench.resolution.methods import ResolvedMethod
+
+PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
+RECORD = 16 << 10  # assumed bytes of a stored generation
+Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
+MOST_GPUS = 8  # of one machine, up to which placements are suggested
+HOUR = 3600.0
+LONG = 72 * HOUR  # longer times are given in days
+ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
+FAST = AssumedRates(acceptance=0.9, deferred=0.0)
+SLOW = AssumedRates(acceptance=0.5, deferred=1.0)
+NOTE = (
+    "Every time is an estimate; no measurement on a GPU exists yet. Assumptions: a share of the bandwidth and a host time per"
+    " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
+    f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
+    " column GiB is the memory of the fullest device: weights, caches at the longest prompt and answer, and a workspace. The"
+    " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
+    " are not counted."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """The estimate of one run: methods that share a baseline, on one pair and task; or of the training of heads.
+
+    `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
+    of each device. `downloads` are bytes by source. `remedy` are options with which a run that does not fit would. `why` is
+    the reason why there is no estimate.
+    """
+
+    pair: str
+    task: str
+    methods: str
+    T: float | None = None
+    prompts: int | None = None
+    generations: int | None = None
+    tokens: int = 0
+    seconds: tuple[float, float] | None = None
+    devices: tuple[Memory, ...] = ()
+    downloads: dict[str, int] = field(default_factory=dict)
+    fits: bool = True
+    remedy: str = ""
+    why: str = ""
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory of the fullest device."""
+        return max(self.devices, key=lambda device: device.total, default=None)
+
+
+@dataclass(frozen=True)
+class PlannedMachine:
+    """The machine that runs are planned for, with a number of its GPUs."""
+
+    machine: Accelerator
+    gpus: int = 1
+
+    def fits(self, devices: Sequence[Memory]) -> bool:
+        """Return whether every GPU has room. The memory of the host and the disk is not checked."""
+        return all(device.total <= self.machine.memory for device in devices if device.device.startswith("cuda"))
+
+
+def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
+    """Return the estimates of the runs of a part of a suite that is resolved for another machine.
+
+    Raises ConfigError for a model that is placed on a GPU which the machine does not have.
+    """
+    outline = part.outline
+    if outline is None or outline.missing:
+        why = outline.missing if outline else part.invalid or part.missing
+        return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
+    _require_gpus(outline.models, target.gpus)
+    heads = list(
+        dict.fromkeys(base for group in outline.groups for method in group if (base := eagle_base(method.method)))
+    )
+    devices = _devices(outline.models, heads, outline.task)
+    has_room = target.fits(devices)
+    shared = MachineRow(
+        pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=has_room,
+        downloads=_downloads(outline, heads), prompts=outline.prompts,
+        remedy="" if has_room else _remedy(outline, heads, target),
+    )  # fmt: skip
+    return [_row(shared, group, outline, target.machine) for group in outline.groups]
+
+
+def eagle_base(method: Method) -> str:
+    """Return the model that an EAGLE head drafts for in a method; empty without one."""
+    proposer = getattr(method, "proposer", None)
+    innermost = proposer.innermost if isinstance(proposer, Proposer) else None
+    return innermost.base if isinstance(innermost, Eagle | HeadTree) else ""
+
+
+def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
+    """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
+    downloads = downloads_of(outline.models)
+    local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
+    for head in outline.pair.heads.values():
+        is_remote = head.path not in local_heads and outline.pair.weights == "real"
+        if head.kind == "eagle" and head.base in heads and is_remote:
+            downloads[head.path] = outline.models[head.base].size.layer_bytes
+    return downloads
+
+
+def downloads_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
+    """Return the bytes of the weights that are neither in a local folder nor random, by source."""
+    return {
+        model.spec.path: model.size.download_bytes
+        for model in models.values()
+        if model.weights == "real" and not model.is_local
+    }
+
+
+def _devices(models: Mapping[str, ResolvedModel], heads: Sequence[str], task: Task) -> list[Memory]:
+    return memory_by_device(models, heads, longest_prompt(models, task) + task.max_new_tokens)
+
+
+def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
+    """Raise ConfigError if a model is placed on a GPU that the machine does not have."""
+    for role, model in models.items():
+        for device in model.spec.placement.devices:
+            if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
+                raise ConfigError(f"model '{role}' is placed on {device}, and there are {gpus} GPUs; help: --gpus N")
+
+
+def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> str:
+    """Return the least change with which a part fits; empty if none of these helps.
+
+    In this order: another model than the largest on a second GPU; over as few GPUs as possible, the largest in layers, or it
+    and the others on one more, or all of them in layers; the largest quantized to 8 bits, then to 4; and placements on more
+    GPUs.
+    """
+    models = outline.models
+    largest = max(models, key=lambda role: models[role].size.resident_bytes)
+    for options, changed in _changes(models, largest, target.gpus):
+        if target.fits(_devices({**models, **changed}, heads, outline.task)):
+            is_named = outline.options.engine != "auto" or any(
+                model.spec.engine != "auto" for model in changed.values()
+            )
+            needs_eager = any(model.spec.parallel != "none" for model in changed.values())
+            return f"{options} --engine eager" if is_named and needs_eager else options
+    return ""
+
+
+def _changes(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
+    """Yield the options to try: placements, quantizations, and placements on more GPUs."""
+    yield from _placements(models, largest, gpus)
+    yield from _quantizations(models, largest)
+    for more in range(gpus + 1, MOST_GPUS + 1):
+        yield from ((f"--gpus {more} {options}", changed) for options, changed in _placements(models, largest, more))
+
+
+def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
+    """Yield the options that place models on other GPUs."""
+    free = {role: model for role, model in models.items() if not model.spec.placement.devices}
+    others = [role for role in free if role != largest]
+    if gpus < 2:
+        return
+
+    def place_others_on(device: str) -> Change:
+        text = " ".join(f"--place {role}={device}" for role in others)
+        return text, {role: _changed(free[role], device=device) for role in others}
+
+    if others:
+        yield place_others_on("cuda:1")
+    if largest not in free:
+        return
+    for count in range(2, gpus + 1):
+        places = f"layers:{','.join(map(str, range(count)))}"
+        split = {
+            role: replace(_changed(model, devices=tuple(range(count)), parallel="layers"), engine="eager")
+            for role, model in free.items()
+        }
+        text = f"--place {largest}={places}"
+        yield text, {largest: split[largest]}
+        if others and count < gpus:
+            extra_arguments, relocations = place_others_on(f"cuda:{count}")
+            yield f"{text} {extra_arguments}", {largest: split[largest], **relocations}
+        if others:
+            yield " ".join((text, *(f"--place {role}={places}" for role in others))), split
+
+
+def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
+    """Return a model with other keys of its spec."""
+    return replace(model, spec=replace(model.spec, **keys))
+
+
+def _quantizations(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
+    """Yield the options that quantize the largest model."""
+    model = models[largest]
+    if model.spec.quantization or model.spec.placement.parallel != "none":
+        return
+    for kind in ("int8", "int4"):
+        yield f"--set pair.models.{largest}.quantization={kind}", {largest: _changed(model, quantization=kind)}
+
+
+def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, machine: Accelerator) -> MachineRow:
+    """Return the row of one group of methods."""
+    generations = None
+    seconds = None
+    if outline.prompts is not None:
+        generations_per_method = outline.prompts * outline.options.repeats
+        generations = len(group) * generations_per_method
+        low, high = (
+            generations_per_method * sum(_generation(method, group[0], outline, machine, fast) for method in group)
+            for fast in (True, False)
+        )
+        seconds = (low, high)
+    return replace(
+        shared,
+        methods=", ".join(dict.fromkeys(method.preset for method in group)),
+        T=group[0].temperature,
+        generations=generations,
+        tokens=(generations or 0) * outline.task.max_new_tokens,
+        seconds=seconds,
+        why=""
+        if seconds
+        else f"task {shared.task}: the number of prompts is not known; help: -n N, or --data FILE.jsonl",
+    )
+
+
+def _generation(
+    resolved: ResolvedMethod, baseline: ResolvedMethod, outline: Outline, machine: Accelerator, fast: bool
+) -> float:
+    """Return the seconds of one generation of the maximum length."""
+    method, models = resolved.method, outline.models
+    output, prompt = outline.task.max_new_tokens, 0 if fast else longest_prompt(models, outline.task)
+    seconds = {}
+    for role, model in models.items():
+        read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
+        bytes_per_process = read / model.spec.placement.processes
+        seconds[role] = forward_seconds(machine, model.engine, bytes_per_process, model.size.layers, fast)
+    if base := eagle_base(method):
+        head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
+        seconds |= dict.fromkeys(method.heads, head)
+    prefill = sum(
+        prefill_seconds(machine, models[role].size.parameters, prompt, fast)
+        for role in models.keys() & set(method.roles())
+    )
+    rates = FAST if fast else SLOW
+    return prefill + output * seconds_per_token(method, baseline.method.roles(), seconds, rates)
+
+
+def seconds_per_token(
+    method: Method, baseline: Sequence[str], seconds: Mapping[str, float], rates: AssumedRates
+) -> float:
+    """Return the mean seconds per token of a method that was never measured.
+
+    `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
+    head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
+    costs a forward of each of its models if it declares a distribution of all of them, and of the slowest if they run at the
+    same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
+    """
+    formula = method.theory() or _adaptive(method)
+    predict = formula_of(formula)(formula, rates) if formula else None
+    if formula and predict:
+        costs = [seconds.get(role, 0.0) for role in formula.models]
+        per_token = sum(seconds[role] for role in baseline)
+        return per_token / predict(lambda i, _: costs[i], per_token)
+    forward_costs = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(
+        seconds.values()
+    )
+    declared = method.declared_distribution()
+    if method.blocks == (1,) and declared and declared[0] == method.roles():
+        return max(forward_costs) if method.concurrent else sum(forward_costs)
+    return min(forward_costs) if rates is FAST else sum(forward_costs)
+
+
+def _adaptive(method: Method) -> Theory | None:
+    """Return a formula for drafts of varying length, whose mean is assumed; None for a method without a test of drafts."""
+    tests = method.verifications()
+    if not tests:
+        return None
+    proposer, scorers = tests[-1].proposer, tests[0].scorers  # the innermost drafter, the outermost test
+    levels = getattr(method, "proposer").levels if len(tests) > 1 else ()  # noqa: B009  (methods with several tests)
+    return Theory(
+        formula="chain" if levels else "speculation",
+        models=(proposer, *(level.model for level in levels), *(role for role in scorers if role != proposer)),
+        gamma=(min(ASSUMED_DRAFTS, max(method.depth, 1)),),
+        thresholds=tuple(level.threshold for level in levels),
+        bonus="exact",
+        drafter_scores=proposer in scorers,
+    )
+
+
+def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
+    """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
+    contexts = [model.size.context for model in models.values() if model.size.context]
+    has_encoder = any(model.architecture.encoder_decoder for model in models.values())
+    after = 0 if has_encoder else task.max_new_tokens  # an encoder's window holds the prompt alone
+    room = max(min(contexts) - after, 1) if contexts else PROMPT
+    return min(task.max_prompt_tokens or PROMPT, room)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineTotal:
+    """The totals of a plan: seconds under the fast and the slow assumptions, bytes, and the number of GPUs that are used."""
+
+    seconds: tuple[float, float]
+    gpus: int
+    memory: int
+    download: int
+    disk: int
+    fits: bool
+    remedy: str = ""  # with which all runs fit
+    lacking: tuple[str, ...]  # tasks of runs without an estimate
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has an estimate."""
+        return not self.lacking
+
+
+def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
+    """Return the totals of a plan's rows. A source is downloaded once."""
+    timed = [row.seconds for row in rows if row.seconds]
+    download = sum({source: size for row in rows for source, size in row.downloads.items()}.values())
+    remedies = {row.remedy for row in rows if not row.fits}
+    return MachineTotal(
+        seconds=(sum(low for low, _ in timed), sum(high for _, high in timed)),
+        memory=max((row.memory.total for row in rows if row.memory), default=0),
+        download=download,
+        disk=download + RECORD * sum(row.generations or 0 for row in rows),
+        fits=all(row.fits for row in rows),
+        remedy=remedies.pop() if len(remedies) == 1 else "",
+        gpus=max((sum(device.device.startswith("cuda") for device in row.devices) for row in rows), default=0),
+        lacking=tuple(dict.fromkeys(row.task for row in rows if not row.seconds or row.why)),
+    )
+
+
+def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
+    """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
+    machine, gpus = target.machine, target.gpus
+    machine_label = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
+    if not total.memory:
+        return f"{name} on {machine_label}: no estimate."
+    per_gpu_suffix = " on a GPU" if gpus > 1 else ""
+    need = f"at most {gib(total.memory)} GiB of {machine.memory_gib:.0f} GiB{per_gpu_suffix}"
+    parts = [
+        span(*total.seconds) if total.seconds[1] else "time unknown",
+        need,
+        f"{gib(total.download)} GiB to download",
+    ]
+    text = f"{name} on {machine_label}: {', '.join(parts)}"
+    if not total.fits:
+        bigger = smallest_with(total.memory)
+        number = "one" if gpus == 1 else str(gpus)
+        remedies = [f"on {number} {bigger.name}"] if bigger else []
+        remedies += [f"with {total.remedy}"] if total.remedy else []
+        change = f"it fits {' or '.join(remedies)}" if remedies else "no known machine has enough memory"
+        need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
+        text = f"{name} does not fit on {machine_label}: {need}; {change}"
+    elif total.gpus < gpus:
+        text += (
+            f"; {total.gpus} of {gpus} GPUs {'is' if total.gpus == 1 else 'are'} used, --place puts a model on others"
+        )
+    lacking = "" if total.complete else f" There is no estimate for {', '.join(total.lacking)}."
+    return f"{text}.{lacking}"
+
+
+def span(low: float, high: float) -> str:
+    """Return a range of seconds in the unit that suits its upper end."""
+    unit, name = (60.0, "minutes") if high < 2 * HOUR else (HOUR, "hours") if high < LONG else (24 * HOUR, "days")
+    first, last = (max(round(seconds / unit), 1) for seconds in (low, high))
+    return f"{first} {name if first > 1 else name[:-1]}" if first == last else f"{first} to {last} {name}"
+
+
+def gib(size: float) -> str:
+    """Return bytes in GiB, with a digit after the point below 10."""
+    number = size / GIB
+    return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"

@@ -1,0 +1,1 @@
+"""Profiles: forward times and acceptance rates of the models of a chain, and the chain that theory prefers."""

@@ -1,0 +1,1 @@
+"""Suites: the grid of a paper's table or figure, its runs, and its report."""

@@ -1,0 +1,1 @@
+"""The papers' claims: expectations, what decides them, and the index of what is reproduced."""

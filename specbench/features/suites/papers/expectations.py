@@ -1,0 +1,350 @@
+"""The expectations of a suite, checked in every run.
+
+One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
+where the records allow it (`comparisons.py`). A one-sided expectation is confirmed or contradicted if the whole interval
+lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin, or outside of it.
+Everything else is within the noise. There is no correction for the number of comparisons, nor for the choice of the best of
+several settings.
+"""
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from specbench.analysis.intervals import Estimate
+from specbench.analysis.points import Point
+from specbench.features.suites.papers.comparisons import Comparison, Comparisons, independent
+from specbench.features.suites.papers.expectation import Expectation, Take
+from specbench.features.suites.suite import Suite
+from specbench.reporting.columns import column_of
+
+SOURCES = {"paper": "the paper makes", "project": "this project adds"}
+ERRORS = (
+    "Each is decided by a 95 % interval over prompts. It does not cover a run at another time, and is not corrected for the"
+    " number of comparisons."
+)
+SELECTED = (
+    "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
+    " This biases the best upward and the lowest downward, and the intervals are not corrected for it."
+)
+
+MOST_NEEDED = 100_000  # prompts that could be measured
+
+
+class Outcome(StrEnum):
+    """How an expectation came out for a point."""
+
+    confirmed = "confirmed"
+    expected = "on the expected side within the noise"
+    other = "on the other side within the noise"
+    contradicted = "contradicted"
+    undecided = "not decided, without an interval or any difference"
+    certain = "not counted, because these models or settings can hardly contradict it"
+
+
+NOT_COUNTED = (Outcome.undecided, Outcome.certain)
+NOT_COMPARED = "not compared, since no run has both sides"
+PLACES = ("pair", "task", "T")  # of a run
+
+
+class Measured(NamedTuple):
+    """A comparison of a value with its bound, and with the two ends of the margin around it.
+
+    `ratio` is the value divided by the bound of an expectation with a margin, if both are numbers.
+    """
+
+    comparison: Comparison
+    least: Comparison
+    most: Comparison
+    ratio: float | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the value lies inside the margin."""
+        return self.least.value >= self.least.equal and self.most.value <= self.most.equal
+
+    @property
+    def is_surely_inside(self) -> bool:
+        """Whether the whole interval lies inside the margin."""
+        return self.least.low >= self.least.equal and self.most.high <= self.most.equal
+
+    @property
+    def is_surely_outside(self) -> bool:
+        """Whether the whole interval lies outside the margin."""
+        return self.least.high < self.least.equal or self.most.low > self.most.equal
+
+
+class PointOutcome(NamedTuple):
+    """The outcome at a point. `prompts_needed` is the number of prompts that would decide an outcome within the noise."""
+
+    outcome: Outcome
+    setting: str
+    measured: Measured
+    prompts_needed: float | None = None
+
+
+@dataclass(frozen=True)
+class ExpectationVerdict:
+    """An expectation with its outcomes, and those of its secondary value."""
+
+    expected: Expectation
+    outcomes: tuple[PointOutcome, ...]
+    secondary: tuple[Outcome, ...] = ()
+
+    @property
+    def counted(self) -> list[Outcome]:
+        """The outcomes at points that can contradict the expectation, and that have an interval."""
+        return [point.outcome for point in self.outcomes if point.outcome not in NOT_COUNTED]
+
+    @property
+    def prompts_needed(self) -> int | None:
+        """The number of prompts that would decide half of the outcomes within the noise, if the measured differences hold."""
+        numbers = [point.prompts_needed for point in self.outcomes if point.prompts_needed is not None]
+        median = statistics.median(numbers) if numbers else math.inf
+        return ceil_to_two_digits(median) if math.isfinite(median) else None
+
+
+def outcomes_of(
+    suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None
+) -> list[ExpectationVerdict]:
+    """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
+    compare = comparisons or Comparisons()
+    return [_verdict(expectation, points, compare) for expectation in suite.expect]
+
+
+def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
+    """Return a line for each expectation: the number of points with each outcome."""
+    return list(map(_line, verdicts))
+
+
+def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
+    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's separately.
+
+    `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
+    """
+    by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    for verdict in verdicts:
+        by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
+    sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
+    untested = sum(point.outcome is Outcome.certain for verdict in verdicts for point in verdict.outcomes)
+    if untested and sentences:
+        sentences.append(
+            f"{untested} more {'is' if untested == 1 else 'are'} not counted: these models or settings can hardly contradict"
+            f" {'it' if untested == 1 else 'them'}."
+        )
+    several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
+    return [
+        *sentences,
+        *several,
+        *([SELECTED] if any(verdict.expected.selects and verdict.counted for verdict in verdicts) else []),
+    ]
+
+
+def _counts(counts: Counter[Outcome], source: str) -> str:
+    which = f"comparison that {SOURCES[source]}" if source else "expected outcome"
+    if counts.total() == 1:
+        (outcome,) = counts
+        return f"The {which} is {outcome}."
+    texts = [f"{count} {'is' if count == 1 else 'are'} {outcome}" for outcome in Outcome if (count := counts[outcome])]
+    return f"Of {counts.total()} {which.replace(' ', 's ', 1) if source else f'{which}s'}, {', '.join(texts)}."
+
+
+def verdict_text(verdict: ExpectationVerdict) -> str:
+    """Return the number of points with each outcome, and the measured ratios or differences."""
+    if not verdict.outcomes:
+        return NOT_COMPARED
+    return f"{_counted(point.outcome for point in verdict.outcomes)}{_range(verdict)}"
+
+
+def _range(verdict: ExpectationVerdict) -> str:
+    """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the counted points; empty without any."""
+    written = column_of(verdict.expected.value).format
+    kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for point in verdict.outcomes:
+        (value, _, _, equal), ratio = point.measured.comparison, point.measured.ratio
+        if ratio is not None or equal != 0.0:
+            kinds["ratio"].append((number := value if ratio is None else ratio, f"{number:.2f}"))
+        elif math.isfinite(value):
+            kinds["difference"].append((value, written.number(value, signed=True)))
+    texts = []
+    for kind, values in kinds.items():
+        (_, low), (_, high) = min(values), max(values)
+        texts.append(f"{kind} {low}" if low == high else f"{kind}s {low} to {high}")
+    return f" ({', '.join(texts)})" if texts else ""
+
+
+def _line(verdict: ExpectationVerdict) -> str:
+    expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
+    origin = f" ({expected.where})" if expected.where else ""
+    says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else origin}"
+    for decided in verdict.outcomes:
+        settings[decided.outcome].append(decided.setting)
+    if not settings:
+        return f"{says}: {NOT_COMPARED}"
+    needed = (
+        f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
+        if verdict.prompts_needed and verdict.prompts_needed <= MOST_NEEDED
+        else "; the differences are too small for any number of prompts"
+        if verdict.prompts_needed
+        else ""
+    )
+    contradicted = settings[Outcome.contradicted]
+    is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
+    against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
+    secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
+    return f"{says}: {verdict_text(verdict)}{against}{needed}{secondary}"
+
+
+def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
+    """Return `2 of 3 confirmed, 1 of 3 contradicted`; a single outcome without numbers."""
+    counts = Counter(outcomes)
+    if counts.total() == 1:
+        return str(next(iter(counts)))
+    return ", ".join(f"{counts[outcome]} of {counts.total()} {outcome}" for outcome in Outcome if counts[outcome])
+
+
+def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> ExpectationVerdict:
+    outcomes = tuple(result for group in _groups(expected, points) for result in _outcomes(expected, group, compare))
+    if not expected.beside:
+        return ExpectationVerdict(expected, outcomes)
+    other = replace(expected, value=expected.beside, beside="")
+    secondary = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
+    return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in secondary if outcome not in NOT_COUNTED))
+
+
+def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points to compare with each other.
+
+    Points are compared within a run, with two exceptions. If the bound names a pair, a task, a temperature or the swept
+    value `x`, points of all runs are compared that agree in the other conditions. If the bound is a number, the best or the
+    lowest of several points is chosen over all runs under the same conditions. Runs on different machines are never
+    compared. Points of groups of prompts are compared only if the expectation names the groups.
+    """
+    bound = expected.bound if isinstance(expected.bound, dict) else {}
+    keys: tuple[str, ...] = ("run",)
+    if bound.keys() & {*PLACES, "x"} or (isinstance(expected.bound, int | float) and expected.take != "each"):
+        keys = tuple(key for key in (*PLACES, "simulated", "data", "machine") if key not in bound)
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        if bool(point.group) == ("group" in expected.of):
+            groups[point.at(keys)].append(point)
+    return list(groups.values())
+
+
+def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
+    """Yield the outcome for each pair of a point and its bound."""
+    for point in _chosen(_of_enough_score(expected, points), expected.of, expected, expected.take):
+        for measured in _compared(expected, point, points, compare):
+            is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
+            outcome = Outcome.certain if is_certain else _outcome(expected, measured)
+            in_noise = outcome in (Outcome.expected, Outcome.other)
+            needed = _needed(expected, measured, point.number("prompts")) if in_noise else None
+            yield PointOutcome(outcome, _setting_text(point), measured, needed)
+
+
+def _needed(expected: Expectation, measured: Measured, prompts: float | None) -> float | None:
+    """Return how many prompts would decide, if widths of intervals fall with the square root of their number."""
+    sides = (measured.least, measured.most) if expected.is_two_sided else (measured.comparison,)
+    value, low, high, limit = min(sides, key=lambda side: abs(side.value - side.equal))
+    if not prompts or not math.isfinite(high - low):
+        return None
+    width = value - low if value >= limit else high - value
+    return prompts * (width / abs(value - limit)) ** 2 if value != limit else math.inf
+
+
+def ceil_to_two_digits(number: float) -> int:
+    """Return a number rounded up to two digits: 231 as 240."""
+    unit: int = 10 ** max(len(str(math.ceil(number))) - 2, 0)
+    return math.ceil(number / unit) * unit
+
+
+def _compared(expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons) -> Iterator[Measured]:
+    """Yield the comparison of a point with each of its bounds. None of a curve that neither side reaches."""
+    bound, value = expected.bound, expected.value
+    if isinstance(bound, dict):
+        take = expected.bound_take or expected.take
+        for other in _chosen(points, bound, expected, take):
+            if other.at(expected.by) == point.at(expected.by) and other is not point:
+                between = partial(compare.between, point, other, value)
+                yield from _measured(expected, between, point.number(value), other.number(value))
+        return
+    theirs = compare.estimate(point, bound) if isinstance(bound, str) else Estimate(bound, bound, bound)
+    between = partial(independent, compare.estimate(point, value), theirs)
+    yield from _measured(expected, between, point.number(value), theirs.value if theirs else None)
+
+
+def _measured(
+    expected: Expectation, between: Callable[[float], Comparison | None], ours: float | None, theirs: float | None
+) -> Iterator[Measured]:
+    """Yield a comparison with `factor` x a bound and the ends of its margin; none if a side is missing."""
+    factor, margin = expected.factor, expected.margin
+    found = [between(end) for end in (factor, factor * (1.0 - margin), factor * (1.0 + margin))]
+    if None not in found:
+        center, least, most = (side for side in found if side is not None)
+        ratio = ours / (factor * theirs) if expected.is_two_sided and ours is not None and theirs else None
+        yield Measured(center, least, most, ratio)
+
+
+def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence[Point]:
+    """Return the points with at least the score of those that `at_score_of` names; all points without it."""
+    if not expected.at_score_of:
+        return points
+    scores = [p.number("score") for p in points if p.matches(expected.at_score_of)]
+    least = max((score for score in scores if score is not None), default=math.inf)
+    return [p for p in points if (score := p.number("score")) is not None and score >= least]
+
+
+def _chosen(
+    points: Sequence[Point], dimensions: Mapping[str, object], expected: Expectation, take: Take
+) -> list[Point]:
+    """Return the points with these dimensions that have the value; on request only the best or lowest of each group."""
+    chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
+    sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
+    if take in ("best", "lowest best"):
+        keys = expected.by if take == "best" else (*PLACES, *expected.by)
+        chosen = _extreme(chosen, expected.value, keys, sign)
+    if take in ("lowest", "lowest best"):
+        chosen = _extreme(chosen, expected.value, expected.by, -1.0)
+    return chosen
+
+
+def _extreme(points: Sequence[Point], value: str, keys: Sequence[str], sign: float) -> list[Point]:
+    """Return the point with the largest value times `sign` for each value of the dimensions `keys`."""
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        groups[point.at(keys)].append(point)
+    return [max(members, key=lambda p: _signed(p, value, sign)) for members in groups.values()]
+
+
+def _signed(point: Point, value: str, sign: float) -> float:
+    number = point.number(value)
+    return -math.inf if number is None else sign * number
+
+
+def _outcome(expected: Expectation, measured: Measured) -> Outcome:
+    """Return on which side of its limits a comparison lies, and whether its whole interval does.
+
+    A comparison without an interval, or of values that are equal on every prompt, is undecided.
+    """
+    value, low, high, equal = measured.comparison
+    if not math.isfinite(high - low) or low == high == equal:
+        return Outcome.undecided
+    if expected.is_two_sided:
+        if measured.is_surely_inside or measured.is_surely_outside:
+            return Outcome.confirmed if measured.is_surely_inside else Outcome.contradicted
+        return Outcome.expected if measured.is_inside else Outcome.other
+    if expected.at_most is not None:
+        value, low, high, equal = -value, -high, -low, -equal
+    if value >= equal:
+        return Outcome.confirmed if low >= equal else Outcome.expected
+    return Outcome.contradicted if high < equal else Outcome.other
+
+
+def _setting_text(point: Point) -> str:
+    words = [word for word in (point.pair, point.task, point.method, point.setting) if word]
+    return f"{' '.join(words)} at T = {point.T:g}"

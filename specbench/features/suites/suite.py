@@ -1,0 +1,447 @@
+"""Suites: the grid of runs for a table or figure of a paper, with its tables, plots and expectations.
+
+[[grid]]                              # methods x pairs x tasks, at these options of `specbench run`
+methods = ["we-sd", "we-se"]
+pairs = ["llama-vicuna"]
+tasks = ["gsm8k:se-paper"]
+over = { "we-se.gamma" = [[5, 1], [1, 1]] }
+
+[[tables]]                            # a pivot table of the results: rows, columns and values
+rows = ["pair", "method"]
+columns = ["task"]
+values = ["speedup"]
+
+[[prepare]]                           # heads that `run --suite` trains first, one per pair, task and tau
+kind = "sprinter"
+pairs = ["gpt-neo"]
+tasks = ["lm1b"]
+tau = [1.0, 1.2, 1.5]
+
+[[finetune]]                          # models that `run --suite` fine-tunes first, one per pair, task and role
+pairs = ["t5-v1.1-small-large"]
+tasks = ["xsum"]
+
+[[expect]]                            # what theory or the paper claims, checked by group of runs
+id = "se-over-naive"
+says = "SE is at or above naive speculation"
+where = "Section 4.2, Table 2"
+of = { method = "we-se" }
+value = "speedup"
+at_least = { method = "we-sd" }
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from specbench.config.construct import construct, convert
+from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
+from specbench.config.presets import in_scope, names, override, preset, stem, sweep_of
+from specbench.errors import ConfigError
+from specbench.features.suites.papers.expectation import NUMBERS, Expectation, require_dimensions
+
+PROMPT = "prompt"  # as the x of a plot: a point for each prompt
+Axis = Literal["linear", "log"]
+BY_SCOPE = {"data", "gamma", "heads", "overrides"}  # options with one value per scope or key
+TINY = "-tiny"  # suffix of suites on the bundled models
+Kind = Literal["runs", "profile"]
+MEASURED = (
+    "kind",
+    "options",
+    "grid",
+    "prepare",
+    "finetune",
+    "judge",
+)  # keys of a suite that determine its measurements
+JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Heads of one kind: one for each of these pairs, tasks and values of tau.
+
+    Each is trained on `limit` texts of the task's training split, with these `answers`, for at most `minutes` if it is not 0.
+    `recipe` holds keys of `--set recipe.KEY`. With several values of tau, a head is called KIND/TAU, otherwise KIND. A
+    `label` distinguishes heads of one kind and tau with other recipes: KIND/LABEL, or KIND/TAU-LABEL. With a `base`, the
+    head reads that model, and is called KIND@BASE. With `on`, the rows of that task train one head for all `tasks`; without
+    `--data ON=FILE`, the head is not trained, and the pair's own is used.
+    """
+
+    kind: HeadKind
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    label: str = ""
+    base: str = ""
+    on: str = ""
+    tau: tuple[float, ...] = (TAU,)
+    features: str = FEATURES
+    answers: Answers = Answers.outputs
+    limit: int = 600
+    minutes: float = 0.0
+    seed: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind != HeadKind.sprinter and (self.tau, self.features) != ((TAU,), FEATURES):
+            raise ValueError(f"tau and features apply to sprinter only, not to {self.kind}")
+
+    def heads(self, pair: str, task: str) -> Iterator["PreparedHead"]:
+        """Yield the heads of a pair for the runs on a task."""
+        if pair in self.pairs and task in self.tasks:
+            kind = "@".join(filter(None, (self.kind.value, self.base)))
+            for tau in self.tau:
+                words = [f"{tau:g}"] * (len(self.tau) > 1) + [self.label] * bool(self.label)
+                yield PreparedHead(self, pair, self.on or task, "/".join(filter(None, (kind, "-".join(words)))), tau)
+
+
+@dataclass(frozen=True)
+class PreparedHead:
+    """A head of a preparation. `task` is the one whose rows train it."""
+
+    preparation: Preparation
+    pair: str
+    task: str
+    name: str
+    tau: float
+
+    @property
+    def words(self) -> str:
+        """The head in words."""
+        return f"{self.name} of {self.pair} on {self.task}"
+
+    def folder(self, out: Path) -> Path:
+        """Return the head's folder inside the results folder."""
+        label = self.preparation.kind.value
+        if self.preparation.kind == HeadKind.sprinter:
+            features = "" if self.preparation.features == FEATURES else f"-{self.preparation.features}"
+            label += f"-tau{self.tau:g}{features}"
+        suffix = "".join(f"-{word}" for word in (self.preparation.base, self.preparation.label) if word)
+        return self.collected(out).parent / f"{label}{suffix}"
+
+    def collected(self, out: Path) -> Path:
+        """Return the folder of the models' outputs, which heads of the same kind share."""
+        return out / "heads" / stem(self.pair) / stem(self.task).replace(":", "@") / f"{self.preparation.kind}-outputs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetune:
+    """Models to fine-tune: these roles of each pair, on each task.
+
+    Each is trained on `limit` texts of the task's training split (0: all) for at most `minutes` if it is not 0. `recipe`
+    holds keys of `--set recipe.KEY`. Runs on the task then use the fine-tuned models.
+    """
+
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    roles: tuple[str, ...] = ("draft", "target")
+    limit: int = 0
+    minutes: float = 0.0
+    seed: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def models(self, pair: str, task: str) -> Iterator["PreparedModel"]:
+        """Yield the models of a pair for the runs on a task."""
+        if pair in self.pairs and task in self.tasks:
+            yield from (PreparedModel(self, pair, task, role) for role in self.roles)
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model of a pair that a suite fine-tunes on a task."""
+
+    finetune: Finetune
+    pair: str
+    task: str
+    role: str
+
+    @property
+    def words(self) -> str:
+        """The model in words."""
+        return f"{self.role} of {self.pair} on {self.task}"
+
+    def folder(self, out: Path) -> Path:
+        """Return the model's folder inside the results folder."""
+        return out / "models" / stem(self.pair) / stem(self.task).replace(":", "@") / self.role
+
+
+def require_distinct(steps: Sequence[Preparation]) -> None:
+    """Raise ValueError, with both entries, for two heads that would replace each other.
+
+    These have one name for the same pair and measured task, or one folder and different recipes.
+    """
+    names: dict[tuple[str, str, str], int] = {}
+    folders: dict[Path, int] = {}
+    recipes = [replace(step, pairs=(), tasks=(), tau=(TAU,)) for step in steps]  # a folder's name has the others
+    for i, step in enumerate(steps):
+        for pair, task in product(dict.fromkeys(step.pairs), dict.fromkeys(step.tasks)):
+            for head in step.heads(pair, task):
+                key, folder = (pair, task, head.name), head.folder(Path())
+                other = names.get(key, folders.get(folder, i))
+                if key in names or recipes[other] != recipes[i]:
+                    raise ValueError(
+                        f"prepare[{other}] and prepare[{i}] both train '{head.name}' of {pair} on {head.task}; help: a label"
+                        " for one of them"
+                        if other != i
+                        else f"prepare[{i}] trains '{head.name}' of {pair} on {head.task} twice; help: each tau once"
+                    )
+                names[key], folders[folder] = i, i
+
+
+def require_distinct_models(steps: Sequence[Finetune]) -> None:
+    """Raise ValueError for a model that is fine-tuned twice."""
+    seen = set()
+    for step in steps:
+        for pair, task in product(step.pairs, step.tasks):
+            for model in step.models(pair, task):
+                if (folder := model.folder(Path())) in seen:
+                    raise ValueError(f"finetune: {model.words} is fine-tuned twice")
+                seen.add(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """A table in the paper's layout: the DIMENSIONS of its rows and columns, and the values of each cell.
+
+    `only` selects points by their dimensions. `best` adds, where the rows differ in their setting or variant alone, a row
+    with the best by this value.
+    """
+
+    title: str = ""
+    rows: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    values: tuple[str, ...]
+    only: dict[str, Any] = field(default_factory=dict)
+    best: str = ""
+
+    def __post_init__(self) -> None:
+        require_dimensions(*self.rows, *self.columns, *self.only)
+        if self.best and not {"setting", "variant"} & set(self.rows):
+            raise ValueError("best compares settings: put 'setting' or 'variant' into rows")
+
+
+DEFAULT_TABLE = TableSpec(
+    title="Speed and quality",
+    rows=("pair", "task", "T", "method"),
+    values=("speedup", "acceptance_rate", "score"),
+)  # of a suite without tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotSpec:
+    """A plot of `y` over `x`, which is a value, one of the dimensions NUMBERS, or PROMPT for `y = "accepted_length"`.
+
+    There is a line per value of the dimensions `lines`, and a panel per value of `panels`. `flat` are methods drawn as
+    horizontal lines. `only` selects points by their dimensions. With `best`, a line has only its best point at
+    each x, and another line shows the best of all lines. `diagonal` draws points and the line y = x.
+    """
+
+    title: str = ""
+    x: str
+    y: str
+    lines: tuple[str, ...] = ("method",)
+    panels: tuple[str, ...] = ("task",)
+    flat: tuple[str, ...] = ()
+    only: dict[str, Any] = field(default_factory=dict)
+    x_axis: Axis = "linear"
+    best: bool = False
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        require_dimensions(*self.lines, *self.panels, *self.only)
+        if self.x == PROMPT and self.y != "accepted_length":
+            raise ValueError(f'x = "{PROMPT}" plots accepted_length only, not {self.y}')
+        if self.best and self.x not in NUMBERS:
+            raise ValueError(f"best compares points at the same x: use one of {', '.join(NUMBERS)} as x")
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether x is a dimension, such as a swept parameter, and not a measured value."""
+        return self.x in NUMBERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridLine:
+    """Methods x pairs x tasks, at options of `specbench run`."""
+
+    methods: tuple[str, ...]
+    pairs: tuple[str, ...]
+    tasks: tuple[str, ...]
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
+
+    `kind` is `runs` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
+    `against` are compared too. `note` is printed below the tables. `frontier` adds the cascades paper's two summaries of
+    quality against latency.
+    """
+
+    name: str
+    paper: str
+    shows: str
+    description: str
+    note: str = ""
+    kind: Kind = "runs"
+    frontier: bool = False
+    judge: dict[str, Any] = field(default_factory=dict)
+    prepare: tuple[Preparation, ...] = ()
+    finetune: tuple[Finetune, ...] = ()
+    grid: tuple[GridLine, ...]
+    tables: tuple[TableSpec, ...] = ()
+    plots: tuple[PlotSpec, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+    requested: str = ""  # the name or path that the user gave
+    definition: str = ""  # a hash of the keys that determine what is measured; presets that they name are not in it
+
+    def __post_init__(self) -> None:
+        if self.judge and (missing := JUDGE - self.judge.keys()):
+            raise ValueError(f"judge: a value for '{min(missing)}' is missing")
+        require_distinct(self.prepare)
+        require_distinct_models(self.finetune)
+        ids = [expectation.id for expectation in self.expect if expectation.id]
+        if repeated := next((each for each in ids if ids.count(each) > 1), ""):
+            raise ValueError(f"expect: two have the id '{repeated}'")
+
+    def with_judge(self, judge: dict[str, Any]) -> "Suite":
+        """Return the suite with another judge of the same methods. Raises ConfigError if the suite judges nothing."""
+        if not judge:
+            return self
+        if not self.judge:
+            raise ConfigError(f"--judge has no effect: suite {self.name} compares no continuations")
+        return replace(self, judge={**judge, "of": self.judge["of"], "against": self.judge["against"]})
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether the suite reproduces a part of a paper."""
+        return self.paper.lower() not in ("", "none")
+
+    @property
+    def is_tiny(self) -> bool:
+        return self.name.endswith(TINY)
+
+    @property
+    def of(self) -> str:
+        """The name of the corresponding suite on the paper's models; the suite's own name unless it is a tiny one."""
+        return self.name.removesuffix(TINY)
+
+    def parts(self) -> Iterator[tuple[GridLine, str, str]]:
+        """Yield every line of the grid with each of its pairs and tasks."""
+        for line in self.grid:
+            for pair in line.pairs:
+                for task in line.tasks:
+                    yield line, pair, task
+
+    def measuring(self, task: str) -> tuple[Options, ...]:
+        """Return the options of the lines that measure a task."""
+        return tuple(line.options for line in self.grid if task in line.tasks)
+
+
+def suites() -> list[str]:
+    """Return the names of all bundled suites."""
+    return names("suite")
+
+
+def read_suite(name: str, **changes: Any) -> Suite:
+    """Return the suite of a name or a path. `changes` replace its options. Raises ConfigError for mistakes in the file."""
+    source = preset("suite", name)
+    table, where = dict(source.table), str(source.path)
+    common = convert(table.pop("options", {}), dict[str, Any], f"{where}: options")
+    grid = convert(table.pop("grid", []), tuple[dict[str, Any], ...], f"{where}: grid")
+    if not grid:
+        raise ConfigError(f"{where}: a suite needs a [[grid]]")
+    table["name"] = stem(source.name)
+    keys = [key for key in MEASURED if key != "finetune" or key in source.table]  # definitions are older than this key
+    measured = json.dumps({key: source.table.get(key) for key in keys}, sort_keys=True, default=str)
+    table["definition"] = hashlib.sha256(measured.encode()).hexdigest()[:16]
+    lines = tuple(_line(row, common, changes, f"{where}: options or grid[{i}]") for i, row in enumerate(grid))
+    suite = replace(construct(Suite, {**table, "grid": []}, where), grid=lines, requested=name)
+    _require_used_models(suite, where)
+    return suite if suite.tables or suite.kind == "profile" else replace(suite, tables=(DEFAULT_TABLE,))
+
+
+def _require_used_models(suite: Suite, where: str) -> None:
+    """Raise ConfigError for a fine-tuning step without a pair and task that the suite measures."""
+    measured = {(pair, task) for _, pair, task in suite.parts()}
+    for i, step in enumerate(suite.finetune):
+        if not any(pair in step.pairs and task in step.tasks for pair, task in measured):
+            raise ConfigError(f"{where}: finetune[{i}]: no [[grid]] has one of its pairs with one of its tasks")
+
+
+def _line(table: dict[str, Any], common: dict[str, Any], changes: dict[str, Any], where: str) -> GridLine:
+    lists_of_names = {"methods", "pairs", "tasks"}
+    words = {key: table[key] for key in lists_of_names if key in table}
+    options = {**common, **{key: value for key, value in table.items() if key not in lists_of_names}}
+    for key in sorted(lists_of_names):
+        if not words.get(key):
+            raise ConfigError(f"{where}: a value for '{key}' is missing")
+    lists = {key: convert(words.get(key, []), tuple[str, ...], f"{where}: {key}") for key in lists_of_names}
+    return GridLine(**lists, options=_options(options, changes, where))
+
+
+def _options(table: dict[str, Any], changes: dict[str, Any], where: str) -> Options:
+    """Return options from TOML. The user's `changes` replace single scopes of `data` and `gamma`, and keys of `set`."""
+    values = fields_of(table, where)
+    if "over" in values:
+        values["over"] = tuple(_swept(name, swept) for name, swept in values["over"])
+    if changes.get("limit") is not None:  # the user's choice of prompts replaces the suite's
+        values.pop("sample", None)
+    for option, key in ALSO_SET.items():  # the user's choice replaces the suite's, however each is written
+        if f"task.{key}" in dict(changes.get("overrides", ())):
+            values.pop(option, None)
+        elif changes.get(option):
+            values["overrides"] = tuple(
+                override for override in values.get("overrides", ()) if override[0] != f"task.{key}"
+            )
+    values["over"] = tuple(
+        sweep for sweep in values.get("over", ()) if not _is_set(sweep[0], changes.get("overrides", ()))
+    )
+    for key in BY_SCOPE & changes.keys():
+        values[key] = _merged(values.get(key, ()), changes[key])
+    values |= {key: value for key, value in changes.items() if key not in BY_SCOPE and value not in (None, "")}
+    try:
+        return Options(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _is_set(sweep: str, overrides: Sequence[tuple[str, Any]]) -> bool:
+    """Return whether the user sets the key of a sweep `METHOD.key`, for that method or for all."""
+    method, *path = sweep.split(".")
+    parsed = [override(key, value) for key, value in overrides]
+    return any(
+        override.kind == "method" and in_scope(override.scope, method) and list(override.path) == path
+        for override in parsed
+    )
+
+
+def _merged(values: Sequence[tuple[str, Any]], changes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Return a suite's values by key, replaced by the user's. A value for all keys replaces all of them."""
+    if any(not key for key, _ in changes):
+        return tuple(changes)
+    return (*(entry for entry in values if entry[0] not in dict(changes)), *changes)
+
+
+def _swept(name: str, values: Any) -> tuple[str, Any]:
+    """Return a sweep as a key and values. `METHOD = "auto"` is the method's default sweep."""
+    if values != "auto":
+        return name, values
+    key, grid = sweep_of(name)
+    return f"{name}.{key}", grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRequest:
+    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
+
+    suite: Suite
+    out: Path
+    access: Access
+    sandbox: SandboxKind | None = None
+    changes: tuple[str, ...] = ()

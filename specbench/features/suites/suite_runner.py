@@ -1,0 +1,344 @@
+"""Measurement of a suite run by run, with the runs' states in an index that plan, report and reproduce read.
+
+Heads and models that the suite needs are trained first.
+"""
+
+import time
+import traceback
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.summary import summary_of
+from specbench.config.options import Access
+from specbench.config.pair import HeadKind, default_base
+from specbench.config.presets import architecture_of, preset
+from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.features.judge.judging import JudgeRequest
+from specbench.features.suites import prepared_models
+from specbench.features.suites.grid import Grid, GridPart, resolve_grid
+from specbench.features.suites.prepared_heads import (
+    TrainingStep,
+    has_rows,
+    is_trained,
+    pending,
+    steps_of,
+    write_identity,
+)
+from specbench.features.suites.suite import GridLine, PreparedHead, Suite, SuiteRequest
+from specbench.features.suites.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
+from specbench.features.train.train_head import FinetuneRequest, TrainRequest, finetune_model, train_head
+from specbench.machine.threads import Cores, ThreadChoice, measured_once
+from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.method_sets import levels_and_trees
+from specbench.resolution.run_plan import PairPlan, PlannedRun
+from specbench.runs.locking import locked
+from specbench.runs.run_spec import word
+from specbench.training.shards import free_disk_bytes, gb, token_bytes
+
+
+def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCode:
+    """Measure the missing runs of a suite, continuing after failed ones. Returns the exit code."""
+    name, changed = request.suite.name, bool(request.changes)
+    folder = Index.of(name, request.out, changed).path.parent
+    with locked([folder], request.access):
+        index = Index.of(name, request.out, changed)  # read under the lock: another process may have written it
+        index.changes = list(request.changes)
+        return _run_locked(request, index, observer or Observer())
+
+
+def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> ExitCode:
+    """Run a suite whose folder is locked. Returns the exit code."""
+    for reason in train_missing(request.suite, request.out, request.access, observer):
+        observer.message(reason)
+    with observer.status(f"reading the pairs and tasks of {request.suite.name}"):
+        grid = resolve_grid(request.suite, request.out, request.sandbox)  # raises errors before the first measurement
+    for note in grid.unused.values():
+        observer.message(note)
+    cores = measured_once(with_load=not any(part.line.options.shard for part in grid.parts))
+    keep: list[str] = []
+    last: PairPlan | None = None
+    for part in grid.parts:
+        if part.plan is None:
+            keep.append(part.key)
+            index.record(unresolved := _unresolved(part))
+            observer.message(f"{part.key}: {unresolved.why}")
+            continue
+        if last is not None:
+            part.plan.borrow(last)
+            last.release()  # one pair's models at a time
+        for run in part.plan.runs:
+            keep.append(run.folder.name)
+            _measure_and_record(_SuiteRun(request, part, part.plan, run, index, cores), keep, observer)
+        last = part.plan
+    if last is not None and last.ranks:
+        last.release()
+    index.definition = request.suite.definition  # the entries of an interrupted suite may be of an earlier one
+    index.keep(keep)
+    return _code(index)
+
+
+def _code(index: Index) -> ExitCode:
+    states = {run.state for run in index.runs.values()}
+    if states == {MISSING}:
+        return ExitCode.MISSING
+    return ExitCode.OK if states == {DONE} and not index.failures else ExitCode.SOME_FAILED
+
+
+def _unresolved(part: GridPart) -> IndexEntry:
+    state, why = (FAILED, part.invalid) if part.invalid else (MISSING, part.missing)
+    return IndexEntry(key=part.key, pair=part.pair, task=part.task, state=state, why=why)
+
+
+def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -> ExitCode:
+    """Measure, score and judge one run of a suite, by the name of its folder. The suite's index is left as it is.
+
+    Raises ConfigError if the suite has no such run, and MissingAsset for what is missing.
+    """
+    parts = [part for part in request.suite.parts() if _may_hold(key, *part)]
+    suite = replace(request.suite, grid=tuple(_single_part(*part) for part in parts))
+    grid = resolve_grid(suite, request.out, request.sandbox).parts if parts else []
+    for part in grid:
+        for run in part.plan.runs if part.plan else []:
+            if run.folder.name == key and part.plan:
+                suite_run = _SuiteRun(request, part, part.plan, run, Index.of(request.suite.name, request.out))
+                summary = _complete_run(suite_run, observer or Observer())
+                return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
+    if missing := next((part.missing for part in grid if part.missing), ""):
+        raise MissingAsset(missing)
+    raise ConfigError(f"suite {request.suite.name} has no run {key}; help: specbench plan --suite {request.suite.name}")
+
+
+def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
+    """Return whether a run folder's name has the pair's and the task's name in it."""
+    return f"_{word(preset('pair', pair).name)}_{word(preset('task', task).name)}_" in key
+
+
+def _single_part(line: GridLine, pair: str, task: str) -> GridLine:
+    return replace(line, pairs=(pair,), tasks=(task,))
+
+
+def write_index(
+    request: SuiteRequest, grid: Grid, seconds: Mapping[str, float], reasons: Mapping[str, str]
+) -> ExitCode:
+    """Write the index of a suite that jobs have measured, from the run folders. Returns the exit code.
+
+    `seconds` is the duration of the jobs of each run, and `reasons` says why jobs failed.
+    """
+    index = Index.of(request.suite.name, request.out, bool(request.changes))
+    index.changes, index.runs = list(request.changes), {}
+    index.definition = request.suite.definition
+    for part in grid.parts:
+        if part.plan is None:
+            index.record(_unresolved(part))
+            continue
+        for run in part.plan.runs:
+            entry = _entry(_SuiteRun(request, part, part.plan, run, index))
+            entry = replace(entry, seconds=seconds.get(entry.key, 0.0))
+            if replace(run).complete:  # without what it has read before
+                rows = summary_of(run.folder).methods
+                index.record(replace(entry, failed=sum(row.failed for row in rows)))
+            else:
+                index.record(replace(entry, state=FAILED, why=reasons.get(entry.key) or "not complete"))
+    index.keep(list(index.runs))
+    return _code(index)
+
+
+@dataclass(frozen=True)
+class _SuiteRun:
+    """One run of a suite, with the part of the grid and the plan that it belongs to, and the processors of its threads."""
+
+    request: SuiteRequest
+    part: GridPart
+    plan: PairPlan
+    run: PlannedRun
+    index: Index
+    cores: Callable[[], Cores] = field(default_factory=lambda: measured_once(with_load=False))
+
+
+def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
+    """Measure a run, and record its state and its seconds, also after an exception."""
+    key, begin = suite_run.run.folder.name, time.perf_counter()
+    resumed = suite_run.run.folder.is_dir() and not suite_run.request.access.fresh
+    entry = replace(_entry(suite_run), state=BEGUN, why="interrupted")
+    try:
+        entry = _measure(suite_run, observer)
+    finally:
+        suite_run.index.record(replace(entry, seconds=time.perf_counter() - begin), resumed)
+        suite_run.index.keep(keep + [key for key in suite_run.index.runs if key not in keep])
+    if entry.why:
+        observer.message(f"{key}: {entry.state}: {entry.why}")
+
+
+def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
+    """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
+    run, entry = suite_run.run, _entry(suite_run)
+    try:
+        summary = _complete_run(suite_run, observer)
+    except MissingAsset as error:
+        return replace(entry, state=MISSING, why=str(error))
+    except Exception as error:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+        return replace(entry, state=FAILED, why=f"{type(error).__name__}: {error}")
+    failed = sum(row.failed for row in summary.methods)
+    first = next((row.first_error for row in summary.methods if row.first_error), "")
+    return replace(entry, failed=failed, why=f"{failed} generations failed, the first: {first}" if failed else "")
+
+
+def _complete_run(suite_run: _SuiteRun, observer: Observer) -> RunSummary:
+    """Measure, score and judge what is missing of a run, and summarize it."""
+    suite = suite_run.request.suite
+    threads = ThreadChoice(suite_run.part.line.options.threads, suite_run.cores)
+    steps = MeasureOptions(
+        access=suite_run.request.access, threads=threads, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
+        judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
+    )  # fmt: skip
+    results = measure(suite_run.plan, [suite_run.run], steps, observer)
+    if results.unscored:
+        raise results.unscored
+    return results.summaries[0]
+
+
+def _entry(suite_run: _SuiteRun) -> IndexEntry:
+    """Return the index entry of a run that is done without failures."""
+    spec, suite = suite_run.run.spec, suite_run.request.suite
+    return IndexEntry(
+        key=suite_run.run.folder.name,
+        state=DONE,
+        pair=spec.pair.name,
+        task=spec.task.name,
+        folder=spec.folder,
+        generations=spec.generations,
+        simulated=spec.pair.simulated,
+        levels=tuple(levels_and_trees(suite_run.part.line.methods)[0]) if suite.kind == "profile" else (),
+    )
+
+
+def training_notes(suite: Suite, out: Path) -> list[str]:
+    """Return a line for each head and model that `train_missing` would train or skip.
+
+    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the
+    free space.
+    """
+    lines = [
+        f"{step.model.words} is not fine-tuned; run --suite fine-tunes it first"
+        for step in prepared_models.pending(suite, out)
+    ]
+    features = _features_of(pending(suite, out))
+    for step in steps_of(suite):
+        head = step.head
+        if not has_rows(head, step.options):
+            lines.append(_skip_note(head))
+        elif not is_trained(step, out):
+            feature_set = features.get(step.rows_key)
+            lines.append(f"{head.words} is not trained; run --suite trains it first")
+            if feature_set:
+                lines[-1] += (
+                    f"; its features take at most {gb(feature_set.bytes)} in {head.collected(out)},"
+                    f" {feature_set.texts:,} texts"
+                )
+    return [*lines, *([_disk_note(features, out)] if features else [])]
+
+
+def _skip_note(head: PreparedHead) -> str:
+    return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
+
+
+class _Features(NamedTuple):
+    """The features that EAGLE heads of one collection are trained on: the number of texts, and the most bytes on disk."""
+
+    texts: int
+    bytes: int
+
+
+def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
+    """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
+    features: dict[Hashable, _Features] = {}
+    for step in steps:
+        preparation = step.head.preparation
+        if preparation.kind != HeadKind.eagle or step.rows_key in features:
+            continue
+        preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
+        try:
+            base = pair.on(step.head.task).models[preparation.base or default_base(preparation.kind)]
+            width, texts = architecture_of(base, preset.path.parent).get("hidden_size"), step.texts()
+        except (ConfigError, MissingAsset):
+            continue
+        if isinstance(width, int) and isinstance(most := step.recipe["most"], int):
+            features[step.rows_key] = _Features(texts, texts * most * token_bytes(width))
+    return features
+
+
+def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> str:
+    """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
+    size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
+    text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
+    help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
+    return text if size <= free else f"! {text}; help: {help_}"
+
+
+def train_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    """Fine-tune the models and train the heads of a suite that are missing, or that were trained from something else.
+
+    Nothing is trained on rows that the suite measures: of a source without a training split, such as a file, the rows after
+    the measured ones are taken. Returns the reasons for what could not be trained.
+    """
+    return [*_finetune_missing(suite, out, access, observer), *_train_missing_heads(suite, out, access, observer)]
+
+
+def _finetune_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    missing: list[str] = []
+    for step in prepared_models.pending(suite, out):
+        model, recipe, folder = step.model, step.model.finetune, step.model.folder(out)
+        observer.message(f"fine-tuning {model.words}, in {folder}")
+        try:
+            request = FinetuneRequest(
+                pair=model.pair, role=model.role, task=model.task, options=replace(step.options, over=(), gamma=()),
+                count=recipe.limit, skip=step.skipped(), seed=recipe.seed, minutes=recipe.minutes, recipe=recipe.recipe,
+                out=folder, access=access,
+            )  # fmt: skip
+            prepared_models.begin(step, out)
+            finetune_model(request, observer)
+        except MissingAsset as error:
+            missing.append(f"{model.words}: {error}")
+            continue
+        prepared_models.complete(step, out)
+    return missing
+
+
+def _train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
+    missing: list[str] = []
+    features = _features_of(pending(suite, out))
+    if features and (note := _disk_note(features, out)).startswith("!"):
+        observer.message(note)
+    for step in steps_of(suite):
+        head = step.head
+        if not has_rows(head, step.options):
+            observer.message(_skip_note(head))
+            continue
+        if is_trained(step, out):
+            continue
+        folder = head.folder(out)
+        observer.message(f"training {head.words}, in {folder}")
+        try:
+            train_head(_training_request(step, out, access), observer)
+        except MissingAsset as error:
+            missing.append(f"{head.words}: {error}")
+            continue
+        write_identity(step, out)
+    return missing
+
+
+def _training_request(step: TrainingStep, out: Path, access: Access) -> TrainRequest:
+    head, options, source = step.head, step.options, step.head.preparation
+    return TrainRequest(
+        kind=source.kind, pair=head.pair, tasks=(head.task,), options=replace(options, heads=(), over=(), gamma=()),
+        count=source.limit, skip=step.skipped(), answers=source.answers, features=source.features, tau=head.tau,
+        seed=source.seed, base=source.base, recipe=source.recipe, out=head.folder(out), collected=head.collected(out),
+        minutes=source.minutes, trial=0, compare=False, access=access,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Training of heads and drafts for a pair, with a measured trial."""

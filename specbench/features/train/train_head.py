@@ -1,0 +1,403 @@
+"""Training of heads and fine-tuning of models, from the request to the folder of the result."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.construct import Table
+from specbench.config.options import Access, Options
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
+from specbench.errors import ConfigError
+from specbench.features.train.head_trial import (
+    MOST_TEXTS,
+    HeadTrial,
+    TrialRequest,
+    drafting_of,
+    measure_acceptance,
+    method_of,
+    try_head,
+)
+from specbench.files import write
+from specbench.models import loader
+from specbench.models.heads import Provenance
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.resolve_models import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel, shape_of
+from specbench.observer import Observer
+from specbench.reporting.formats.export import method_row
+from specbench.resolution import selection
+from specbench.runs.locking import locked
+from specbench.training.pruning import SHARE, prune
+from specbench.training.recipes import Budget, recipe_of
+from specbench.training.texts import TaskSource, Text, Texts, Writing, gather
+from specbench.training.trainer import Finetuning, Trained, Training, TrainingSettings, check_recipe, finetune
+
+TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
+MOST_WRITTEN = 1024  # tokens of a prompt with the target's output, for a draft to learn from
+WRITTEN_AT_ONCE, FEWEST_WRITTEN = 8, 10  # outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A head to train.
+
+    `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `answers` is the text
+    after each prompt that the head is trained and evaluated on. `base` is the model
+    whose states the head reads; empty: the kind's default. `collected` is where the models' outputs are kept.
+    `minutes` is the budget for collecting and fitting, 0 for no limit. `trial` is the number of held-out prompts on which the
+    head is tried. `compare` also fits SPRINTER's verifier with other features and values of tau, for the report.
+    """
+
+    kind: HeadKind
+    pair: str
+    tasks: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
+    count: int | None = None
+    skip: int = 0
+    answers: Answers = Answers.outputs
+    base: str = ""
+    features: str = FEATURES
+    tau: float = TAU
+    seed: int = 0
+    recipe: Table = field(default_factory=dict)
+    out: Path | None = None
+    collected: Path | None = None
+    minutes: float = 10.0
+    trial: int = 20
+    compare: bool = True
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A trained head's folder, what was measured on texts that it was not trained on, and its trial, if there was one.
+
+    `skip` is the number of rows of each task that training left out, and `texts_omitted` the number of texts that the time
+    limit left out. `is_limited` says that --limit, or its default, selected fewer texts than there are.
+    """
+
+    kind: HeadKind
+    base: str
+    sources: tuple[TaskSource, ...]
+    folder: Path
+    report: Table
+    skip: int = 0
+    texts_omitted: int = 0
+    is_limited: bool = False
+    trial: HeadTrial | None = None
+
+    @property
+    def method(self) -> str:
+        """The bundled method that uses the head; empty if there is none."""
+        return method_of(self.kind, self.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ResolvedRequest:
+    """A request with its pair, the models to load, the tasks and the recipe."""
+
+    request: TrainRequest
+    pair: Pair
+    where: Path  # the folder of the pair's file
+    roles: tuple[str, ...]
+    sources: tuple[TaskSource, ...]
+    settings: TrainingSettings
+    folder: Path
+
+    @property
+    def count(self) -> int:
+        """The largest number of texts; 0 is all."""
+        return TEXTS[self.request.kind] if self.request.count is None else self.request.count
+
+
+def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
+    """Train a head, write it into its folder, and try it on held-out prompts.
+
+    The models' outputs are collected first. A second call resumes.
+
+    Raises:
+        ConfigError: A mistake in the request.
+        MissingAsset: A model or data are missing.
+    """
+    job = _job(request)
+    folder, base, trial = job.folder, job.settings.base, None
+    with locked([folder, request.collected or folder], request.access):
+        trained = _trained(job, observer)
+        report: Table = {**trained.texts.about, **trained.report}
+        _write_report(folder, report)
+        if request.trial:
+            trial = try_head(
+                TrialRequest(
+                    kind=request.kind, base=base, folder=folder, pair=request.pair, options=request.options,
+                    texts=trained.texts, sources=job.sources, seed=request.seed, prompts=request.trial,
+                ),
+                observer,
+            )  # fmt: skip
+        if trial:
+            rows = [method_row(summary, row) for summary in trial.summaries for row in summary.methods]
+            _write_report(folder, {**report, "trial": rows})
+    available = trained.texts.about["available"]
+    assert isinstance(available, int)
+    return TrainingResult(
+        kind=request.kind, base=base, sources=job.sources, folder=folder, report=report, skip=request.skip,
+        texts_omitted=available - len(trained.texts.texts), is_limited=job.count > 0, trial=trial,
+    )  # fmt: skip
+
+
+def _job(request: TrainRequest) -> _ResolvedRequest:
+    """Resolve a request. Raises ConfigError for a mistake in it."""
+    kind, options = request.kind, request.options
+    base = request.base or default_base(kind)
+    preset, pair = selection.read_pair(request.pair, options)
+    roles = (base,) if kind == HeadKind.eagle else (base, "target")
+    for role in roles:
+        pair.group(role)
+    tasks = request.tasks or pair.defaults.tasks
+    if not tasks:
+        raise ConfigError("name the tasks to train on: -t TASK")
+    if pair.differs_by_task and len(tasks) > 1:
+        raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
+    pair = pair.on(tasks[0])
+    recipe = recipe_of(kind, pair, request.recipe)
+    check_recipe(kind, recipe, request.features)
+    if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):
+        raise ConfigError(f"--features and --tau apply to sprinter only; leave them out for {kind.value}")
+    return _ResolvedRequest(
+        request=request, pair=pair, where=preset.path.parent, roles=roles, sources=_sources(tasks, pair, options),
+        settings=TrainingSettings(
+            base=base, answers=request.answers, features=request.features, tau=request.tau, seed=request.seed, recipe=recipe,
+            compare=request.compare,
+        ),
+        folder=request.out or _folder(kind, base, preset.name),
+    )  # fmt: skip
+
+
+def _write_report(folder: Path, report: Table) -> None:
+    write(folder / "report.json", json.dumps(report, indent=1) + "\n")
+
+
+def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
+    """Train a head and write it into its folder."""
+    request, settings, folder = job.request, job.settings, job.folder
+    kind, device = request.kind, device_of(request.options.device)
+    pair = job.pair.on(job.sources[0].word) if len(job.sources) == 1 else job.pair
+    models = resolve_models(pair, job.roles, job.where, Execution(device, request.options.dtype))
+    with observer.status(f"loading {', '.join(job.roles)}"):
+        loaded = loader.load(models, job.where, device)
+        texts = gather(loaded, job.sources, job.count, request.skip, request.seed)
+    if any(folder.glob("*.safetensors")):
+        observer.message(f"replacing the head in {folder}; to keep it, choose another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    about: Table = {
+        "models": {role: model.identity for role, model in models.items()},
+        "texts": texts.sha256,
+        "seed": request.seed,
+        "kind": kind.value,
+        "answers": settings.answers.value,
+    }
+    training = Training(
+        settings=settings, loaded=loaded, texts=texts, folder=folder, rows_folder=request.collected or folder / "collected",
+        about=about, budget=Budget(request.minutes), observer=observer,
+    )  # fmt: skip
+    trained = training.train(kind)
+    provenance = _provenance(job, models, trained)
+    trained.head.provenance = provenance
+    trained.head.save(folder)
+    if kind == HeadKind.eagle:
+        acceptance = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
+        trained = trained._replace(report={**trained.report, **acceptance})
+        trained.head.provenance = replace(provenance, report={**provenance.report, **acceptance})
+        trained.head.save(folder)
+    return trained
+
+
+def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trained: Trained) -> Provenance:
+    """Return which models, texts, settings and results a head's file names."""
+    request, settings = job.request, job.settings
+    of_kind = {"features": settings.features, "tau": settings.tau} if request.kind == HeadKind.sprinter else {}
+    return Provenance(
+        models[settings.base].identity,
+        {} if request.kind == HeadKind.eagle else models["target"].identity,
+        trained.texts.about,
+        {**of_kind, "seed": request.seed, **settings.recipe},
+        {key: value for key, value in trained.report.items() if key not in ("curve", "all")},
+    )
+
+
+def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
+    """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
+    drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
+    acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)
+    if acceptance is None:
+        return {}
+    return {
+        "acceptance": acceptance.value, "acceptance_low": acceptance.low, "acceptance_high": acceptance.high,
+        "draft_length": drafting.proposer.gamma, "decoding_temperature": drafting.temperature,
+        "decoded_texts": min(len(texts), MOST_TEXTS),
+    }  # fmt: skip
+
+
+def _sources(tasks: tuple[str, ...], pair: Pair, options: Options) -> tuple[TaskSource, ...]:
+    """Return the tasks with the sources of their rows."""
+    return tuple(
+        TaskSource(*selection.read_task(word, pair, options), selection.source_of(word, pair, options), word)
+        for word in tasks
+    )
+
+
+def _folder(kind: HeadKind, base: str, pair: str) -> Path:
+    return Path("heads") / pair / (kind.value if base in ("draft", "target") else f"{kind.value}-{base}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest:
+    """A model of a pair to fine-tune on a task.
+
+    `count` texts are taken (0: all) after the first `skip` rows. Training ends after `minutes`, if it is not 0.
+    """
+
+    pair: str
+    role: str
+    task: str
+    options: Options = field(default_factory=Options)
+    count: int = 0
+    skip: int = 0
+    seed: int = 0
+    minutes: float = 0.0
+    recipe: Table = field(default_factory=dict)
+    out: Path | None = None
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A fine-tuned model's folder and report, with its role and task."""
+
+    folder: Path
+    role: str
+    task: str
+    report: Table
+
+
+def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedModel:
+    """Fine-tune a model on the training rows of a task. A second call resumes.
+
+    Raises:
+        ConfigError: A mistake in the request.
+        MissingAsset: The model, data or accelerate are missing.
+    """
+    chosen = _WholeModel.of(request, request.role)
+    name = chosen.source.name
+    folder = request.out or Path("models") / chosen.pair_name / f"{request.role}-{name.replace(':', '-')}"
+    with locked([folder], request.access):
+        with observer.status(f"loading {request.role}"):
+            loaded = chosen.load()
+            texts = gather(loaded, [chosen.source], request.count, request.skip, request.seed)
+        job = Finetuning(loaded, request.role, texts, folder, request.seed, request.minutes, request.recipe)
+        return FinetunedModel(folder, request.role, name, finetune(job, observer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftRequest:
+    """A draft to make of `layers` of a pair's target (0: one of SHARE) and to train on the target's outputs for a task.
+
+    `count` prompts are taken after the first `skip` rows. After `minutes`, if it is not 0, training ends; half of them
+    are for the target's outputs.
+    """
+
+    pair: str
+    task: str
+    layers: int = 0
+    options: Options = field(default_factory=Options)
+    count: int = 600
+    skip: int = 0
+    seed: int = 0
+    minutes: float = 0.0
+    recipe: Table = field(default_factory=dict)
+    out: Path | None = None
+    access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True)
+class MadeDraft:
+    """A draft's folder, the source of its target, the layers that it has of it, and the report of its training."""
+
+    folder: Path
+    target: str
+    layers: Sequence[int]
+    report: Table
+
+
+@dataclass(frozen=True)
+class _WholeModel:
+    """A model of a pair that is trained as a whole, in float32, and the rows of its task."""
+
+    pair_name: str
+    source: TaskSource
+    models: Mapping[str, ResolvedModel]
+    base: Path  # what the pair's local folders are relative to
+    device: torch.device
+
+    @classmethod
+    def of(cls, request: "FinetuneRequest | DraftRequest", role: str) -> "_WholeModel":
+        """Raise ConfigError for a mistake in the request, and MissingAsset if the model is not here."""
+        options = request.options
+        preset, pair = selection.read_pair(request.pair, options)
+        pair.group(role)
+        if pair.weights == "dummy":
+            raise ConfigError("a model with dummy weights cannot be fine-tuned, and has no outputs to learn from")
+        name, task = selection.read_task(request.task, pair, options)
+        source = TaskSource(name, task, selection.source_of(request.task, pair, options), request.task)
+        device, base = device_of(options.device), preset.path.parent
+        models = resolve_models(pair, (role,), base, Execution(device, "float32", "eager"))
+        return cls(preset.name, source, models, base, device)
+
+    def load(self) -> LoadedPair:
+        return loader.load(self.models, self.base, self.device)
+
+
+def make_draft(request: DraftRequest, observer: Observer) -> MadeDraft:
+    """Make a draft of some layers of a target, and fine-tune it on the target's greedy outputs.
+
+    Raises:
+        ConfigError: A mistake in the request, or a target whose layers cannot be divided.
+        MissingAsset: The model, data or accelerate are missing.
+    """
+    begin, chosen = time.monotonic(), _WholeModel.of(request, "target")
+    folder = request.out or Path("models") / chosen.pair_name / "draft"
+    with locked([folder], request.access):
+        with observer.status("loading target"):
+            loaded = chosen.load()
+            texts = gather(loaded, [chosen.source], request.count, request.skip, request.seed)
+            draft = chosen.load()  # a second copy, of which layers are removed
+        whole = draft.models["target"].transformers()
+        layers = prune(whole, request.layers or max(shape_of(whole.config).layers // SHARE, 1))
+        written = _written(loaded, texts, request, begin, observer)
+        job = Finetuning(draft, "target", written, folder, request.seed, request.minutes / 2.0, request.recipe)
+        report = finetune(job, observer)
+    return MadeDraft(folder, chosen.models["target"].spec.path, layers, report)
+
+
+def _written(loaded: LoadedPair, texts: Texts, request: DraftRequest, begin: float, observer: Observer) -> Texts:
+    """Return the texts with the target's outputs, as many as half of the minutes allow but at least one batch."""
+    settings, written = Writing("target", MOST_WRITTEN, 0.0, request.seed), list[Text]()
+    end = begin + 30.0 * request.minutes if request.minutes else math.inf
+    with observer.progress("generating the target's outputs", len(texts.texts)) as advance:
+        for at in range(0, len(texts.texts), WRITTEN_AT_ONCE):
+            if written and time.monotonic() > end:
+                break
+            part = texts.texts[at : at + WRITTEN_AT_ONCE]
+            written += settings.with_generated_answers(loaded, part)
+            for _ in part:
+                advance()
+    if len(written) < FEWEST_WRITTEN:
+        raise ConfigError(
+            f"the time allowed {len(written)} outputs of the target, too few to learn from; help: --minutes"
+        )
+    return Texts(written, {**texts.about, "texts": len(written), "answers": Answers.outputs.value})

@@ -1,0 +1,277 @@
+"""Verification of a method on a pair: loads models and prompts, runs the checks, and combines them in a verdict."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+
+from specbench.config.options import Options, Request
+from specbench.config.presets import preset, require_presets
+from specbench.data.prompting import encode_firsts
+from specbench.decoding.method import Method
+from specbench.errors import ConfigError
+from specbench.features.verify.case import Case, CheckResult, Decoding
+from specbench.features.verify.greedy import greedy
+from specbench.features.verify.sampled import sampled
+from specbench.machine.threads import using
+from specbench.models.heads.resolve_heads import resolve_heads
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.loader import load
+from specbench.models.placed import require_whole
+from specbench.models.resolve_models import Execution, device_of, resolve_models
+from specbench.models.resolved_model import ResolvedModel
+from specbench.observer import Observer
+from specbench.resolution import selection
+from specbench.resolution.methods import ResolvedMethod
+from specbench.resolution.resolve import Choice, sizes_of
+from specbench.runs.run_spec import MethodSpec
+
+PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
+TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
+TASK = "gsm8k"  # for a pair that does not name a suitable one
+
+
+class VerdictKind(StrEnum):
+    """The possible results of a verification."""
+
+    lossless = "lossless"  # follows its baseline's distribution
+    declared = "as declared"  # follows the distribution that it declares, which is not its baseline's
+    differs = "differs"  # does not follow the distribution that it declares, or accepts too often or too rarely
+    inconclusive = "inconclusive"  # every check passed, but the control was not rejected
+    undeclared = "no distribution"  # declares no distribution to compare with
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome, a one-line explanation, and the checks that led to it."""
+
+    outcome: VerdictKind
+    line: str
+    checks: list[CheckResult]
+
+
+def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
+    """Check a method against the distribution that it must declare.
+
+    The checks are greedy, and also sampled if the case's temperature is above 0.
+
+    The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `output_count` times in
+    total.
+    """
+    checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
+    scorers, target = case.declared
+    declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
+    failed = [check.name for check in checks if check.passed is False and not check.is_control]
+    greedy_tokens = checks[0].numbers
+    if checks[0].passed is False and greedy_tokens["equal"] == greedy_tokens["outputs"]:
+        line = f"NOT as Transformers: {name} decodes as the autoregressive method does, but the engine's logits differ"
+        return Verdict(VerdictKind.differs, f"{line} from those of Transformers' modules", checks)
+    if any("tokens" in title for title in failed):
+        if case.method != case.plain and greedy(replace(case, method=case.plain), lambda: None)[0].passed is False:
+            line = (
+                "NOT as Transformers: the autoregressive method itself departs from the logits of Transformers' modules, so"
+                f" nothing follows about {name}"
+            )
+            return Verdict(VerdictKind.differs, line, checks)
+        return Verdict(
+            VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
+        )
+    if failed:
+        line = (
+            f"NOT as expected: no departure of {name} from {declared} was found, but its drafts are not accepted as often as"
+            " they should be; help: specbench enumerate"
+        )
+        return Verdict(VerdictKind.differs, line, checks)
+    if any(check.passed is False for check in checks):
+        line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
+        return Verdict(VerdictKind.inconclusive, line, checks)
+    how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
+    how += _power(checks)
+    if baseline.declared_distribution() == case.method.declared_distribution():
+        return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
+    return Verdict(
+        VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+    )
+
+
+def _power(checks: Sequence[CheckResult]) -> str:
+    """Return which errors of a rule the sampled checks would have shown; empty without sampled drafts."""
+    numbers = next((check.numbers for check in checks if "smallest_factor" in check.numbers), None)
+    if numbers is None:
+        return ""
+    factor, tokens = numbers["smallest_factor"], f"{numbers['tested']:,} tested tokens"
+    if factor is None:
+        return f"; {tokens} are too few to show a rule that accepts twice as often as it should"
+    return f"; in 19 of 20 cases, {tokens} show a rule that accepts {factor:g} times as often as it should"
+
+
+def output_count(case: Case) -> int:
+    """Return how many outputs a verdict needs, including the controls'."""
+    return len(case.prompts) * (2 + (2 * case.cuts if case.temperature else 0))
+
+
+def undeclared(method: Method, name: str) -> Verdict:
+    """Return the verdict on a method that declares no distribution."""
+    why = ""
+    if getattr(method, "bonus", "") == "paper":
+        why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"
+    elif method.greedy_only:
+        why = ": it is a greedy heuristic of two models"
+    return Verdict(
+        VerdictKind.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest:
+    """A method to verify on a pair, with prompts from tasks. `cuts` outputs are sampled per prompt."""
+
+    method: str
+    pair: str = "tiny"
+    tasks: tuple[str, ...] = ()
+    options: Options
+    cuts: int = CUTS
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was verified, where, and the verdict."""
+
+    method: str
+    spec: MethodSpec
+    pair: str
+    tasks: tuple[str, ...]
+    device: str
+    dtype: str
+    engine: str
+    temperature: float
+    seed: int
+    verdict: Verdict
+
+    def __repr__(self) -> str:
+        where = f"{self.pair}, {', '.join(self.tasks)}, {self.device} {self.dtype}, T = {self.temperature:g}"
+        return f"<Verification of {self.method} on {where}: {self.verdict.line}>"
+
+
+def verify_method(request: VerifyRequest, observer: Observer | None = None) -> Verification:
+    """Compare what a method decodes with the distribution that it declares, computed by transformers' own modules.
+
+    Raises ConfigError for a mistake in the request, MissingAsset if a model or data are missing.
+    """
+    with using(request.options.threads):
+        return _verification(request, observer or Observer())
+
+
+def _verification(request: VerifyRequest, observer: Observer) -> Verification:
+    choice = _choice(request)
+    options, name, pair = choice.request.options, choice.preset.name, choice.pair
+    on = Execution(device_of(options.device), options.dtype, options.engine)
+    models = choice.resolved_models(pair, on)
+    require_whole(models)
+    group = choice.methods.groups(sizes_of(models))[0]
+    resolved, baseline = group[-1], group[0].method
+    needed = {role: model for role, model in models.items() if role in resolved.method.roles()}
+    tasks: tuple[str, ...] = ()
+    if resolved.method.declared_distribution() is None:
+        verdict = undeclared(resolved.method, resolved.label)
+    else:
+        # data are read first, since models take long to load
+        chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
+        tasks = tuple(task.name for task in chosen)
+        decided_by = baseline if set(baseline.deciding) <= set(needed) else resolved.method
+        with observer.status(f"loading {', '.join(needed)}, twice"):
+            loaded, reference = _load_twice(choice, needed, on, resolved.method, decided_by)
+        decoding = Decoding(options.max_new_tokens or 1, options.seed)
+        case = Case(
+            resolved.method, loaded, reference, _coarsest(needed.values()), _prompts(chosen, loaded, options), decoding,
+            options.temperature or 0.0, request.cuts,
+        )  # fmt: skip
+        loaded.prepare(max(map(len, case.prompts)) + decoding.new, resolved.method.blocks)
+        verdict = _verdict(case, resolved, baseline, name, observer)
+    return Verification(
+        method=resolved.label,
+        spec=resolved.spec,
+        pair=name,
+        tasks=tasks,
+        device=str(on.device),
+        dtype=", ".join(dict.fromkeys(model.dtype for model in needed.values())),
+        engine=", ".join(dict.fromkeys(model.engine for model in needed.values())),
+        temperature=options.temperature or 0.0,
+        seed=options.seed,
+        verdict=verdict,
+    )
+
+
+def _choice(request: VerifyRequest) -> Choice:
+    """Return the presets of a request, with a default temperature.
+
+    Raises ConfigError for an option that nothing reads, and for a pair with synthetic logits.
+    """
+    options = request.options
+    if options.temperature is None:
+        options = replace(options, temperature=0.0 if _is_greedy(request.method) else TEMPERATURE)
+    require_presets([request.method], request.pair, request.tasks)  # a single method, not the word `all`
+    methods, tasks = (request.method,), tuple(request.tasks)
+    choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks, options=options, out=Path()))
+    choice.require_used_options()
+    if choice.pair.logits != "real":
+        name = choice.preset.name
+        raise ConfigError(f"pair {name}: synthetic logits are not the models'; verify with pair.logits = 'real'")
+    return choice
+
+
+def _load_twice(
+    choice: Choice, models: Mapping[str, ResolvedModel], on: Execution, method: Method, decided_by: Method
+) -> tuple[LoadedPair, LoadedPair]:
+    """Return the models as the method runs them, with its heads, and as modules of transformers."""
+    pair, base, roles = choice.pair, choice.preset.path.parent, tuple(models)
+    loaded = load(models, base, on.device, resolve_heads(pair, method.heads, base))
+    eager = resolve_models(pair, roles, base, replace(on, engine="eager"))
+    reference = load(eager, base, on.device)
+    return loaded.only(roles, decided_by=decided_by), reference.only(roles, decided_by=decided_by)
+
+
+def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
+    """Return the dtype of the models with the largest rounding error."""
+    dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in models]
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _verdict(case: Case, resolved: ResolvedMethod, baseline: Method, pair: str, observer: Observer) -> Verdict:
+    """Run the checks of a case. Raises ConfigError for prompts that cannot be decoded."""
+    with observer.progress(f"verify {resolved.label} on {pair}", output_count(case)) as advance:
+        try:
+            return verify(case, resolved.label, baseline, advance)
+        except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
+            raise ConfigError(f"{resolved.label} cannot decode: {error}") from None
+
+
+def _is_greedy(method: str) -> bool:
+    """Return whether a method is defined at T = 0 only."""
+    cls = Method.members.get(preset("method", method).table.get("name", ""))
+    return cls is not None and cls.greedy_only
+
+
+def _prompts(chosen: Sequence[selection.SelectedTask], loaded: LoadedPair, options: Options) -> list[list[int]]:
+    """Return the first prompts of each task as token ids. Raises ConfigError if prompts do not fit."""
+    rows = [
+        (task, task.data.samples[i]) for i in range(options.limit or 1) for task in chosen if i < len(task.data.samples)
+    ]
+    firsts = [(task, sample) for task, sample in rows if not sample.after][: options.limit]
+    if not firsts:
+        raise ConfigError(f"{', '.join(task.name for task in chosen)}: no prompt")
+    encoded = {
+        task.name: iter(
+            encode_firsts(
+                loaded.tokenizer,
+                task.task,
+                [row for of, row in firsts if of is task],
+                loaded.window,
+                loaded.encoder_decoder,
+            )
+        )
+        for task in chosen
+    }
+    return [next(encoded[task.name]) for task, _ in firsts]

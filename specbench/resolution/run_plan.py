@@ -1,0 +1,259 @@
+"""What a request measures: its runs, where their records are, and the models that they share, loaded on first use.
+
+The plan of a run folder is read from its run.toml.
+"""
+
+import gc
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.config.construct import construct
+from specbench.config.pair import HeadSpec, ModelSpec, Pair
+from specbench.data.task import Data, Task
+from specbench.decoding.method import Method
+from specbench.errors import ConfigError
+from specbench.models import loader
+from specbench.models.heads.resolve_heads import resolve_heads
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.placed import require_whole
+from specbench.models.resolve_models import Execution, resolve_models
+from specbench.models.resolved_model import ResolvedModel
+from specbench.resolution.spec import ResolvedPair, task_spec
+from specbench.runs.record import Record
+from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load, spec_of
+from specbench.runs.run_spec import RunSpec
+
+CACHED = 2048  # positions whose cache an estimate of memory includes
+
+
+def least_bytes(models: Iterable[ResolvedModel]) -> int:
+    """Return the least memory of models: their weights, and keys and values of CACHED positions."""
+    return sum(model.size.resident_bytes + CACHED * model.size.position_bytes for model in models)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan: its spec, its folder, and the task with its samples."""
+
+    spec: RunSpec
+    folder: Path
+    task: Task
+    data: Data
+
+    def __repr__(self) -> str:
+        return f"<PlannedRun {self.spec.words}: {self.folder}>"
+
+    @cached_property
+    def methods(self) -> dict[str, Method]:
+        """The methods by label, built from the spec, the baseline first."""
+        return {
+            label: Method.build(spec.options, f"run.toml: methods.{label}") for label, spec in self.spec.methods.items()
+        }
+
+    def pair_of(self, loaded: LoadedPair) -> LoadedPair:
+        """Return the pair with the run's models only. The baseline's models decide about vocabulary, EOS and context window.
+
+        Raises ConfigError for a model that cannot take part in a method.
+        """
+        spec = self.spec.pair
+        pair = loaded.only(
+            self.spec.roles, spec.synthetic.spreads if spec.synthetic else None, self.methods[self.spec.baseline]
+        )
+        for label, method in self.methods.items():
+            pair.require_defined(label, method)
+        return pair
+
+    @property
+    def expected(self) -> Expected:
+        """The generations that the run consists of."""
+        ids = [sample.id for sample in self.data.samples]
+        return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
+
+    @cached_property
+    def recorded(self) -> RunRecords[Record]:
+        """The generations that the folder holds. Raises ConfigError if it was imported."""
+        if origin := imported_of(self.folder):
+            raise ConfigError(
+                f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
+            )
+        expected = self.expected
+        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else RunRecords([], [], expected)
+
+    @property
+    def done(self) -> int:
+        """How many of the run's generations are recorded."""
+        return len(self.recorded.records)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every generation is recorded once, failed ones included."""
+        return self.recorded.complete
+
+
+class Ranks(Protocol):
+    """The processes that decode together if tensors of models are split (`specbench.experiment.tensor_parallel`)."""
+
+    pair: LoadedPair
+
+    def follow(self, run: PlannedRun, done: Collection[Hashable]) -> Callable[[Record], None]:
+        """Have the other processes decode what a run lacks. Returns the check of each generation."""
+
+    def close(self) -> None:
+        """End the other processes."""
+
+
+@dataclass
+class PairPlan:
+    """The runs of a request on one pair. The pair's models are loaded on first use."""
+
+    pair: ResolvedPair
+    runs: list[PlannedRun]
+    _loaded: LoadedPair | None = field(default=None, repr=False)
+    ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
+
+    def __repr__(self) -> str:
+        return f"<PairPlan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
+
+    @property
+    def device(self) -> torch.device:
+        """The default device of the models."""
+        return self.pair.device
+
+    @property
+    def models(self) -> Mapping[str, ResolvedModel]:
+        """The models that any of the runs needs, by role."""
+        return self.pair.models
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """The specs of all runs."""
+        return [run.spec for run in self.runs]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that any of the runs needs."""
+        return tuple(self.models)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
+    def load(self) -> LoadedPair:
+        """Load the pair's models, once.
+
+        Raises MissingAsset if weights were deleted after resolution, and ConfigError if tensors of models are split, which
+        needs several processes.
+        """
+        if self._loaded is None:
+            require_whole(self.models)
+            self._loaded = loader.load(self.models, self.pair.base, self.device, self.pair.heads)
+        return self._loaded
+
+    def join(self, ranks: "Ranks") -> None:
+        """Use the models that several processes have loaded together."""
+        self.ranks, self._loaded = ranks, ranks.pair
+
+    def borrow(self, other: "PairPlan") -> None:
+        """Take the models and heads that another plan has loaded, if they contain this plan's."""
+        if other._has(self):
+            self._loaded = other._loaded
+            self.ranks, other.ranks = other.ranks, None
+
+    def release(self) -> None:
+        """Drop the models, and free their memory unless another plan has borrowed them."""
+        self._loaded = None
+        if self.ranks:
+            self.ranks.close()
+            self.ranks = None
+        gc.collect()  # a model's modules, hooks and graphs refer to one another
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def bytes(self) -> int:
+        """The least memory of the models and their caches (`least_bytes`)."""
+        return least_bytes(self.models.values())
+
+    def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
+        """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.
+
+        Each token that the task allows costs one forward of the baseline's models. Prompts, work outside forwards and slower
+        methods come on top; faster methods and answers that stop early take less.
+        """
+        roles = run.spec.methods[run.spec.baseline].traits.roles
+        token = sum(self.models[role].size.forward_bytes for role in roles) / bandwidth
+        return (run.spec.generations - run.done) * run.task.max_new_tokens * token
+
+    def _has(self, other: "PairPlan") -> bool:
+        """Return whether this plan has the models and heads of another one, of the same pair on the same device."""
+        same = (self.pair.name, self.device) == (other.pair.name, other.device)
+        models = {role: model.source for role, model in self.models.items()}
+        heads = {name: head.source for name, head in self.pair.heads.items()}
+        return (
+            same
+            and all(models.get(role) == model.source for role, model in other.models.items())
+            and all(heads.get(name) == head.source for name, head in other.pair.heads.items())
+        )
+
+
+def plan_of_folder(folder: Path) -> PairPlan:
+    """Return the plan of a run, which needs no pair file, task file or options. Paths are relative to the working directory.
+
+    Raises ConfigError if the folder contains no run, or if its models or samples have changed; MissingAsset if they are not
+    here.
+    """
+    spec = spec_of(folder)
+    device, base = torch.device(spec.device), Path()
+    pair = _pair(spec)
+    models = dict[str, ResolvedModel]()
+    for role, source in spec.pair.models.items():
+        models |= resolve_models(pair, (role,), base, Execution(device, source.dtype, source.engine))
+    differing = [role for role, model in models.items() if model.source != spec.pair.models[role]]
+    if differing:
+        raise ConfigError(f"{folder}: {', '.join(differing)} cannot be loaded as in the run, with only its run.toml")
+    heads = resolve_heads(pair, tuple(spec.pair.heads), base)
+    task = Task.build(spec.task.options, f"{folder}: task")
+    run = PlannedRun(spec, folder, task, _data(folder, spec, task))
+    return PairPlan(ResolvedPair(spec.pair.name, pair, base, device, models, heads), [run])
+
+
+def _pair(spec: RunSpec) -> Pair:
+    """Return the models and heads of a run as a pair."""
+    models = {
+        role: construct(
+            ModelSpec,
+            {
+                "path": source.source,
+                "revision": source.revision,
+                "quantization": source.quantization,
+                "allowed_keys": list(source.allowed_keys),
+                "config": source.changes,
+            },
+            f"run.toml: pair.models.{role}",
+        )
+        for role, source in spec.pair.models.items()
+    }
+    heads = {
+        name: HeadSpec(path=head.source, base=head.base, kind=head.kind, revision=head.revision)
+        for name, head in spec.pair.heads.items()
+    }
+    weights = next(iter(spec.pair.models.values())).weights
+    return Pair(models=models, heads=heads, weights=weights, logits="synthetic" if spec.pair.synthetic else "real")
+
+
+def _data(folder: Path, spec: RunSpec, task: Task) -> Data:
+    """Return the samples of a run."""
+    stated = spec.task.data
+    if stated.shard:
+        raise ConfigError(f"{folder} has a part of the prompts; help: a run of all of them")
+    every, count = task.data(stated.source), stated.samples - stated.later_turns
+    data = every.random_sample(count) if stated.drawn else every.first(count)
+    if task_spec(spec.task.name, task, data) != spec.task:
+        raise ConfigError(f"{folder}: the samples of {spec.task.name} are not those of the run")
+    return data

@@ -1,0 +1,371 @@
+"""Plans for another machine: sizes, times and the sentence at the end, without weights and network."""
+
+import json
+import socket
+
+import pytest
+
+from specbench.analysis.predictions import AssumedRates
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.decoding.method import Method
+from specbench.errors import ConfigError
+from specbench.features.plan.machine_plan import FAST, SLOW, seconds_per_token, sentence, span, total_of
+from specbench.features.plan.machine_training import training_rows
+from specbench.features.suites.suite import read_suite
+from specbench.resolution.methods import Methods
+from tests.fixtures.console import specbench
+from tests.fixtures.plans import H200, rows_on_h200
+
+SECONDS = {"draft": 1.0, "target": 10.0, "eagle": 0.5}
+BIG = """
+[models.draft]
+path = "meta-llama/Llama-3.2-1B"
+[models.target]
+path = "meta-llama/Llama-3.1-70B-Instruct"
+"""
+
+
+@pytest.mark.parametrize("name", ["se-table2", "cascade-fig1", "polybasic-table1", "sprinter-table2"])
+def test_runs_on_the_papers_models_can_be_estimated(name):
+    rows = rows_on_h200(read_suite(name))
+    assert rows and all(row.seconds and 0 < row.seconds[0] < row.seconds[1] for row in rows)
+    assert all(row.downloads and row.fits for row in rows)
+
+
+def cost(rates, **table):
+    """The seconds per token of a method, whose baseline is the target alone."""
+    return seconds_per_token(Method.build(table, "a method"), ("target",), SECONDS, rates)
+
+
+def test_a_method_without_drafts_costs_a_forward_of_each_scorer():
+    mixture = {"scorers": ["draft", "target"], "target": {"name": "mixture", "weights": [0.5, 0.5]}}
+    assert cost(FAST, name="autoregressive", **mixture) == 11.0
+    assert cost(FAST, name="parallel", **mixture) == 10.0
+
+
+def test_speculation_costs_what_theory_says_at_an_acceptance_rate():
+    def speculative(rates, **proposer):
+        return cost(rates, name="speculative", scorers=["target"], target={"name": "last"}, proposer=proposer)
+
+    draft = {"name": "model", "model": "draft", "gamma": 4}
+    never, always = AssumedRates(acceptance=0.0, deferred=0.0), AssumedRates(acceptance=1.0, deferred=0.0)
+    assert speculative(never, **draft) == 14.0  # four drafts and a forward for one token
+    assert speculative(always, **draft) == pytest.approx(14.0 / 5)  # five tokens
+    assert speculative(always, name="eagle", head="eagle", base="target", gamma=4) == pytest.approx(12.0 / 5)
+    assert speculative(never, name="pld") == 10.0
+    adaptive = speculative(always, name="model", model="draft", gamma=10, stop={"name": "unsure", "threshold": 0.5})
+    assert adaptive == pytest.approx(15.0 / 6)  # five drafts on average
+
+
+def test_a_method_that_declares_no_distribution_costs_between_its_fastest_model_and_all():
+    assert [cost(each, name="hf-assisted", draft="draft", model="target", gamma=4) for each in (FAST, SLOW)] == [
+        1.0,
+        11.0,
+    ]
+
+
+def test_a_chain_that_ends_in_a_lookup_costs_what_its_levels_do():
+    """Five tokens are drafted for free, the middle model (2.0) tests them, and the target reads what it accepts."""
+    lookup = {"name": "chain", "model": "middle", "threshold": 6, "proposer": {"name": "pld"}}
+    table = {"name": "speculative", "scorers": ["target"], "target": {"name": "last"}, "proposer": lookup}
+    method = Method.build(table, "a method")
+    always = AssumedRates(acceptance=1.0, deferred=0.0)
+    found = seconds_per_token(method, ("target",), {**SECONDS, "middle": 2.0}, always)
+    assert found == pytest.approx(12.0 / 7)  # six tokens by one forward of the middle model, and one of the target's
+
+
+def test_a_cascade_is_bounded_by_no_and_by_every_deferral():
+    table = {"name": "token-cascade", "small": "draft", "large": "target", "target": {"name": "chow", "alpha": 0.1}}
+    assert [cost(each, **table) for each in (FAST, SLOW)] == pytest.approx([1.0, 11.0])
+
+
+def test_a_plugins_method_has_an_estimate(tmp_path):
+    """With its own formula if it has one, else between one forward of its fastest model and one of each."""
+    (tmp_path / "own.py").write_text(OWN)
+    command = (
+        "plan",
+        "--plugin",
+        "own.py",
+        "-m",
+        "halved,blind",
+        "-p",
+        "gpt2",
+        "-t",
+        "humaneval",
+        "-n",
+        "1",
+        "--repeats",
+        "1",
+    )
+    (row,) = json.loads(specbench(*command, "--for", "h100", "--json", cwd=tmp_path).stdout)["runs"]
+    assert row["methods"] == "ar, halved, blind" and 0 < row["seconds"][0] < row["seconds"][1]
+    (alone,) = json.loads(
+        specbench(*command[:4], "blind", *command[5:], "--for", "h100", "--json", cwd=tmp_path).stdout
+    )["runs"]
+    low, high = alone["seconds"]
+    assert high > 1.5 * low, "one forward of the draft, and one of each model"
+
+
+OWN = """
+from dataclasses import dataclass
+from specbench.decoding.method import Method
+from specbench.decoding.traits import Theory
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(Method, name="halved"):
+    draft: str = "draft"
+    model: str = "target"
+
+    def roles(self):
+        return (self.draft, self.model)
+
+    def theory(self):
+        return Theory(formula="speculation", models=("draft", "target"), gamma=(4,), bonus="exact")
+
+    def rounds(self, models, sampler, stop):
+        yield from ()
+
+@dataclass(frozen=True, kw_only=True)
+class Blind(Method, name="blind"):
+    draft: str = "draft"
+    model: str = "target"
+
+    def roles(self):
+        return (self.draft, self.model)
+
+    def rounds(self, models, sampler, stop):
+        yield from ()
+"""
+
+
+def test_a_large_target_does_not_fit_and_the_plan_says_what_would(tmp_path):
+    (tmp_path / "big.toml").write_text(BIG)
+    command = ("plan", "-p", "big.toml", "-m", "sd", "-t", "humaneval", "-n", "4", "--for")
+    found = specbench(*command, "h100", cwd=tmp_path, code=4).stdout
+    last = " ".join(found.split())
+    assert "this run does not fit on one H100: it needs 137 GiB on a GPU with 80 GiB" in last
+    assert "it fits on one H200 or with --set pair.models.target.quantization=int8" in last
+    assert "it fits on one H200" in specbench(*command, "rtx4090", cwd=tmp_path, code=4).stdout
+    remedied = specbench(*command, "h100", "--set", "pair.models.target.quantization=int8", cwd=tmp_path).stdout
+    assert "this run on one H100: " in remedied and "GiB to download." in remedied
+
+
+def test_a_checkpoint_in_two_roles_is_one_copy_and_a_second_gpu_is_named(tmp_path):
+    mixtral = "mistralai/Mixtral-8x7B-v0.1"
+    command = ("plan", "--target", mixtral, "--draft", mixtral, "-m", "sd", "-t", "gsm8k", "-n", "4", "--for", "h100")
+    (row,) = json.loads(specbench(*command, "--json", cwd=tmp_path, code=4).stdout)["runs"]
+    assert row["devices"][0]["weights"] / 2**30 == pytest.approx(87, abs=1.0)
+    last = " ".join(specbench(*command, cwd=tmp_path, code=4).stdout.split())
+    assert last.endswith("or with --gpus 2 --place draft=layers:0,1 --place target=layers:0,1.")
+
+
+def test_an_unknown_architecture_is_one_error_with_the_nearest_id(tmp_path):
+    command = ("plan", "--target", "Qwen/Qwen3-9B", "-m", "pld", "-t", "gsm8k", "--for", "h100")
+    assert "(did you mean 'Qwen/Qwen3-8B'?)" in specbench(*command, cwd=tmp_path, code=4).stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus", "place", "devices", "said"),
+    [
+        (1, [], [149], "it fits with --set pair.models.target.quantization=int4."),
+        (2, [], [149], "it fits with --place target=layers:0,1 --place draft=layers:0,1."),
+        (2, ["target=layers:0,1"], [84, 65], "does not fit on 2 H100: it needs 84 GiB on a GPU with 80 GiB"),
+        (4, [], [149], "it fits with --place target=layers:0,1 --place draft=cuda:2."),
+        (4, ["target=layers:0,1", "draft=cuda:2"], [69, 65, 17], "this run on 4 H100: "),
+        (4, ["target=layers:0,1,2,3"], [51, 35, 35, 32], "at most 51 GiB of 80 GiB on a GPU"),
+        (8, ["target=tensor:0,1,2,3,4,5,6,7"], [33] * 8, "this run on 8 H100: "),
+    ],
+)
+def test_a_70b_pair_on_several_gpus(gpus, place, devices, said, tmp_path):
+    """Weights of 131 and 15 GiB, a cache, and a workspace on each device."""
+    options = [word for each in place for word in ("--place", each)]
+    command = ("plan", "-p", "llama-3.1-70b", "-m", "sd", "-t", "gsm8k", "--for", "h100", "--gpus", gpus, *options)
+    code = 4 if "fit" in said else 0
+    assert said in " ".join(specbench(*command, cwd=tmp_path, code=code).stdout.split())
+    (row,) = json.loads(specbench(*command, "--json", cwd=tmp_path, code=code).stdout)["runs"]
+    found = [(each["weights"] + each["cache"] + each["graphs"]) / 2**30 for each in row["devices"]]
+    assert found == pytest.approx(devices, abs=1.0)
+
+
+def test_a_model_on_a_gpu_that_the_machine_lacks_is_an_error(tmp_path):
+    command = ("plan", "-p", "gpt2", "-m", "sd", "-t", "gsm8k", "--for", "h100", "--place", "target=cuda:1")
+    assert "placed on cuda:1, and there are 1 GPUs" in specbench(*command, cwd=tmp_path, code=2).stderr
+    assert "--gpus needs --for" in specbench("plan", "-m", "sd", "--gpus", 2, cwd=tmp_path, code=2).stderr
+
+
+def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
+    def row(**more):
+        options = Options(device="auto", limit=2, **more)
+        suite = read_suite("polybasic-table2")
+        line = suite.grid[0].__class__(methods=("sd",), pairs=("llama-2",), tasks=("gsm8k",), options=options)
+        (found,) = rows_on_h200(suite.__class__(name="", paper="", shows="", description="", grid=(line,)))
+        return found
+
+    plain = row()
+    assert row(max_new_tokens=512).seconds[0] == pytest.approx(2 * plain.seconds[0], rel=0.05)
+    assert row(overrides=(("pair.models.target.quantization", "int4"),)).memory.weights < 0.4 * plain.memory.weights
+    assert row(engine="eager").seconds[1] > plain.seconds[1]
+
+
+def test_a_plan_for_another_machine_opens_no_connection(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    rows = rows_on_h200(read_suite("se-table2"))
+    assert sentence("se-table2", total_of(rows), H200).startswith("se-table2 on one H200: ")
+
+
+def test_a_file_describes_a_machine(tmp_path):
+    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = 100.0\nbf16_tflops = 10.0\n')
+    command = ("plan", "-m", "sd", "-p", "gpt2", "-t", "humaneval", "-n", "1", "--for", "mine.toml")
+    found = json.loads(specbench(*command, "--json", cwd=tmp_path).stdout)
+    assert found["machine"]["name"] == "Mine" and found["total"]["fits"]
+    assert found["runs"][0]["generations"] == 2 * 3
+    (tmp_path / "mine.toml").write_text('name = "Mine"\nmemory = 8.0\nbandwidth_gb_s = 100.0\nbf16_tflops = 10.0\n')
+    assert "did you mean 'memory_gib'" in specbench(*command, cwd=tmp_path, code=2).stderr
+    for number in ("0.0", "1e-320", "1e308"):
+        text = f'name = "Mine"\nmemory_gib = 8.0\nbandwidth_gb_s = {number}\nbf16_tflops = 10.0\n'
+        (tmp_path / "mine.toml").write_text(text)
+        assert "must be from 0.001 to 1e+09" in specbench(*command, cwd=tmp_path, code=2).stderr
+
+
+def test_a_run_without_an_architecture_or_a_number_of_prompts_has_no_estimate(tmp_path):
+    (tmp_path / "other.toml").write_text('[models.draft]\npath = "a/small"\n[models.target]\npath = "a/large"\n')
+    command = ("plan", "-m", "sd", "-p", "other.toml", "-t", "gsm8k", "--for", "h100")
+    assert "no architecture for a/small" in specbench(*command, cwd=tmp_path, code=4).stderr
+    done = specbench("plan", "-m", "sd", "-p", "gpt2", "-t", "lm1b", "--for", "h100", cwd=tmp_path, code=4).stdout
+    assert "help: -n N" in done and "time unknown, at most " in done
+    assert "There is no estimate for lm1b." in " ".join(done.split())
+
+
+def test_gpus_that_no_model_uses_are_named(tmp_path):
+    command = ("plan", "-m", "sd", "-p", "gpt2", "-t", "gsm8k", "-n", "4", "--for", "h100", "--gpus", "2")
+    shown = " ".join(specbench(*command, cwd=tmp_path).stdout.split())
+    assert shown.endswith("1 of 2 GPUs is used, --place puts a model on others.")
+    total = json.loads(specbench(*command, "--json", cwd=tmp_path).stdout)["total"]
+    assert (total["gpus"], total["complete"], total["lacking"]) == (1, True, [])
+
+
+def test_mistakes_name_the_nearest_right_value(tmp_path):
+    plan = ("plan", "-m", "sd", "-p", "gpt2", "-t", "gsm8k")
+    assert "did you mean 'h200'" in specbench(*plan, "--for", "h20", cwd=tmp_path, code=2).stderr
+    assert "did you mean" in specbench(*plan, "--for", "h200", "--set", "task.shotz=1", cwd=tmp_path, code=2).stderr
+    assert "--device conflict" in specbench(*plan, "--for", "h200", "--device", "cpu", cwd=tmp_path, code=2).stderr
+
+
+def test_spans_use_the_unit_of_their_upper_end():
+    assert span(30.0, 5400.0) == "1 to 90 minutes"
+    assert span(9.2 * 3600, 17.4 * 3600) == "9 to 17 hours"
+    assert span(3600.0, 30 * 86400.0) == "1 to 30 days"
+    assert span(7200.0, 7300.0) == "2 hours"
+
+
+def test_a_role_that_the_pair_lacks_is_an_error():
+    pair = Pair(models={})
+    with pytest.raises(ConfigError, match="no model"):
+        Methods(("sd",), pair, Options()).groups({})
+
+
+TRAINING = """
+paper = "P"
+shows = "S"
+description = "D"
+[options]
+limit = 100
+[[prepare]]
+kind = "{kind}"
+pairs = ["gpt2"]
+tasks = ["lm1b"]
+limit = {limit}
+{more}
+[[grid]]
+methods = ["sd"]
+pairs = ["gpt2"]
+tasks = ["lm1b"]
+[[tables]]
+rows = ["method"]
+values = ["speedup"]
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A function that returns the estimate of the heads of a suite that trains some of one kind."""
+
+    def row(kind="sprinter", limit=500, more="", **options):
+        path = tmp_path / "own.toml"
+        path.write_text(TRAINING.format(kind=kind, limit=limit, more=more))
+        (found,) = training_rows(read_suite(str(path), **options), H200)
+        return found
+
+    return row
+
+
+@pytest.mark.parametrize("kind", ["sprinter", "specdec++", "dsl", "eagle"])
+def test_the_training_of_heads_is_estimated(kind, training):
+    found = training(kind)
+    assert found.methods == f"train {kind}" and found.fits and found.downloads
+    assert 0 < found.seconds[0] < found.seconds[1]
+    low, high = training(kind, 1000).seconds
+    assert low == pytest.approx(2 * found.seconds[0], rel=0.02) and high == pytest.approx(
+        2 * found.seconds[1], rel=0.02
+    )
+    reference = training(kind, more='answers = "reference"').seconds
+    assert reference[1] < found.seconds[1] or kind == "dsl", "the target writes no outputs"
+
+
+def test_heads_of_one_kind_share_their_rows(training):
+    """Three values of tau take more than one, by the fits only."""
+    one, three = training(more="tau = [1.0]"), training(more="tau = [1.0, 1.2, 1.5]")
+    assert three.methods == "train 3 sprinter"
+    assert one.seconds[1] < three.seconds[1] < 2 * one.seconds[1]
+
+
+def test_a_budget_limits_the_training_and_all_texts_have_no_estimate(training):
+    assert training("eagle", more="minutes = 0.1").seconds[1] == 6.0
+    unknown = training("eagle", 0)
+    assert unknown.seconds is None and "limit = N in [[prepare]], or --data lm1b=FILE" in unknown.why
+    assert not total_of([unknown]).complete
+
+
+def test_all_texts_of_a_file_are_counted(training, tmp_path):
+    """As many lines as there are, with a limit above that number and without one; the measured ones are not for training."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"Text number {i} of a file."}) + "\n" for i in range(600)))
+    data = {"data": (("lm1b", str(rows)),)}
+    five_hundred = training("eagle", 500).seconds
+    assert training("eagle", 0, **data).seconds == training("eagle", 900, **data).seconds == five_hundred
+    missing = training("eagle", 0, data=(("lm1b", str(tmp_path / "none.jsonl")),))
+    assert missing.seconds is None and "none.jsonl" in missing.why
+
+
+def test_rows_of_another_temperature_are_collected_too(tmp_path):
+    """SPRINTER's Table 2: two verifiers have greedy labels, so their rows are not those of the two others."""
+    rows = [row for row in training_rows(read_suite("sprinter-table2"), H200) if row.task == "lm1b"]
+    assert [row.methods for row in rows] == ["train 2 sprinter", "train 2 sprinter", "train specdec++"]
+
+
+def test_a_plan_includes_the_heads_that_the_suite_trains_and_not_those_that_are_given(tmp_path):
+    def planned(suite, *more):
+        return json.loads(specbench("plan", "--suite", suite, "--for", "h200", "--json", *more, cwd=tmp_path).stdout)
+
+    found = planned("sprinter-table5")
+    heads = [row for row in found["runs"] if row["methods"].startswith("train")]
+    assert {(row["pair"], row["task"], row["methods"]) for row in heads} == {
+        (pair, task, "train 3 sprinter") for pair in ("gpt-neo", "gpt2") for task in ("wiki-summary", "lm1b")
+    }
+    runs = rows_on_h200(read_suite("sprinter-table5"))
+    assert len(found["runs"]) == len(heads) + len(runs)
+    total = sum(row["seconds"][1] for row in heads) + sum(row.seconds[1] for row in runs)
+    assert found["total"]["seconds"][1] == pytest.approx(total)
+    assert not training_rows(read_suite("se-table2"), H200)
+    for more, kinds in (
+        ((), {"2 sprinter", "specdec++"}),
+        (("--head", "gpt-neo:sprinter=mine"), {"specdec++"}),
+    ):
+        rows = planned("sprinter-table2", *more)["runs"]
+        assert {row["methods"] for row in rows if row["methods"].startswith("train")} == {
+            f"train {kind}" for kind in kinds
+        }

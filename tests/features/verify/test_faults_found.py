@@ -1,0 +1,93 @@
+"""Faults that `enumerate` and `verify` must find, and what they say about those that they cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from specbench.features.verify.sampled import AcceptanceTest
+from tests.fixtures.console import specbench
+
+PLUGIN = Path(__file__).parents[2] / "fixtures" / "faulty.py"
+ALARM = 1e-4
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    text = 'description = "x"\nbaseline = "ar"\nname = "faulty"\ndraft = "draft"\nmodel = "target"\n'
+    (tmp_path / "faulty-sd.toml").write_text(text)
+    return "-m", "faulty-sd.toml", "--plugin", str(PLUGIN)
+
+
+@pytest.mark.parametrize("late", [1, 3, 4])
+def test_enumerate_finds_a_wrong_replacement_at_any_position_of_a_draft(late, faulty, tmp_path):
+    done = specbench("enumerate", *faulty, "--set", f"method.late={late}", cwd=tmp_path, code=5)
+    assert "DIFFERS" in done.stdout
+
+
+def test_enumerate_covers_the_draft_length_in_use_and_says_so(faulty, tmp_path):
+    sound = specbench("enumerate", *faulty, "--set", "method.gamma=4", cwd=tmp_path)
+    assert "drafts of up to 4 tokens were enumerated\n" in sound.stdout
+    late = ("--set", "method.late=3")
+    assert "DIFFERS" in specbench("enumerate", *faulty, *late, "-s", "method.gamma=4", cwd=tmp_path, code=5).stdout
+    short = specbench("enumerate", *faulty, *late, "--set", "method.gamma=3", cwd=tmp_path)
+    assert "drafts of up to 3 tokens were enumerated\n" in short.stdout
+
+
+def test_enumerate_says_which_drafts_are_too_long_for_it(faulty, tmp_path):
+    done = specbench("enumerate", "-m", "pld", cwd=tmp_path)
+    assert "were enumerated; longer ones, up to " in done.stdout
+
+
+def test_verify_finds_a_wrong_acceptance_and_states_what_smaller_ones_need(faulty, tmp_path):
+    few = ("-t", "wmt", "-n", "3", "--json")
+    done = specbench("verify", *faulty, "--set", "method.factor=3.0", *few, cwd=tmp_path, code=5)
+    failed = {check["name"] for check in json.loads(done.stdout)["checks"] if check["passed"] is False}
+    assert "acceptance, T = 2" in failed
+    sound = json.loads(specbench("verify", *faulty, *few, cwd=tmp_path).stdout)
+    numbers = next(check for check in sound["checks"] if check["name"] == "acceptance, T = 2")["numbers"]
+    assert 1.05 < numbers["smallest_factor"] <= 2.0
+    assert numbers["tokens_for_1.05"] > numbers["tested"]
+    tokens = next(check for check in sound["checks"] if check["name"] == "later tokens, T = 2")
+    assert 0.05 < tokens["numbers"]["smallest_shift"] < 1.0
+    assert "standard deviations" in tokens["found"]
+
+
+def _tested(odds: torch.Tensor, factor: float, seed: int) -> AcceptanceTest:
+    """Return the test of tokens with these odds, accepted `factor` times as often."""
+    generator = torch.Generator().manual_seed(seed)
+    outcomes = torch.rand(len(odds), generator=generator) < (factor * odds).clamp(max=1.0)
+    test = AcceptanceTest()
+    for i, (a, accepted) in enumerate(zip(odds.tolist(), outcomes.tolist(), strict=True)):
+        test.add(i % 5, a, accepted)
+    return test
+
+
+def test_acceptance_times_1_05_is_found_with_as_many_tokens_as_stated():
+    odds = torch.rand(2000, generator=torch.Generator().manual_seed(1)) ** 0.5
+    needed = _tested(odds, 1.0, 0).tokens_needed(ALARM)
+    assert needed is not None and 1000 < needed < 20000
+    enough = odds.repeat(10)[:needed]
+    assert sum(_tested(enough, 1.05, seed).p <= ALARM for seed in range(15)) >= 12
+    factor = _tested(odds, 1.0, 0).smallest_factor(ALARM)
+    assert factor is not None and sum(_tested(odds, factor, seed).p <= ALARM for seed in range(15)) >= 12
+
+
+@pytest.mark.parametrize("shape", ["certain", "likely", "rare", "mixed"])
+def test_false_alarms_of_the_acceptance_test_are_bounded_by_p(shape):
+    uniform = torch.rand(60, generator=torch.Generator().manual_seed(2))
+    shapes = {"certain": 1.0 - uniform * 2e-3, "likely": 0.9 + uniform / 10, "rare": uniform / 50, "mixed": uniform}
+    p = torch.tensor([_tested(shapes[shape], 1.0, seed).p for seed in range(1000)])
+    for a in (0.1, 0.01):
+        assert (p <= a).double().mean() <= a + 5 * (a * (1 - a) / 1000) ** 0.5
+
+
+def test_a_fault_late_in_the_draft_is_found_by_position():
+    odds = torch.full((3000,), 0.6)
+    test = AcceptanceTest()
+    generator = torch.Generator().manual_seed(3)
+    for i, a in enumerate(odds.tolist()):
+        true = 1.25 * a if i % 5 >= 3 else a
+        test.add(i % 5, a, bool(torch.rand((), generator=generator) < true))
+    assert test.p < 1e-6
