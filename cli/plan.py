@@ -105,8 +105,8 @@ def plan(
     if not suite and grid.unused:
         raise ConfigError("; ".join(grid.unused.values()))
     if as_json:
-        for note in grid.unused.values():
-            print(note, file=sys.stderr)
+        for text in grid.unused.values():
+            print(text, file=sys.stderr)
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))

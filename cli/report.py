@@ -19,11 +19,13 @@ from specbench.cli.params import plot_formats, words
 from specbench.errors import ConfigError
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.suite import Suite, read_suite
+from specbench.features.suites.suite_pages import suite_text
 from specbench.features.suites.suite_plots import of_suite as plots_of_suite
 from specbench.features.suites.suite_report import Collected, chosen_suite, collect, suite_notes
+from specbench.note import Note
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text, suite_text
+from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text
 from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
@@ -269,7 +271,7 @@ def explain_columns(tables: Sequence[Table], console: Console) -> None:
     console.print()
 
 
-def conclude(sentences: Sequence[str], console: Console) -> None:
+def conclude(sentences: Sequence[Note | str], console: Console) -> None:
     """Print a conclusion, set off by an empty line."""
     if sentences:
         console.print()

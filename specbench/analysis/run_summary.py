@@ -113,6 +113,7 @@ class MethodSummary:
     """
 
     method: str
+    preset: str
     label: str  # the method's name, with labels of what is not real about the models
     generations: int
     failed: int

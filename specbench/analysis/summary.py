@@ -195,6 +195,7 @@ def _method(
     errors = [r.error for r in records if r.method == name and r.error is not None]
     summary = MethodSummary(
         method=name,
+        preset=spec.methods[name].preset,
         label=" ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
         generations=len(rows),
         failed=len(errors),

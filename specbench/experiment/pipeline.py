@@ -1,7 +1,7 @@
-"""From a request to scored and summarized runs: lock, decode, score, judge, summarize."""
+"""From a request to scored and summarized runs: lock, decode, score, summarize."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
 from specbench.experiment.runner import time_blocks
 from specbench.experiment.tensor_parallel import TensorParallel
-from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.placed import tensor_placement
@@ -42,10 +41,10 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`, and `judge` compares two
-    methods' outputs.
+    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`.
 
-    Without a sandbox, generated code is not executed. `threads` chooses the threads of runs on a CPU.
+    `then` is called with each run after it was scored, before it is summarized. Without a sandbox, generated code is not
+    executed. `threads` chooses the threads of runs on a CPU.
     """
 
     access: Access
@@ -53,7 +52,7 @@ class MeasureOptions:
     sandbox: Sandbox | None = None
     profile: bool = False
     profile_seconds: float = math.inf
-    judge: JudgeRequest | None = None
+    then: Callable[[PlannedRun], object] | None = None
 
 
 def run(request: Request, observer: Observer | None = None, profile: bool = False) -> Results:
@@ -88,7 +87,7 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
 
 
 def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, observer: Observer) -> Results:
-    """Lock runs of a plan, decode, score and judge what is missing of each, and summarize them."""
+    """Lock runs of a plan, decode and score what is missing of each, and summarize them."""
     summaries, unscored = list[RunSummary](), None
     with locked((run.folder for run in runs), steps.access) as locks:
         chosen = {run.folder: threads_of(plan, run, steps) for run in runs}
@@ -101,8 +100,8 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
                     time_blocks(plan, run, steps.profile_seconds)
             try:
                 score(run, steps.sandbox, observer)
-                if steps.judge:
-                    judge_run(run.folder, run.data, steps.judge, plan.device, observer)
+                if steps.then:
+                    steps.then(run)
             except MissingAsset as error:  # other runs are still measured
                 unscored = error
             summaries.append(summarize_run(run.folder))

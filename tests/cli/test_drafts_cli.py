@@ -11,10 +11,10 @@ import tomli_w
 from specbench.analysis import method_metrics as d
 from specbench.analysis.points import reference_of
 from specbench.features.profile.chain_profile import Profile, alone, pairs_table, prices_table, under, verdicts
+from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite
 from specbench.files import write_with_checksum
 from specbench.reporting.column import NONE
-from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import BLOCKS

@@ -45,13 +45,7 @@ from specbench.features.advise.advice_work import (
     AdviceWork,
     timed_tokens,
 )
-from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
-from specbench.features.advise.recordings import predict_all
-from specbench.machine.threads import ThreadChoice, using
-from specbench.models.loaded_pair import LoadedPair
-from specbench.models.placed import tensor_placement
-from specbench.observer import Observer
-from specbench.resolution.method_sets import (
+from specbench.features.advise.candidate_set import (
     BASELINE,
     drafter_of,
     lossy_candidates,
@@ -59,6 +53,12 @@ from specbench.resolution.method_sets import (
     register_candidates,
     register_for_advice,
 )
+from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
+from specbench.features.advise.recordings import predict_all
+from specbench.machine.threads import ThreadChoice, using
+from specbench.models.loaded_pair import LoadedPair
+from specbench.models.placed import tensor_placement
+from specbench.observer import Observer
 from specbench.resolution.methods import method_on
 from specbench.resolution.resolve import resolve, sizes_of
 from specbench.resolution.run_plan import PairPlan, PlannedRun, plan_of_folder

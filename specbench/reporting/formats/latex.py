@@ -13,12 +13,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.features.suites.suite_report import Collected, suite_notes
+from specbench.note import Note, warnings_of
 from specbench.reporting import escaping
 from specbench.reporting.column import NONE
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
-from specbench.reporting.notes import conditions, notes_of, warnings_of
+from specbench.reporting.notes import conditions, notes_of
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = (
@@ -71,7 +71,7 @@ class Captioned:
     conditions: str = ""
     name: str = ""
     conclusion: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Note] = ()
     may_drop: bool = True  # columns that do not fit the page; False if the user has chosen them
 
 
@@ -85,15 +85,6 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
     return latex([first, *(Captioned(table, conditions([one]), one.run) for one, table in rest)])
 
 
-def of_suite(collected: Collected, full: bool = False) -> str:
-    """Return the first table of a suite, with the conclusion in its caption and warnings as its note; all if `full`."""
-    text, name = conditions(collected.summaries), collected.suite.name
-    warnings = warnings_of(suite_notes(collected))
-    captioned = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
-    first = [replace(table, conclusion=" ".join(collected.conclusion), warnings=warnings) for table in captioned[:1]]
-    return latex([*first, *(captioned[1:] if full else [])])
-
-
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
     """Return a table of runs whose columns the user has chosen."""
     return latex([replace(_captioned(replace(table, title=""), summaries), may_drop=False)])
@@ -101,7 +92,9 @@ def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
 
 def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
     warnings = [*warnings_of(notes_of(summaries)), *reservations(summaries)]
-    return Captioned(table, conditions(summaries), _report_name(summaries), " ".join(headline(summaries)), warnings)
+    return Captioned(
+        table, conditions(summaries), _report_name(summaries), " ".join(map(str, headline(summaries))), warnings
+    )
 
 
 def _report_name(summaries: Sequence[RunSummary]) -> str:
@@ -138,6 +131,7 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
     shrunk = [size.command, rf"\setlength{{\tabcolsep}}{{{size.separation:g}pt}}"] if size.command else []
     dropped = f"Left out, as the table would be too wide: {'; '.join(layout.dropped)}" if layout.dropped else ""
     names = {cell for row in table.rows for cell in row}
+    remarks = [note.text for note in captioned.warnings]
     lines = [*([f"% {escaping.latex(dropped)}"] if dropped else [])]
     pages = _pages(list(rows))
     for number, page in enumerate(pages, 1):
@@ -149,7 +143,7 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
             rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
             rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in page), r"\bottomrule",
             r"\end{tabular}" + "}" * layout.resized,
-            *(_note([*captioned.warnings, *([dropped] if dropped else [])], names) if number == len(pages) else []),
+            *(_note([*remarks, *([dropped] if dropped else [])], names) if number == len(pages) else []),
             r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines)
@@ -214,12 +208,12 @@ def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
     return _Layout(shown, columns_of(shown), largest or SIZES[-1], True, heads, resized=largest is None)
 
 
-def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
-    """Return the lines of a note below a table: warnings without what the user of the command line can do about them.
+def _note(texts: Sequence[str], names: Set[str]) -> list[str]:
+    """Return the lines of a note below a table.
 
     A sentence begins with a capital, unless it begins with one of the `names`.
     """
-    sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
+    sentences = [text.rstrip(".") for text in texts]
     if not sentences:
         return []
     text = escaping.latex("Note: " + " ".join(f"{_capitalized(sentence, names)}." for sentence in sentences))
