@@ -168,7 +168,7 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
 
 
 def _counts(record: Record) -> tuple[int, int, int]:
-    accepted, drafted = (sum(entry[key] for entry in record.rounds) for key in ("accepted", "drafted"))
+    accepted, drafted = sum(entry.accepted for entry in record.rounds), sum(entry.drafted for entry in record.rounds)
     return round_count([record]), accepted, drafted
 
 

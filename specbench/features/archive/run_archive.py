@@ -202,10 +202,7 @@ def _without_texts(record: Record) -> Record:
 
 
 def _round(record: RoundRecord) -> RoundRecord:
-    fields = {key: value for key, value in record.items() if key != "rejected"}
-    if "inner" in fields:
-        fields["inner"] = [_round(round_) for round_ in record["inner"]]
-    return cast(RoundRecord, fields)
+    return replace(record, rejected="", inner=[_round(round_) for round_ in record.inner])
 
 
 def _scores_without_texts(path: Path) -> bytes:

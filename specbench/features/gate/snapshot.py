@@ -114,7 +114,7 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     for usage in (usage for record in records for usage in record.models.items()):
         role, spent = usage
         forwards, time = costs.get(role, (0, 0.0))
-        costs[role] = (forwards + spent["forwards"], time + spent["seconds"])
+        costs[role] = (forwards + spent.forwards, time + spent.seconds)
     return costs
 
 
@@ -162,7 +162,7 @@ def pooled(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _summary_of(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
-    sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
+    sums = {key: sum(getattr(x, key) for x in record.rounds) for key in ("drafted", "tested", "accepted")}
     return GenerationSummary(
         record.sample,
         record.prompt,
@@ -171,7 +171,7 @@ def _summary_of(record: Record, values: dict[str, float | list[float]]) -> Gener
         len(record.tokens),
         len(record.rounds) or len(record.tokens),
         **sums,
-        forwards={role: usage["forwards"] + bool(usage["prefill_fed"]) for role, usage in record.models.items()},
+        forwards={role: usage.forwards + bool(usage.prefill_fed) for role, usage in record.models.items()},
         values=values,
     )
 

@@ -315,7 +315,7 @@ def _sample(record: Record, label: str, score: float | list[float] | None) -> di
         "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
         "k": token_origins(record) if has_pieces else "",
         "x": rejected_drafts(record) if has_pieces else [],
-        "o": [entry["tokens"] for entry in record.rounds] or [1] * len(record.tokens),
+        "o": [entry.tokens for entry in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),
         "f": record.finish,
