@@ -250,8 +250,7 @@ def _generation(
     seconds = {}
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
-        bytes_per_process = read / model.spec.placement.processes
-        seconds[role] = forward_seconds(machine, model.engine, bytes_per_process, model.size.layers, fast)
+        seconds[role] = forward_seconds(machine, model.engine, read, model.size.layers, fast)
     if base := eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)

@@ -174,7 +174,6 @@ def test_an_unknown_architecture_is_one_error_with_the_nearest_id(tmp_path):
         (4, [], [149], "it fits with --place target=layers:0,1 --place draft=cuda:2."),
         (4, ["target=layers:0,1", "draft=cuda:2"], [69, 65, 17], "this run on 4 H100: "),
         (4, ["target=layers:0,1,2,3"], [51, 35, 35, 32], "at most 51 GiB of 80 GiB on a GPU"),
-        (8, ["target=tensor:0,1,2,3,4,5,6,7"], [33] * 8, "this run on 8 H100: "),
     ],
 )
 def test_a_70b_pair_on_several_gpus(gpus, place, devices, said, tmp_path):
