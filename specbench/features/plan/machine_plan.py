@@ -37,14 +37,14 @@ NOTE = (
     " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
     f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
     " column GiB is the memory of the fullest device: weights, caches at the longest prompt and answer, and a workspace. The"
-    " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
+    " time that GPUs take to exchange data, and the training of heads, are not included. Downloads are weights; data sets"
     " are not counted."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRow:
-    """The estimate of one run: methods that share a baseline, on one pair and task; or of the training of heads.
+    """The estimate of one run: methods that share a baseline, on one pair and task.
 
     `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
     of each device. `downloads` are bytes by source. `remedy` are options with which a run that does not fit would. `why` is
@@ -94,7 +94,7 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
         return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
     _require_gpus(outline.models, target.gpus)
     heads = list(
-        dict.fromkeys(base for group in outline.groups for method in group if (base := eagle_base(method.method)))
+        dict.fromkeys(base for group in outline.groups for method in group if (base := _eagle_base(method.method)))
     )
     devices = _devices(outline.models, heads, outline.task)
     has_room = target.fits(devices)
@@ -106,7 +106,7 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
     return [_row(shared, group, outline, target.machine) for group in outline.groups]
 
 
-def eagle_base(method: Method) -> str:
+def _eagle_base(method: Method) -> str:
     """Return the model that an EAGLE head drafts for in a method; empty without one."""
     proposer = getattr(method, "proposer", None)
     innermost = proposer.innermost if isinstance(proposer, Proposer) else None
@@ -114,8 +114,15 @@ def eagle_base(method: Method) -> str:
 
 
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
-    """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
-    downloads = downloads_of(outline.models)
+    """Return the bytes to download by source: of models, and of EAGLE heads of these bases.
+
+    Local folders and random weights are not downloaded.
+    """
+    downloads = {
+        model.spec.path: model.size.download_bytes
+        for model in outline.models.values()
+        if model.weights == "real" and not model.is_local
+    }
     local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
         is_remote = head.path not in local_heads and outline.pair.weights == "real"
@@ -124,17 +131,8 @@ def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     return downloads
 
 
-def downloads_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
-    """Return the bytes of the weights that are neither in a local folder nor random, by source."""
-    return {
-        model.spec.path: model.size.download_bytes
-        for model in models.values()
-        if model.weights == "real" and not model.is_local
-    }
-
-
 def _devices(models: Mapping[str, ResolvedModel], heads: Sequence[str], task: Task) -> list[Memory]:
-    return memory_by_device(models, heads, longest_prompt(models, task) + task.max_new_tokens)
+    return memory_by_device(models, heads, _longest_prompt(models, task) + task.max_new_tokens)
 
 
 def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
@@ -246,12 +244,12 @@ def _generation(
 ) -> float:
     """Return the seconds of one generation of the maximum length."""
     method, models = resolved.method, outline.models
-    output, prompt = outline.task.max_new_tokens, 0 if fast else longest_prompt(models, outline.task)
+    output, prompt = outline.task.max_new_tokens, 0 if fast else _longest_prompt(models, outline.task)
     seconds = {}
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
         seconds[role] = forward_seconds(machine, model.engine, read, model.size.layers, fast)
-    if base := eagle_base(method):
+    if base := _eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)
     prefill = sum(
@@ -304,7 +302,7 @@ def _adaptive(method: Method) -> Theory | None:
     )
 
 
-def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
+def _longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
     """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
     contexts = [model.size.context for model in models.values() if model.size.context]
     has_encoder = any(model.architecture.encoder_decoder for model in models.values())
