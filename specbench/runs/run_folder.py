@@ -4,10 +4,10 @@
 Both, and the recorder, take the kind of the folder (`specbench/runs/record.py`), by default GENERATIONS.
 """
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, Protocol, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, overload
 
 from specbench import files
 from specbench.config.construct import Table
@@ -309,19 +309,6 @@ def require_texts(folder: Path) -> None:
 def expected_of(folder: Path, kind: RunKind[Any, R]) -> Expectation[R]:
     """Return the expected records of a run folder. Raises ConfigError if it contains no run of the kind."""
     return kind.expected(spec_of(folder, kind), manifest_of(folder), folder)
-
-
-class RecordSink(Protocol):
-    """Where a run's generations go. `done` holds the keys of existing records, and `folder` is the run folder."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def done(self) -> Collection[Hashable]: ...
-
-    def append(self, record: Record) -> Record:
-        """Take a record, and return the one that counts."""
 
 
 class Recorder(Generic[R]):

@@ -79,8 +79,6 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             keep.append(run.folder.name)
             _measure_and_record(_SuiteRun(request, part, part.plan, run, index, cores), keep, observer)
         last = part.plan
-    if last is not None and last.ranks:
-        last.release()
     index.definition = request.suite.definition  # the entries of an interrupted suite may be of an earlier one
     index.keep(keep)
     return _code(index)
