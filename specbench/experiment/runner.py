@@ -35,20 +35,20 @@ from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.run_plan import PairPlan, PlannedRun
-from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.run_folder import (
     ATTEMPTS,
     BLOCKS,
+    CONFIG,
     ENVIRONMENT,
-    GENERATIONS,
     JUDGED,
     MANIFEST,
     PATHS,
     SAMPLES,
     SCORES,
     SUMMARY,
+    Manifest,
     Recorder,
     read,
     spec_of,
@@ -68,7 +68,7 @@ def open_recorder(
     access: Access,
     checks: Mapping[str, ForwardCheck] | None = None,
     threads_reason: str = "",
-) -> Recorder[Record]:
+) -> Recorder:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
     `checks` are those of the loaded models' forwards, by role. `threads_reason` says why torch uses the number of threads
@@ -90,7 +90,7 @@ def open_recorder(
     if access.fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY, BLOCKS, PATHS):
             (folder / name).unlink(missing_ok=True)
-    recorder = Recorder(lock, run.expected, GENERATIONS)
+    recorder = Recorder(lock, run.expected)
     if recorder.done:
         _require_same(run.spec, folder, environment)
     else:
@@ -194,7 +194,7 @@ def rotation(run: PlannedRun) -> Iterator[Trial]:
 def decode_missing(
     run: PlannedRun,
     loaded: LoadedPair,
-    recorder: Recorder[Record],
+    recorder: Recorder,
     schedule: Callable[[PlannedRun], Iterable[Trial]] = rotation,
 ) -> Iterator[Record]:
     """Decode the missing generations of a run in the order of a schedule, and yield each record after it is written.

@@ -23,7 +23,6 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.spec import ResolvedPair, task_spec
-from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load, spec_of
 from specbench.runs.run_spec import RunSpec
 
@@ -74,7 +73,7 @@ class PlannedRun:
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
-    def recorded(self) -> RunRecords[Record]:
+    def recorded(self) -> RunRecords:
         """The generations that the folder holds. Raises ConfigError if it was imported."""
         if origin := imported_of(self.folder):
             raise ConfigError(

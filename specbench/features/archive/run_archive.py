@@ -23,10 +23,10 @@ from specbench.features.suites.suite import Suite
 from specbench.features.suites.suite_report import measured_runs
 from specbench.files import json_with_checksum, parse_json, read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
-from specbench.runs.kind import CONFIG
 from specbench.runs.record import Record, RoundRecord, line_of
 from specbench.runs.run_folder import (
     BLOCKS,
+    CONFIG,
     ENVIRONMENT,
     IMPORTED,
     JUDGED,

@@ -118,7 +118,7 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     return costs
 
 
-def _problems(recorded: RunRecords[Record], scores: Scores) -> list[str]:
+def _problems(recorded: RunRecords, scores: Scores) -> list[str]:
     """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
     there, expected, out = len(recorded.records), recorded.expected.generations, []

@@ -18,7 +18,7 @@ from specbench.features.suites.suite_runner import run_suite
 from specbench.observer import Observer
 from specbench.resolution.resolve import Choice
 from specbench.resolution.run_plan import PairPlan
-from specbench.runs.kind import CONFIG
+from specbench.runs.run_folder import CONFIG
 from specbench.runs.settings import swept_number
 
 Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain

@@ -35,9 +35,8 @@ from specbench.reporting.notes import (
 from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
-from specbench.runs.kind import CONFIG
 from specbench.runs.record import Record
-from specbench.runs.run_folder import ENVIRONMENT, read
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, read
 
 SCRIPTS = ("page.js", "chart.js", "tables.js", "samples.js", "start.js")  # in the order in which they run
 MOST_CONDITIONS = 12  # runs whose config and environment the page contains
