@@ -10,14 +10,15 @@ import typer
 from specbench.cli import params
 from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
 from specbench.cli.params import pair_of_models
-from specbench.config.options import Access, SandboxKind
+from specbench.config.options import Access, request_of
 from specbench.errors import ConfigError
+from specbench.features.advise import MINUTES, PROMPTS, default_repeats
+from specbench.vocabulary import SandboxKind
 
 if TYPE_CHECKING:
     from specbench.features.advise.candidates import Advice
 
-MINUTE, POINT = 60.0, 0.01
-PROMPTS = 48
+POINT = 0.01
 
 
 @params.with_shared_options("sample", "ignore_eos", "over", "shard", "gamma", "sampling")
@@ -58,7 +59,7 @@ def advise(
             help="Time limit: fewer prompts and shorter outputs are measured if all parts would take longer, and no part is"
             " started that may end later. The first part always runs.",
         ),
-    ] = 10.0,
+    ] = MINUTES,
     max_drop: Annotated[
         float | None,
         typer.Option(
@@ -85,13 +86,12 @@ def advise(
     chains and prompt lookup. Measures the four with the highest prediction on other prompts, then the better two, then the
     winner. Speedups are of decoding time. The same command resumes.
     """
-    from specbench.features.advise.halving import AdviceRequest, advise, advise_on, default_repeats  # imports torch
-    from specbench.resolution.selection import read_pair
+    from specbench.features.advise.halving import AdviceRequest, advise, advise_on  # imports torch
 
     observer = TerminalObserver()
     if write is not None and not write.parent.is_dir():
         raise ConfigError(f"--write {write}: no folder {write.parent}")
-    options = shared.options(limit=limit, repeats=repeats or default_repeats(shared.temperature))
+    options = shared.options(limit=limit, repeats=repeats or default_repeats(shared["temperature"]))
     try:
         if run is not None:
             given = limit != PROMPTS or repeats or shared.arguments() or fresh or max_drop is not None
@@ -101,27 +101,15 @@ def advise(
                 )
             advice, command = advise_on(run, observer), []
         else:
-            name = pair_of_models(pair, draft, target) or "tiny"
-            tasks = task or list(read_pair(name, options)[1].defaults.tasks[:1])
-            if not tasks:
-                raise ConfigError(f"pair {name} has no default task for the prompts; help: -t TASK")
-            if len(tasks) > 1:
-                raise ConfigError(
-                    f"advise takes one task, not {', '.join(tasks)}: advice on one says nothing about another"
-                )
-            request = AdviceRequest(
-                pair=name,
-                task=tasks[0],
-                options=options,
-                out=out,
+            whole = request_of(
+                pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=options, out=out,
                 access=Access(fresh=fresh, wait=wait, break_lock=break_lock),
                 sandbox=sandbox if allow_code_execution else None,
-                seconds=minutes * MINUTE,
-                max_drop=None if max_drop is None else max_drop * POINT,
-            )
+            )  # fmt: skip
+            request = AdviceRequest.of(whole, minutes, None if max_drop is None else max_drop * POINT)
             advice = advise(request, observer)
-            models = ["--target", target, *(["--draft", draft] if draft else [])] if target else ["-p", pair or "tiny"]
-            command = [*models, "-t", tasks[0], *shared.arguments()]
+            models = ["--target", target, *(["--draft", draft] if draft else [])] if target else ["-p", request.pair]
+            command = [*models, "-t", request.task, *shared.arguments()]
     except KeyboardInterrupt:
         interrupted(fresh)
     _show(advice, write, command, as_json)

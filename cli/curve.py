@@ -13,13 +13,14 @@ from specbench.cli import params
 from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
 from specbench.cli.params import plot_formats, words
 from specbench.cli.report import conclude
-from specbench.config.options import Access, Request, SandboxKind
+from specbench.config.options import Access, Request
 from specbench.config.presets import parse_override, stem, sweep_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite_plots import of_curve as plots_of_curve
 from specbench.features.suites.suite_tables import curve_tables, points_of, remarks
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.export import as_json as json_text
+from specbench.vocabulary import SandboxKind
 
 AUTO, AUTO_LENGTH = "auto", "gamma=auto"
 

@@ -29,6 +29,7 @@ from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.machine.threads import VARIABLE, Cores, cores_here
 from specbench.reporting import escaping
 from specbench.sandbox import Sandbox
+from specbench.vocabulary import SandboxKind
 
 State = Literal["ok", "warn", "fail"]  # fail: no run works without it
 PYTHON = (3, 11)
@@ -228,7 +229,7 @@ def _hub() -> Iterator[MachineCheck]:
 def sandbox() -> MachineCheck:
     """Return which sandboxes generated code can run in here, and which protections they lack."""
     works, fails, weak = [], [], False
-    for kind in ("bwrap", "unshare"):
+    for kind in (SandboxKind.bwrap, SandboxKind.unshare):
         try:
             lacking = Sandbox.find(kind).weaknesses()
         except (MissingAsset, RuntimeError) as error:

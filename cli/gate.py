@@ -27,8 +27,9 @@ from specbench.cli.compare import (
     write_verdicts,
 )
 from specbench.cli.params import explicit_methods, import_plugins, words
-from specbench.config.options import Request, SandboxKind
+from specbench.config.options import Request
 from specbench.config.presets import require_presets
+from specbench.vocabulary import SandboxKind
 
 gate = typer.Typer(
     name="gate", no_args_is_help=True, help="Check, record or update a snapshot of a measurement.", **STYLE
@@ -100,7 +101,7 @@ def record(
 ) -> None:
     """Measure methods on a pair and tasks, and write a snapshot file."""
     names, tasks = words(method), words(task)
-    import_plugins(shared.plugin)
+    import_plugins(shared["plugin"])
     require_presets(explicit_methods(names), pair, tasks)
     from specbench.experiment.batch import RequestBatch
     from specbench.features.gate import gating  # imports numpy
@@ -108,7 +109,7 @@ def record(
     options = shared.options(repeats=(1 if counters_only else gating.ROUNDS) if repeats is None else repeats)
     request = Request(methods=tuple(names), pair=pair, tasks=tuple(tasks), options=options)
     kind = sandbox if allow_code_execution else None
-    batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared.plugin or [])
+    batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared["plugin"] or [])
     with _folder(out) as folder:
         how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         gating.record(snapshot, folder, batch, how)

@@ -9,7 +9,6 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import TerminalObserver, output_console, print_path, print_table
 from specbench.cli.params import (
     BreakLock,
-    Device,
     JudgeModel,
     JudgeSource,
     OnDevice,
@@ -23,6 +22,7 @@ from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import spec_of
+from specbench.vocabulary import Device
 
 
 def judge(

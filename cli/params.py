@@ -1,8 +1,8 @@
 """Options that several commands share, as Typer annotations, and the parsing of their values."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -10,18 +10,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specbench.config.construct import Table
-from specbench.config.options import Chat as Chat
-from specbench.config.options import Device as Device
-from specbench.config.options import Dtype as Dtype
-from specbench.config.options import Engine as Engine
-from specbench.config.options import Options, SandboxKind
-from specbench.config.options import Overflow as Overflow
-from specbench.config.options import Sampling as Sampling
-from specbench.config.pair import HeadKind as HeadKind
-from specbench.config.pair import place_overrides
-from specbench.config.presets import KINDS, WORDS, names, parse_head, parse_override, scoped
+from specbench.config.options import FLAGS, Flag, Options, Panel
+from specbench.config.presets import KINDS, WORDS, names
 from specbench.errors import ConfigError, hint
 from specbench.reporting.plots.figures import FORMATS, SUPPORTED_FORMATS
+from specbench.vocabulary import SandboxKind
 
 
 def words(values: Sequence[str] | None) -> list[str]:
@@ -56,18 +49,6 @@ def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:
     return formats or FORMATS
 
 
-def lengths(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
-    method, value = scoped(text, "method", "--gamma")
-    try:
-        numbers = tuple(int(word) for word in value.split(",") if word.strip())
-    except ValueError:
-        raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"--gamma {text}: a draft length is at least 1")
-    return method, numbers
-
-
 def import_plugins(plugins: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """Import plugins, and return their names and checksums. Without plugins, torch is not imported."""
     if not plugins:
@@ -92,10 +73,9 @@ def judge_table(source: str, model: str) -> Table:
     return {"name": "prompted", "path": source}
 
 
-# Panels of `--help`, in their order.
-WHAT, DATA, DECODING, MEASUREMENT = "What", "Data and prompts", "Decoding", "Measurement"
-MACHINE, OVERRIDES, SUITES, OUTPUT = "Machine", "Overrides and plugins", "Suites and jobs", "Output"
-PANELS = (WHAT, DATA, DECODING, MEASUREMENT, MACHINE, OVERRIDES, SUITES, OUTPUT)
+PANELS = tuple(Panel)
+WHAT, MEASUREMENT, MACHINE, OVERRIDES = Panel.what, Panel.measurement, Panel.machine, Panel.overrides
+SUITES, OUTPUT = Panel.suites, Panel.output
 SHORT = {"method": ("-m",), "pair": ("-p",), "task": ("-t",)}  # kind of preset -> short options
 
 
@@ -199,189 +179,78 @@ PlotFormats = Annotated[
     typer.Option("--plot-format", help="Formats of --plots: svg, png, pdf.  [svg,png]", rich_help_panel=OUTPUT),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]
-OnDevice = Annotated[Device, typer.Option(help="auto: CUDA if available.", rich_help_panel=MACHINE)]
-InDtype = Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, bfloat16 on a GPU.", rich_help_panel=MACHINE)]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        help="A Python file or module that defines targets, stop or rejection rules, proposers, methods, tasks or engines.",
-        rich_help_panel=OVERRIDES,
-    ),
-]
 
 
-PARSED = frozenset({"data", "gamma", "over", "set_", "place", "head", "plugin"})  # the others are fields of `Options`
+def typer_option(name: str, flag: Flag) -> inspect.Parameter:
+    """Return the parameter of a command for a flag of the field `name` of `Options`."""
+    word = flag.word or name
+    declarations = [f"--{word.replace('_', '-')}", *([flag.short] if flag.short else [])]
+    is_repeated = isinstance(FIELDS[name].default, tuple)
+    kind: Any = list[str] | None if is_repeated else flag.choices or get_type_hints(Options)[name]
+    default: Any = None if is_repeated or flag.is_unset else FIELDS[name].default
+    if flag.choices and default is not None:
+        default = flag.choices(default)
+    if flag.is_unset:
+        kind = kind | None
+    declared = typer.Option(*declarations, help=flag.help, rich_help_panel=flag.panel, show_default=flag.shows_default)
+    return inspect.Parameter(
+        word, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+FIELDS = {field.name: field for field in fields(Options)}
+GIVEN = {  # the flags of every command that resolves a request, by the name of their parameter: field and flag
+    flag.word or name: (name, flag) for name, declared in FLAGS.items() for flag in (declared, declared.also) if flag
+}
+OnDevice, InDtype = (typer_option(name, FLAGS[name]).annotation for name in ("device", "dtype"))
+Plugins = typer_option("plugins", FLAGS["plugins"]).annotation
+
+
+@dataclass(frozen=True)
 class SharedOptions:
-    """The options of every command that resolves a request. `with_shared_options` adds them to a command."""
+    """The options of every command that resolves a request, as given. `with_shared_options` adds them to a command.
 
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            help="hub, synthetic, a file (JSONL, JSON, CSV, Parquet, Arrow), or any data set of the hub as"
-            " hf:REPO[:CONFIG][#SPLIT][@REVISION]; TASK=... for one task. [the pair's, else hub]",
-            rich_help_panel=DATA,
-        ),
-    ] = None
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            help="Use only the first N samples; 0: all (synthetic data: 32). [the pair's, else all]",
-            rich_help_panel=DATA,
-        ),
-    ] = None
-    sample: Annotated[
-        int,
-        typer.Option(
-            help="Use N random samples, the same in every run. Cannot be combined with --limit.", rich_help_panel=DATA
-        ),
-    ] = 0
-    gamma: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gamma",
-            help="Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
-            rich_help_panel=DECODING,
-        ),
-    ] = None
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Maximum number of tokens per generation. [the task's]", rich_help_panel=DECODING)
-    ] = None
-    on_overflow: Annotated[
-        Overflow | None,
-        typer.Option(
-            "--on-overflow", help="How to treat a prompt that is too long. [the task's]", rich_help_panel=DATA
-        ),
-    ] = None
-    chat: Annotated[
-        Chat | None,
-        typer.Option("--chat", help="Whether to apply the chat template. [the task's]", rich_help_panel=DATA),
-    ] = None
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos",
-            help="Decode a fixed number of tokens: ignore EOS and stop strings.",
-            rich_help_panel=DECODING,
-        ),
-    ] = False
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]", rich_help_panel=DECODING
-        ),
-    ] = None
-    top_k: Annotated[
-        int, typer.Option(help="Sample from the k most likely tokens; 0: off.", rich_help_panel=DECODING)
-    ] = 0
-    top_p: Annotated[
-        float,
-        typer.Option(
-            help="Sample from the smallest set of tokens with this probability; 1: off.", rich_help_panel=DECODING
-        ),
-    ] = 1.0
-    sampling: Annotated[
-        Sampling,
-        typer.Option(help="checkpoint: as the generation config says.", show_default=False, rich_help_panel=DECODING),
-    ] = Sampling.default
-    seed: Annotated[int, typer.Option(help="Random seed; repeat r uses seed + r.", rich_help_panel=DECODING)] = 0
-    repeats: Annotated[
-        int | None,
-        typer.Option(help="Number of times that each method decodes each prompt. [3]", rich_help_panel=MEASUREMENT),
-    ] = None
-    device: OnDevice = Device.auto
-    dtype: InDtype = Dtype.auto
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            help="eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
-            " with torch.compile; auto: the first available of graph, lean, eager.",
-            show_default=False,
-            rich_help_panel=MACHINE,
-        ),
-    ] = Engine.auto
-    threads: Annotated[
-        int,
-        typer.Option(
-            help="CPU threads; 0: OMP_NUM_THREADS, or by model size and free cores (verify, trace: PyTorch's default).",
-            show_default=False,
-            rich_help_panel=MACHINE,
-        ),
-    ] = 0
-    place: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--place",
-            help="Where a model runs: target=cuda:1 or target=layers:0,1 (layers over two GPUs). [the run's device]",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            help="Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0.",
-            rich_help_panel=OVERRIDES,
-        ),
-    ] = None
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            help="Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
-            rich_help_panel=OVERRIDES,
-        ),
-    ] = None
-    head: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--head",
-            help="Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
-            rich_help_panel=OVERRIDES,
-        ),
-    ] = None
-    plugin: Plugins = None
-    shard: Annotated[
-        str,
-        typer.Option(help="Measure only part I/N of the prompts, in a run folder of its own.", rich_help_panel=SUITES),
-    ] = ""
+    `given` has the values by the words of `GIVEN`; an option that it lacks has its default.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, word: str) -> Any:
+        """Return the value of an option; its default if it was not given."""
+        return self.given.get(word, typer_option(*GIVEN[word]).default)
 
     def options(self, **values: Any) -> Options:
         """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
-        chosen = replace(self, **values)
-        plugins = import_plugins(chosen.plugin)  # first, since the names of a plugin's presets may be scopes
-        plain = {field.name: getattr(chosen, field.name) for field in fields(self) if field.name not in PARSED}
-        unset = {"on_overflow": "", "chat": "", "repeats": Options.repeats}
-        return Options(
-            **plain | {name: value for name, value in unset.items() if plain[name] is None},
-            gamma=tuple(map(lengths, filter(None, chosen.gamma or []))),
-            data=tuple(scoped(text, "task", "--data") for text in chosen.data or [] if text),
-            overrides=(*map(parse_override, chosen.set_ or []), *place_overrides(chosen.place or [])),
-            over=tuple(parse_override(text, "--over") for text in chosen.over or []),
-            heads=tuple(map(parse_head, chosen.head or [])),
-            plugins=plugins,
-        )
+        given = {**self.given, **values}
+        plugins = import_plugins(given.get("plugin"))  # first, since the names of a plugin's presets may be scopes
+        parsed: dict[str, Any] = {"plugins": plugins}
+        for word, value in given.items():
+            name, flag = GIVEN[word]
+            if flag.entry is None:
+                if name != "plugins" and not (value is None and flag.is_unset):
+                    parsed[name] = value
+                continue
+            texts = [text for text in value or [] if text or name not in ("data", "gamma")]
+            entries = [entry for text in texts for entry in _entries(flag, text)]
+            parsed[name] = (*parsed.get(name, ()), *entries)
+        return Options(**parsed)
 
     def arguments(self) -> list[str]:
         """Return the words of the command line that give the options which differ from their defaults."""
-        words = []
-        hints = get_type_hints(type(self), include_extras=True)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            declared = next(part for part in hints[field.name].__metadata__ if hasattr(part, "param_decls"))
-            declarations = (declared.default, *(declared.param_decls or ()))  # Typer keeps the first one as the default
-            flags = [flag for flag in declarations if isinstance(flag, str) and flag.startswith("--")]
-            flag = flags[0] if flags else f"--{field.name.strip('_').replace('_', '-')}"
-            for item in value if isinstance(value, list) else [value] if value != field.default else []:
-                words += [flag] if item is True else [flag, str(item)]
-        return words
+        arguments = []
+        for word, value in self.given.items():
+            parameter = typer_option(*GIVEN[word])
+            for item in value if isinstance(value, list) else [value] if value != parameter.default else []:
+                flag = f"--{word.replace('_', '-')}"
+                arguments += [flag] if item is True else [flag, str(item)]
+        return arguments
+
+
+def _entries(flag: Flag, text: str) -> Sequence[Any]:
+    """Return the entries of an option that one text gives."""
+    assert flag.entry
+    entry = flag.entry(text)
+    return entry if isinstance(entry, list) else [entry]
 
 
 def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -392,18 +261,11 @@ def with_shared_options(*leave_out: str) -> Callable[[Callable[..., None]], Call
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command).parameters
-        hints = get_type_hints(SharedOptions, include_extras=True)
-        added = [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-            )
-            for field in fields(SharedOptions)
-            if field.name not in (*signature, *leave_out)
-        ]
+        added = [typer_option(*GIVEN[word]) for word in GIVEN if word not in (*signature, *leave_out)]
 
         @wraps(command)
         def wrapper(**values: Any) -> None:
-            shared = SharedOptions(**{field.name: values.pop(field.name) for field in added})
+            shared = SharedOptions({parameter.name: values.pop(parameter.name) for parameter in added})
             command(shared=shared, **values)
 
         parameters: list[inspect.Parameter] = []

@@ -24,6 +24,7 @@ from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.machine.hardware import free_bytes
 from specbench.reporting.tables import Table
+from specbench.vocabulary import Device
 
 if TYPE_CHECKING:
     from specbench.features.plan.machine_plan import MachineRow, MachineTotal
@@ -74,14 +75,14 @@ def plan(
     machine = read_accelerator(for_) if for_ else None
     if gpus and not machine:
         raise ConfigError("--gpus needs --for MACHINE; without it, the GPUs of this machine are used")
-    if machine and shared.device is not params.Device.auto:
+    if machine and shared["device"] != Device.auto:
         raise ConfigError("--for and --device conflict: leave one out")
     options = shared.options()
     pair = pair_of_models(pair, draft, target)
     if suite:
         if method or pair or task:
             raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-        planned = read_suite(suite, **suite_changes(options, shared.repeats))
+        planned = read_suite(suite, **suite_changes(options, shared["repeats"]))
     else:
         require_presets(explicit_methods(words(method)), pair or "tiny", words(task))
         from specbench.resolution.resolve import Choice  # imports torch

@@ -13,11 +13,12 @@ from specbench.cli import params
 from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path
 from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options, Request, SandboxKind
+from specbench.config.options import Access, Options, Request, request_of
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.files import read_toml
+from specbench.vocabulary import SandboxKind
 
 OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 # options of a suite that a user may replace
@@ -225,8 +226,8 @@ def run(
     """
     options = shared.options()
     pair = pair_of_models(pair, draft, target)
-    if shards and (shared.shard or refine or fresh):
-        other = "--shard" if shared.shard else "--refine" if refine else "--fresh"
+    if shards and (shared["shard"] or refine or fresh):
+        other = "--shard" if shared["shard"] else "--refine" if refine else "--fresh"
         raise ConfigError(f"--shards and {other} cannot be combined")
     kind = sandbox if allow_code_execution else None
     access = Access(fresh=fresh, wait=wait or bool(only), break_lock=break_lock, restart=bool(only), untimed=untimed)
@@ -235,21 +236,19 @@ def run(
         if suite:
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
-            chosen = read_suite(suite, **(changes := suite_changes(options, shared.repeats))).with_judge(judging)
+            chosen = read_suite(suite, **(changes := suite_changes(options, shared["repeats"]))).with_judge(judging)
             replaces_nothing = ("plugins", "threads")
             changed = tuple(f"{key} = {value}" for key, value in changes.items() if key not in replaces_nothing)
             suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
-            mode = SuiteMode(refine, shared.shard, shards, only, launcher, tuple(launcher_set or ()))
+            mode = SuiteMode(refine, shared["shard"], shards, only, launcher, tuple(launcher_set or ()))
             code = run_suite_mode(suite_request, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")
         elif judging:
             raise ConfigError("--judge applies to --suite; help: specbench judge RUN judges a run")
         else:
-            request = Request(
-                methods=tuple(words(method)), pair=pair or "tiny", tasks=tuple(words(task)), options=options, out=out,
-                access=access, sandbox=kind,
-            )  # fmt: skip
+            names = (words(method), pair or "", words(task))
+            request = request_of(*names, options=options, out=out, access=access, sandbox=kind)
             code = measure_request(request, full, explain, shards)
     except KeyboardInterrupt:
         interrupted(fresh)

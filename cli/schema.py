@@ -19,7 +19,7 @@ import typer
 
 from specbench.cli.params import Plugins, complete_kinds, import_plugins
 from specbench.config.construct import Named
-from specbench.config.options import CHOICES, TABLES, Options
+from specbench.config.options import FLAGS, Options
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, hint
 from specbench.features.suites.suite import GridLine, Suite
@@ -79,9 +79,10 @@ def suite_schema() -> Node:
     """Return the schema of a suite: the fields of `Suite`, with `options` and `grid` as `read_suite` reads them."""
     builder = _Builder(Rules(hidden=frozenset({"name", "requested"})))
     suite, line = builder.table(Suite, top=True), builder.table(GridLine)
-    keys = builder.fields(Options, skip={*TABLES.values(), "plugins"})
-    for name in CHOICES.keys() - {"device"}:  # which may have a number
-        keys[name] = {**keys[name], "enum": [choice.value for choice in CHOICES[name]]}
+    keys = builder.fields(Options, skip={name for name, flag in FLAGS.items() if flag.word})
+    for name, flag in FLAGS.items():
+        if flag.choices and name != "device":  # which may have a number
+            keys[name] = {**keys[name], "enum": [choice.value for choice in flag.choices]}
     keys |= {
         "data": _scoped({"type": "string"}, "FILE, hub or synthetic: for all tasks, or by task."),
         "gamma": _scoped(LENGTHS, "A draft length, or one per model: for all methods, or by method."),

@@ -9,11 +9,12 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import output_console, progress
 from specbench.cli.params import BreakLock, Plugins, Wait, import_plugins
 from specbench.cli.report import newest, show
-from specbench.config.options import Access, SandboxKind
+from specbench.config.options import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import read
 from specbench.sandbox import Sandbox
+from specbench.vocabulary import SandboxKind
 
 
 def score(
@@ -40,7 +41,7 @@ def score(
         task, rows = scorer.task_of(folder, data)
         if scorer.is_executed(folder) and not allow_code_execution:
             raise ConfigError(f"{folder} was scored by executing generated code; help: --allow-code-execution")
-        box = Sandbox.find(sandbox.value) if allow_code_execution and task.executes_code else None
+        box = Sandbox.find(sandbox) if allow_code_execution and task.executes_code else None
         with locked([folder], Access(wait=wait, break_lock=break_lock)):
             with progress(f"scoring {folder.name}", sum(1 for _ in read(folder))) as advance:
                 scorer.score(folder, task, rows, box, advance)

@@ -52,7 +52,7 @@ def trace(
     """
     if (prompt is None) == (task is None):
         raise ConfigError("give either a prompt, or a task and a sample of it; help: -t gsm8k --sample-index 3")
-    if shared.data and prompt is not None:
+    if shared["data"] and prompt is not None:
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = shared.options(limit=index + 1, seed=seed)
     require_presets([method], pair, [task] if task else [])

@@ -10,16 +10,17 @@ import typer
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
 from specbench.cli.console import TerminalObserver, interrupted, printable
-from specbench.cli.params import HeadKind, words
+from specbench.cli.params import words
 from specbench.config.construct import Table
 from specbench.config.options import Access
-from specbench.config.pair import FEATURES, TAU, Answers
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.reasons import reason
 from specbench.training.recipes import TrainKind, keys_of
+from specbench.vocabulary import Device, Dtype
 
 if TYPE_CHECKING:
     from specbench.features.train.head_trial import Gain, HeadTrial
@@ -69,8 +70,8 @@ def train(
         float, typer.Option(help="sprinter: a draft token is labeled acceptable if q(x) <= tau p(x).")
     ] = TAU,
     seed: Annotated[int, typer.Option(help="Random seed of texts, sampling, splits and weights.")] = 0,
-    device: params.OnDevice = params.Device.auto,
-    dtype: params.InDtype = params.Dtype.auto,
+    device: params.OnDevice = Device.auto,
+    dtype: params.InDtype = Dtype.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
     minutes: Annotated[
         float,
@@ -104,7 +105,7 @@ def train(
     overrides = tuple(map(parse_override, set_ or []))
     recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
     keys = [text for text in set_ or [] if not text.startswith("recipe.")]
-    shared = params.SharedOptions(data=data, device=device, dtype=dtype, plugin=plugin, set_=keys)
+    shared = params.SharedOptions({"data": data, "device": device, "dtype": dtype, "plugin": plugin, "set": keys})
     options = shared.options()
     access = Access(wait=wait, break_lock=break_lock)
     of_heads = {
@@ -141,8 +142,8 @@ def train(
         interrupted()
     same = {
         "-p": pair, "--data": data, "--set": [text for text in set_ or [] if not text.startswith("recipe.")],
-        "--device": device if device != params.Device.auto else None,
-        "--dtype": dtype if dtype != params.Dtype.auto else None, "--plugin": plugin,
+        "--device": device if device != Device.auto else None,
+        "--dtype": dtype if dtype != Dtype.auto else None, "--plugin": plugin,
     }  # fmt: skip
     show_head(trained, _arguments(same))
 

@@ -19,6 +19,7 @@ from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, words
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
+from specbench.features.verify import CUTS, PROMPTS, TOKENS
 from specbench.reporting import escaping
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def verify(
     shared: params.SharedOptions,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Number of prompts, alternating between the tasks.")
-    ] = 6,
+    ] = PROMPTS,
     repeats: Annotated[
         int, typer.Option(min=1, help="Number of positions per prompt at which tokens are sampled.")
-    ] = 6,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per generation.")] = 24,
+    ] = CUTS,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per generation.")] = TOKENS,
     temperature: Annotated[
         float | None, typer.Option(help="Temperature of the sampled checks; 0 skips them. [2; 0 for a greedy method]")
     ] = None,
@@ -109,7 +110,7 @@ def enumerate_(
 
     Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
     """
-    plain = SharedOptions(set_=set_, plugin=plugin).options()
+    plain = SharedOptions({"set": set_, "plugin": plugin}).options()
     # imports torch
     from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
     from specbench.resolution.method_tables import applies, constructor, length_path

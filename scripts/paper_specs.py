@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options, SandboxKind
+from specbench.config.options import Access, Options
 from specbench.config.presets import architecture_of, preset
 from specbench.data.rows import Row
 from specbench.data.task import Task
@@ -27,6 +27,7 @@ from specbench.features.suites.grid import GridPart, resolve_grid
 from specbench.features.suites.suite import TINY, GridLine, Suite, read_suite, suites
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
+from specbench.vocabulary import SandboxKind
 
 RESULT = Path(__file__).parents[1] / "results" / "paper-specs.md"
 VOCABULARY = 1200  # at least the tokenizer's 1,024

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named, convert, require_plain
-from specbench.config.options import Access, Options, Request, RunOptions, SandboxKind, fields_of
+from specbench.config.options import Access, Options, Request, RunOptions, fields_of, request_of
 from specbench.errors import ConfigError, MissingAsset, hint, short_repr
 from specbench.experiment import pipeline
-from specbench.features.advise import halving as advice
+from specbench.features.advise import MINUTES, default_repeats, halving
+from specbench.features.advise import PROMPTS as ADVICE_PROMPTS
 from specbench.features.advise.answer import EstimateRow, advice_row, answer, deciding_numbers, toml_of
 from specbench.features.advise.candidates import Advice
-from specbench.features.verify.verification_run import CUTS, PROMPTS, TOKENS, Verification, VerifyRequest, verify_method
+from specbench.features.verify import CUTS, PROMPTS, TOKENS
+from specbench.features.verify.verification_run import Verification, VerifyRequest, verify_method
 from specbench.observer import Observer
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.escaping import html_text
@@ -30,16 +32,15 @@ from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
 from specbench.resolution import plugins
 from specbench.resolution.resolve import ResolvedRequest, resolve
-from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
+from specbench.vocabulary import SandboxKind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
-MINUTES = 10.0  # of `advise`
 MOST_NAME = 255  # bytes of a file name on common file systems
 Names = str | Iterable[str]
 Format = Literal["md", "csv", "json", "latex", "html", "passport"]
@@ -328,32 +329,15 @@ def advise(
     if run is not None:
         if pair or task or options or fresh:
             raise ConfigError("advise: takes a run folder or a pair with options, not both")
-        return AdviceResult(advice.advise_on(_path("run", run), observer))
-    pair, minutes = _name("pair", pair) or "tiny", convert(options.pop("minutes", MINUTES), float, "minutes")
+        return AdviceResult(halving.advise_on(_path("run", run), observer))
+    minutes = convert(options.pop("minutes", MINUTES), float, "minutes")
     max_drop = options.pop("max_drop", None)
     max_drop = None if max_drop is None else convert(max_drop, float, "max_drop")
     if chosen := next((name for name in ("gamma", "over", "sample", "shard", "ignore_eos") if options.get(name)), None):
         raise ConfigError(f"advise: takes no {chosen}")
-    defaults = {"limit": advice.PROMPTS, "repeats": advice.default_repeats(options.get("temperature"))}
+    defaults = {"limit": ADVICE_PROMPTS, "repeats": default_repeats(options.get("temperature"))}
     request = _request(((), pair, task or ()), {**defaults, **options}, out=out, access=Access(fresh=fresh))
-    tasks = request.tasks or read_pair(pair, request.options)[1].defaults.tasks[:1]
-    if len(tasks) != 1:
-        raise ConfigError(f"advise: pair {pair} has no default task; help: task=NAME")
-    return AdviceResult(
-        advice.advise(
-            advice.AdviceRequest(
-                pair=pair,
-                task=tasks[0],
-                options=request.options,
-                out=request.out,
-                access=request.access,
-                sandbox=request.sandbox,
-                seconds=60.0 * minutes,
-                max_drop=max_drop,
-            ),
-            observer,
-        )
-    )
+    return AdviceResult(halving.advise(halving.AdviceRequest.of(request, minutes, max_drop), observer))
 
 
 def load(*folders: str | PathLike[str]) -> RunResult:
@@ -408,10 +392,10 @@ def _request(
     sandbox = values.pop("sandbox", None)
     files = _names("plugins", values.pop("plugins", ()))
     fields = fields_of(values, others=("method", "pair", "task", "plugins", "sandbox"))
-    return Request(
-        methods=_names("method", method),
-        pair=_name("pair", pair),
-        tasks=_names("task", task),
+    return request_of(
+        _names("method", method),
+        _name("pair", pair),
+        _names("task", task),
         options=Options(plugins=(*_registered.items(), *plugins.load_all(files)), **fields),
         out=_path("out", out),
         access=access or Access(),

@@ -149,7 +149,7 @@ def test_a_report_has_the_chosen_columns_or_every_table(result):
         ({"method": "sdd"}, "did you mean 'sd'"),
         ({"limit": "three"}, "limit = 'three' must be of type int"),
         ({"limits": 3}, "unknown option 'limits'.*did you mean 'limit'"),
-        ({"set": ["task.shots=0"]}, "set = .* must be a dictionary"),
+        ({"set": ["task.shots=0"]}, "set = .* must be a table"),
         ({"sandbox": "docker"}, "sandbox = 'docker'"),
         ({"heads": {"sprinter": "a"}}, "unknown option 'heads' .did you mean 'head'"),
         ({"overrides": {"task.shots": 0}}, "unknown option 'overrides' .did you mean 'set'"),

@@ -1,87 +1,124 @@
-"""The options of a run, how commands use their folders, and requests: methods, a pair and tasks with options."""
+"""The options of a run, how commands use their folders, and requests: methods, a pair and tasks with options.
+
+The fields of `Options` are declared once: the command line, suites and Python read them.
+"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, Required, TypedDict, Unpack, get_args, get_type_hints
 
 from specbench.config.construct import convert
-from specbench.config.presets import Override, in_scope, latest, names, override, stem
+from specbench.config.pair import place_overrides
+from specbench.config.presets import (
+    Override,
+    in_scope,
+    latest,
+    names,
+    override,
+    parse_head,
+    parse_override,
+    scoped,
+    stem,
+)
 from specbench.errors import ConfigError, hint
+from specbench.vocabulary import Chat, Device, Dtype, Engine, Overflow, Sampling, SandboxKind
 
-
-class Overflow(StrEnum):
-    """How a prompt that is too long is treated."""
-
-    error = "error"
-    left = "truncate-left"
-    right = "truncate-right"
-    middle = "truncate-middle"
-
-
-class Chat(StrEnum):
-    """Whether the models' chat template is applied."""
-
-    off = "off"
-    auto = "auto"
-    required = "required"
-
-
-class Device(StrEnum):
-    """The device of a run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Engine(StrEnum):
-    """What runs the models."""
-
-    auto = "auto"
-    eager = "eager"
-    lean = "lean"
-    graph = "graph"
-    compiled = "compiled"
-
-
-class Dtype(StrEnum):
-    """The precision of weights and activations."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class Sampling(StrEnum):
-    """Where a temperature, top-k and top-p come from that no option and no preset sets."""
-
-    default = "default"  # 0, and no filters
-    checkpoint = "checkpoint"  # the generation config of the target
-
-
-CHOICES: dict[str, type[StrEnum]] = {  # by option
-    "device": Device, "dtype": Dtype, "engine": Engine, "on_overflow": Overflow, "chat": Chat,
-    "sampling": Sampling,
-}  # fmt: skip
-
-
-class SandboxKind(StrEnum):
-    """How generated code is isolated; `none` disables isolation."""
-
-    auto = "auto"
-    bwrap = "bwrap"
-    unshare = "unshare"
-    none = "none"
-
-
-TABLES = {"set": "overrides", "over": "over", "head": "heads"}  # options that are tables -> fields
 MOST_THREADS = 1024
+RESULTS, DEFAULT_PAIR = Path("results"), "tiny"
 ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
+
+
+class Panel(StrEnum):
+    """The panels of `--help`, in their order."""
+
+    what = "What"
+    data = "Data and prompts"
+    decoding = "Decoding"
+    measurement = "Measurement"
+    machine = "Machine"
+    overrides = "Overrides and plugins"
+    suites = "Suites and jobs"
+    output = "Output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How an option is given on the command line and in tables, which suites and Python have.
+
+    Args:
+        help: Its line in `--help`.
+        panel: Its panel there.
+        word: Its name; empty for the field's. The flag is `--WORD`, with hyphens.
+        short: Its short flag.
+        choices: The words that it takes.
+        entry: For an option that is given several times: returns one entry of the field's tuple, or a list of them, from
+            its text. Raises ConfigError.
+        read: Returns the field's value from one in a table, given its location. None converts it to the field's type.
+        is_unset: Whether the default is no value on the command line, so that a command knows whether it was given.
+        shows_default: Whether `--help` shows the default.
+        also: Another flag whose entries are added to this field, by its word.
+    """
+
+    help: str
+    panel: Panel
+    word: str = ""
+    short: str = ""
+    choices: type[StrEnum] | None = None
+    entry: Callable[[str], Any] | None = None
+    read: "Callable[[object, str], Any] | None" = None
+    is_unset: bool = False
+    shows_default: bool = True
+    also: "Flag | None" = None
+
+
+def option(default: Any, panel: Panel, help: str, **flag: Any) -> Any:
+    """Return a field of `Options` with its flag."""
+    return field(default=default, metadata={"flag": Flag(help=help, panel=panel, **flag)})
+
+
+def _data_entry(text: str) -> tuple[str, str]:
+    return scoped(text, "task", "--data")
+
+
+def _lengths_entry(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
+    method, value = scoped(text, "method", "--gamma")
+    try:
+        numbers = tuple(int(word) for word in value.split(",") if word.strip())
+    except ValueError:
+        raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--gamma {text}: a draft length is at least 1")
+    return method, numbers
+
+
+def _sweep_entry(text: str) -> tuple[str, Any]:
+    return parse_override(text, "--over")
+
+
+def _place_entries(text: str) -> list[tuple[str, Any]]:
+    return place_overrides([text])
+
+
+def _read_data(value: object, location: str) -> tuple[tuple[str, str], ...]:
+    kind = "a path, or the name of a source"
+    return tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
+
+
+def _read_lengths(value: object, location: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
+
+
+def _read_entries(value: object, location: str) -> tuple[tuple[str, Any], ...]:
+    return tuple(_entries(value, location))
+
+
+def _read_heads(value: object, location: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, _path(path, location)) for name, path in _entries(value, location))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,31 +130,99 @@ class Options:
     `PAIR:`. `overrides` are keys of `--set` with their values, `over` those of `--over` with the values to sweep.
     """
 
-    gamma: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    data: tuple[tuple[str, str], ...] = ()
-    limit: int | None = None
-    sample: int = 0
-    max_new_tokens: int | None = None
-    ignore_eos: bool = False
-    on_overflow: str = ""
-    chat: str = ""
-    temperature: float | None = None
-    top_k: int = 0
-    top_p: float = 1.0
-    sampling: str = "default"
-    seed: int = 0
-    repeats: int = 3
-    device: str = "auto"
-    dtype: str = "auto"
-    engine: str = "auto"
-    threads: int = (
-        0  # of a CPU; 0 selects by the size of the models and the free processors. Not part of a run's config
+    gamma: tuple[tuple[str, tuple[int, ...]], ...] = option(
+        (),
+        Panel.decoding,
+        "Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
+        entry=_lengths_entry,
+        read=_read_lengths,
     )
-    overrides: tuple[tuple[str, Any], ...] = ()
-    plugins: tuple[tuple[str, str], ...] = ()  # file name and SHA-256
-    heads: tuple[tuple[str, str], ...] = ()
-    over: tuple[tuple[str, Any], ...] = ()
-    shard: str = ""  # I/N: the Ith of N parts of the prompts
+    data: tuple[tuple[str, str], ...] = option(
+        (),
+        Panel.data,
+        "hub, synthetic, a file (JSONL, JSON, CSV, Parquet, Arrow), or any data set of the hub as"
+        " hf:REPO[:CONFIG][#SPLIT][@REVISION]; TASK=... for one task. [the pair's, else hub]",
+        entry=_data_entry,
+        read=_read_data,
+    )
+    limit: int | None = option(
+        None,
+        Panel.data,
+        "Use only the first N samples; 0: all (synthetic data: 32). [the pair's, else all]",
+        short="-n",
+    )
+    sample: int = option(0, Panel.data, "Use N random samples, the same in every run. Cannot be combined with --limit.")
+    max_new_tokens: int | None = option(None, Panel.decoding, "Maximum number of tokens per generation. [the task's]")
+    ignore_eos: bool = option(False, Panel.decoding, "Decode a fixed number of tokens: ignore EOS and stop strings.")
+    on_overflow: str = option(
+        "", Panel.data, "How to treat a prompt that is too long. [the task's]", choices=Overflow, is_unset=True
+    )
+    chat: str = option("", Panel.data, "Whether to apply the chat template. [the task's]", choices=Chat, is_unset=True)
+    temperature: float | None = option(
+        None, Panel.decoding, "Sampling temperature; 0 is greedy. [1 for cascades and ensembles, else 0]"
+    )
+    top_k: int = option(0, Panel.decoding, "Sample from the k most likely tokens; 0: off.")
+    top_p: float = option(1.0, Panel.decoding, "Sample from the smallest set of tokens with this probability; 1: off.")
+    sampling: str = option(
+        "default", Panel.decoding, "checkpoint: as the generation config says.", choices=Sampling, shows_default=False
+    )
+    seed: int = option(0, Panel.decoding, "Random seed; repeat r uses seed + r.")
+    repeats: int = option(
+        3, Panel.measurement, "Number of times that each method decodes each prompt. [3]", is_unset=True
+    )
+    device: str = option("auto", Panel.machine, "auto: CUDA if available.", choices=Device)
+    dtype: str = option("auto", Panel.machine, "auto: float32 on a CPU, bfloat16 on a GPU.", choices=Dtype)
+    engine: str = option(
+        "auto",
+        Panel.machine,
+        "eager: modules of transformers; lean: specbench's forward pass; graph: lean as CUDA graphs; compiled: graph"
+        " with torch.compile; auto: the first available of graph, lean, eager.",
+        choices=Engine,
+        shows_default=False,
+    )
+    threads: int = option(  # not part of a run's config
+        0,
+        Panel.machine,
+        "CPU threads; 0: OMP_NUM_THREADS, or by model size and free cores (verify, trace: PyTorch's default).",
+        shows_default=False,
+    )
+    overrides: tuple[tuple[str, Any], ...] = option(
+        (),
+        Panel.overrides,
+        "Override a key: method.target.mu=0.2, task.shots=0, task.mmlu.shots=0.",
+        word="set",
+        short="-s",
+        entry=parse_override,
+        read=_read_entries,
+        also=Flag(
+            word="place",
+            help="Where a model runs: target=cuda:1 or target=layers:0,1 (layers over two GPUs). [the run's device]",
+            panel=Panel.machine,
+            entry=_place_entries,
+        ),
+    )
+    over: tuple[tuple[str, Any], ...] = option(
+        (),
+        Panel.overrides,
+        "Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
+        entry=_sweep_entry,
+        read=_read_entries,
+    )
+    heads: tuple[tuple[str, str], ...] = option(
+        (),
+        Panel.overrides,
+        "Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
+        word="head",
+        entry=parse_head,
+        read=_read_heads,
+    )
+    plugins: tuple[tuple[str, str], ...] = option(  # file name and SHA-256
+        (),
+        Panel.overrides,
+        "A Python file or module that defines targets, stop or rejection rules, proposers, methods, tasks or engines.",
+        word="plugin",
+    )
+    shard: str = option("", Panel.suites, "Measure only part I/N of the prompts, in a run folder of its own.")
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1), ("threads", 0)):
@@ -126,8 +231,9 @@ class Options:
                 raise ConfigError(f"{name} = {value} must be at least {least}")
         if self.threads > MOST_THREADS:
             raise ConfigError(f"threads = {self.threads} must be at most {MOST_THREADS}")
-        for name, kind in CHOICES.items():
-            _require_choice(name, getattr(self, name), kind)
+        for name, flag in FLAGS.items():
+            if flag.choices:
+                _require_choice(name, getattr(self, name), flag.choices)
         for _, lengths in self.gamma:
             if not lengths or min(lengths) < 1:
                 raise ConfigError(f"gamma = {','.join(map(str, lengths))}: a draft length must be at least 1")
@@ -200,6 +306,9 @@ class Options:
         return f"{path}, changed by --set {keys}" if keys else str(path)
 
 
+FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}  # by field
+
+
 class RunOptions(TypedDict, total=False):
     """The options of `run`, `plan`, `verify` and `advise`: those of the command line, with the same meaning and defaults.
 
@@ -264,37 +373,29 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     Raises ConfigError, naming the option, for an unknown one and for a value of the wrong type.
     """
     kinds = get_type_hints(Options)
-    plain = kinds.keys() - {*TABLES.values(), "plugins"}
-    renamed = {field: option for option, field in TABLES.items()}
+    words = {flag.word or name: name for name, flag in FLAGS.items() if name != "plugins"}
     values: dict[str, Any] = {}
-    for name, value in table.items():
-        location = f"{where}: {name}" if where else name
-        if name not in plain and name not in TABLES:
-            nearest = hint(renamed.get(name, name), [*sorted(plain), *TABLES, *others])
-            raise ConfigError(f"{f'{where}: ' if where else ''}unknown option '{name}'{nearest}")
-        if value is None and name in {*TABLES, "data", "gamma"}:
-            continue
-        if name in TABLES:
-            values[TABLES[name]] = tuple(_entries(value, location, "table" if where else "dictionary"))
-        elif name == "data":
-            kind = "a path, or the name of a source"
-            values[name] = tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
-        elif name == "gamma":
-            values[name] = tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
+    for word, value in table.items():
+        location = f"{where}: {word}" if where else word
+        if word not in words:
+            nearest = hint(FLAGS[word].word or word if word in FLAGS else word, [*sorted(words), *others])
+            raise ConfigError(f"{f'{where}: ' if where else ''}unknown option '{word}'{nearest}")
+        name = words[word]
+        if read := FLAGS[name].read:
+            if value is not None:
+                values[name] = read(value, location)
         else:
-            allows_none = name in CHOICES or type(None) in get_args(kinds[name])  # `Options` rejects None for a choice
+            allows_none = FLAGS[name].choices or type(None) in get_args(
+                kinds[name]
+            )  # `Options` rejects None for a choice
             values[name] = None if value is None and allows_none else convert(value, kinds[name], location)
-    if "heads" in values:
-        values["heads"] = tuple(
-            (name, _path(path, f"{where}: head" if where else "head")) for name, path in values["heads"]
-        )
     return values
 
 
-def _entries(value: object, location: str, kind: str) -> Iterable[tuple[str, Any]]:
+def _entries(value: object, location: str) -> Iterable[tuple[str, Any]]:
     """Return the keys and values of a table."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{location} = {value!r} must be a {kind}")
+        raise ConfigError(f"{location} = {value!r} must be a table")
     if wrong := [key for key in value if not isinstance(key, str)]:
         raise ConfigError(f"{location}: key {wrong[0]!r} must be a text")
     return value.items()
@@ -341,6 +442,15 @@ class Access:
     untimed: bool = False
 
 
+class RequestParts(TypedDict, total=False):
+    """The parts of a request besides its names."""
+
+    options: Required[Options]
+    out: Path
+    access: Access
+    sandbox: SandboxKind | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Methods to measure on a pair and tasks.
@@ -354,6 +464,13 @@ class Request:
     pair: str
     tasks: tuple[str, ...] = ()
     options: Options
-    out: Path = Path("results")
+    out: Path = RESULTS
     access: Access = field(default_factory=Access)
     sandbox: SandboxKind | None = None
+
+
+def request_of(
+    methods: Iterable[str] = (), pair: str = "", tasks: Iterable[str] = (), **more: Unpack[RequestParts]
+) -> Request:
+    """Return a request by names, as the command line and Python give them. An empty pair is the bundled one."""
+    return Request(methods=tuple(methods), pair=pair or DEFAULT_PAIR, tasks=tuple(tasks), **more)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
+from specbench.vocabulary import Dtype
 
 Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Generation = Literal["checkpoint", "off"]
 Quantization = Literal["", "int4", "int8", "nf4"]
 PACKAGE = Path(__file__).parents[1]
@@ -126,7 +126,7 @@ class ModelSpec:
 
     path: str
     revision: str = ""
-    dtype: Dtype = "auto"
+    dtype: Dtype = Dtype.auto
     quantization: Quantization = ""
     chat_template: str = ""
     engine: str = "auto"

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from specbench.data.chats import text_of_chat
-from specbench.data.task import Message, Overflow, Sample, Task
+from specbench.data.task import Message, Sample, Task
 from specbench.errors import ConfigError, short_repr
 from specbench.files import in_one_line
+from specbench.vocabulary import Overflow
 
 BEFORE = 16  # tokens of a prompt that show how what follows is spaced
 BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
@@ -159,8 +160,8 @@ def _templated(
         return apply_template(tokenizer, messages, True, "--chat off, or ")
 
     whole, (most, limit) = ids_of(sample.question), limits
-    if most is None or len(whole) <= most or task.overflow == "error":
-        return cut(whole, most, limit, "error")
+    if most is None or len(whole) <= most or task.overflow == Overflow.error:
+        return cut(whole, most, limit, Overflow.error)
     turn_ids = list(tokenizer(sample.question, add_special_tokens=False)["input_ids"])
     around = len(whole) - len(turn_ids)
     if around >= limit:

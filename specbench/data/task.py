@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
 from specbench.data.rows import (
@@ -31,11 +31,10 @@ from specbench.data.rows import (
 from specbench.errors import ConfigError, NotOnHub, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring import Metric, Score
+from specbench.vocabulary import Chat, Overflow
 
 SYNTHETIC_ROWS = 1000
 DRAW_SEED = 42  # as the authors of Speculative Ensemble shuffle
-Overflow = Literal["error", "truncate-left", "truncate-right", "truncate-middle"]
-Chat = Literal["off", "auto", "required"]
 
 
 class Message(TypedDict):
@@ -181,8 +180,8 @@ class Task(Named):
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     max_prompt_tokens: int = 0
-    overflow: Overflow = "error"
-    chat: Chat = "off"
+    overflow: Overflow = Overflow.error
+    chat: Chat = Chat.off
     revision: str = ""  # of the data set on the hub; empty: the newest, whose commit a run records
 
     def __post_init__(self) -> None:

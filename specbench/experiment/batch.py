@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.config.commands import command_of, request_of
-from specbench.config.options import Access, Request, SandboxKind
+from specbench.config.options import Access, Request
 from specbench.errors import ExitCode
 from specbench.observer import Observer
+from specbench.vocabulary import SandboxKind
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Request, Sampling, SandboxKind
+from specbench.config.options import Request
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
@@ -19,6 +19,7 @@ from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask, TaskChoice, read_pair, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
 from specbench.sandbox import Sandbox
+from specbench.vocabulary import Sampling, SandboxKind
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _sandbox(kind: SandboxKind | None, tasks: Sequence[Task]) -> tuple[Sandbox |
     if kind is None or not any(task.executes_code for task in tasks):
         return None, None
     try:
-        return Sandbox.find(kind.value), None
+        return Sandbox.find(kind), None
     except MissingAsset as error:
         if len(tasks) == 1:
             raise

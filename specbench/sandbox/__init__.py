@@ -27,15 +27,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from specbench.errors import MissingAsset
 from specbench.sandbox import isolation, process
-from specbench.sandbox.isolation import NOBODY, SandboxKind, command, interpreters, missing_tools
+from specbench.sandbox.isolation import NOBODY, command, interpreters, missing_tools
 from specbench.sandbox.process import Cell, Deadline, FrameTooLong, ProcessGone, RunQueue
 from specbench.sandbox.worker import DESCRIPTORS, LONGEST_LINE, Settings
+from specbench.vocabulary import SandboxKind
 
-Backend = Literal["auto", "bwrap", "unshare", "none"]
 HELP = "install bubblewrap (0.8 or newer), or type --sandbox none to run without isolation"
 CellJob = dict[str, str]
 WORKER = Path(__file__).with_name("worker.py")
@@ -84,16 +83,17 @@ class Sandbox:
     prefix: str
 
     @classmethod
-    def find(cls, backend: Backend = "auto") -> "Sandbox":
+    def find(cls, backend: SandboxKind = SandboxKind.auto) -> "Sandbox":
         """Return the first of bubblewrap and `unshare` that contains a fork bomb here, with an interpreter that it can read.
 
         Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
         Raises MissingAsset, with what was tried and what to do, where nothing works.
         """
-        if backend == "none":
-            return cls("none", *interpreters()[0])
+        if backend == SandboxKind.none:
+            return cls(SandboxKind.none, *interpreters()[0])
         tried = []
-        kinds: tuple[SandboxKind, ...] = ("bwrap", "unshare") if backend == "auto" else (backend,)
+        is_open = backend == SandboxKind.auto
+        kinds = (SandboxKind.bwrap, SandboxKind.unshare) if is_open else (SandboxKind(backend),)
         for kind in kinds:
             wrong = missing_tools(kind) or isolation.missing_filter()
             for python, prefix in [] if wrong else interpreters():

@@ -18,9 +18,9 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-SandboxKind = Literal["bwrap", "unshare", "none"]
+from specbench.vocabulary import SandboxKind
+
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 NOBODY = 65534
 AS_NOBODY = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]  # a limit on processes does not bind root

@@ -82,7 +82,9 @@ def test_the_next_command_measures_the_same_models_data_and_settings(tmp_path):
 
 
 def test_options_are_given_again_by_their_flags():
-    options = SharedOptions(data=["synthetic"], set_=["task.shots=0"], top_k=50, ignore_eos=True, plugin=["mine.py"])
+    options = SharedOptions(
+        {"data": ["synthetic"], "ignore_eos": True, "top_k": 50, "set": ["task.shots=0"], "plugin": ["mine.py"]}
+    )
     expected = "--data synthetic --top-k 50 --ignore-eos --set task.shots=0 --plugin mine.py".split()
     words = options.arguments()
     assert sorted(words) == sorted(expected) and words[words.index("--set") + 1] == "task.shots=0"

@@ -239,7 +239,7 @@ def test_the_same_holds_for_an_ordinary_user(kind, attack):
     with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others, as the checkout may be
         package = Path(folder, "specbench")
         shutil.copytree(Path(specbench.sandbox.__file__).parent, package / "sandbox")
-        for name in ("__init__.py", "errors.py"):
+        for name in ("__init__.py", "errors.py", "vocabulary.py"):
             shutil.copy(Path(specbench.sandbox.__file__).parents[1] / name, package)
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         user = [isolation.which("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", "--"]

@@ -25,7 +25,7 @@ from specbench.analysis.quality import bounded_score_change, scores_by_prompt, s
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.options import Access, Options, Request, SandboxKind
+from specbench.config.options import Access, Options, Request
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
@@ -36,6 +36,7 @@ from specbench.experiment.runner import (
     recorded_threads,
     time_blocks,
 )
+from specbench.features.advise import MINUTES, PROMPTS
 from specbench.features.advise.advice_work import (
     FEWEST_PROMPTS,
     FINALISTS,
@@ -65,10 +66,9 @@ from specbench.resolution.selection import read_pair
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import read, runs_in, timed_forwards
 from specbench.sandbox import Sandbox
+from specbench.vocabulary import SandboxKind
 
 LOSSY_FINALISTS = 2  # of the methods that are not lossless, after their first part
-PROMPTS = 48
-REPEATS, SAMPLED_REPEATS = 2, 4  # of a prompt, at temperature 0 and above it, where two outputs differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class AdviceRequest:
     out: Path = Path("results")
     access: Access = field(default_factory=Access)
     sandbox: SandboxKind | None = None
-    seconds: float = 600.0
+    seconds: float = 60.0 * MINUTES
     max_drop: float | None = None
     parts: tuple[str, str, str, str] = PARTS
 
@@ -94,10 +94,20 @@ class AdviceRequest:
         if self.max_drop is not None and not 0.0 <= self.max_drop <= 1.0:
             raise ConfigError(f"max_drop = {self.max_drop:g} must be a share of the score, from 0 to 1")
 
-
-def default_repeats(temperature: float | None) -> int:
-    """Return how often each prompt is decoded by default at a temperature."""
-    return SAMPLED_REPEATS if temperature else REPEATS
+    @classmethod
+    def of(cls, request: Request, minutes: float = MINUTES, max_drop: float | None = None) -> "AdviceRequest":
+        """Return the request for a pair's only or default task. Raises ConfigError without one, or for several."""
+        tasks = request.tasks or read_pair(request.pair, request.options)[1].defaults.tasks[:1]
+        if not tasks:
+            raise ConfigError(f"pair {request.pair} has no default task for the prompts; help: -t TASK")
+        if len(tasks) > 1:
+            raise ConfigError(
+                f"advise takes one task, not {', '.join(tasks)}: advice on one says nothing about another"
+            )
+        return cls(
+            pair=request.pair, task=tasks[0], options=request.options, out=request.out, access=request.access,
+            sandbox=request.sandbox, seconds=60.0 * minutes, max_drop=max_drop,
+        )  # fmt: skip
 
 
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:

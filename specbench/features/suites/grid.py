@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from specbench.config.options import Options, Request, SandboxKind
+from specbench.config.options import Options, Request
 from specbench.config.pair import Pair
 from specbench.config.presets import Override, in_scope, names, override
 from specbench.config.presets import preset as preset_of
@@ -34,6 +34,7 @@ from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
 from specbench.resolution.selection import prompt_count, read_task
 from specbench.sandbox import Sandbox
+from specbench.vocabulary import SandboxKind
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specbench.config.construct import construct, convert
-from specbench.config.options import ALSO_SET, Access, Options, SandboxKind, fields_of
+from specbench.config.options import ALSO_SET, Access, Options, fields_of
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import in_scope, names, override, preset, stem, sweep_of
 from specbench.errors import ConfigError
 from specbench.features.suites.papers.expectation import NUMBERS, Expectation, require_dimensions
+from specbench.vocabulary import SandboxKind
 
 PROMPT = "prompt"  # as the x of a plot: a point for each prompt
 Axis = Literal["linear", "log"]

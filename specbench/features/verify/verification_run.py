@@ -12,6 +12,7 @@ from specbench.config.presets import preset, require_presets
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
+from specbench.features.verify import CUTS
 from specbench.features.verify.case import Case, CheckResult, Decoding
 from specbench.features.verify.greedy import greedy
 from specbench.features.verify.sampled import sampled
@@ -27,7 +28,6 @@ from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
 
-PROMPTS, TOKENS, CUTS = 6, 24, 6  # defaults: prompts, new tokens, sampled outputs per prompt
 TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
 TASK = "gsm8k"  # for a pair that does not name a suitable one
 

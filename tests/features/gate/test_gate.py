@@ -15,7 +15,7 @@ import yaml
 
 from scripts import gate_trials
 from specbench import __main__ as entry
-from specbench.config.options import Access, Options, Request, SandboxKind
+from specbench.config.options import Access, Options, Request
 from specbench.config.presets import parse_override
 from specbench.errors import ConfigError
 from specbench.experiment import batch as remeasure
@@ -26,6 +26,7 @@ from specbench.features.gate.snapshot import Snapshot, load, read_runs
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
+from specbench.vocabulary import SandboxKind
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
 
