@@ -56,7 +56,9 @@ def _folder() -> Path:
         except OSError:
             continue
         return folder
-    raise MissingAsset("no folder for the dequantized copy of the bundled target can be written; help: set XDG_CACHE_HOME")
+    raise MissingAsset(
+        "no folder for the dequantized copy of the bundled target can be written; help: set XDG_CACHE_HOME"
+    )
 
 
 def _cache_folders() -> Iterator[Path]:

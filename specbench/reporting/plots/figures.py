@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specbench.reporting import escaping
 from specbench.reporting.plots.styles import base_name, text_color
+from specbench.reporting.plots.svg import compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,6 +101,8 @@ def save(
             _separate_labels(axes, labels, texts)
         for file in files:
             figure.savefig(file, metadata=UNDATED.get(file.suffix[1:]))
+            if file.suffix == ".svg":
+                file.write_text(compact(file.read_text(encoding="utf-8")), encoding="utf-8")
     return files
 
 
