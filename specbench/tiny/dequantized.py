@@ -36,11 +36,11 @@ def made(path: str) -> Path | None:
     """
     if path not in (COPY, COPIED_HEAD):
         return None
-    return _folder() / path
+    return folder_of_files() / path
 
 
 @cache
-def _folder() -> Path:
+def folder_of_files() -> Path:
     """Return the folder of the model and its head. Both are made first unless they are there."""
     digest = hashlib.sha256()
     for source in (Path(__file__), TARGET / WEIGHTS, HEAD / WEIGHTS):

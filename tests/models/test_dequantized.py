@@ -16,9 +16,9 @@ from specbench.tiny import dequantized
 def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dequantized._folder.cache_clear()
+    dequantized.folder_of_files.cache_clear()
     yield tmp_path
-    dequantized._folder.cache_clear()
+    dequantized.folder_of_files.cache_clear()
 
 
 def test_files_have_the_checksums_of_recorded_runs(empty_cache):
@@ -30,7 +30,7 @@ def test_files_have_the_checksums_of_recorded_runs(empty_cache):
 def test_no_file_is_made_twice(empty_cache):
     file = dequantized.made(dequantized.COPY) / dequantized.WEIGHTS
     before = file.stat()
-    dequantized._folder.cache_clear()  # as in another process
+    dequantized.folder_of_files.cache_clear()  # as in another process
     assert dequantized.made(dequantized.COPY) == file.parent
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 

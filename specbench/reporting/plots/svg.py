@@ -16,7 +16,6 @@ def compact(text: str) -> str:
     Classes of texts begin with `t`, all others with `s`.
     """
     ET.register_namespace("", SVG)
-    ET.register_namespace("xlink", XLINK)
     root = ET.fromstring(text)
     if (metadata := root.find(f"{{{SVG}}}metadata")) is not None:
         root.remove(metadata)
@@ -28,7 +27,10 @@ def compact(text: str) -> str:
         _classify(element, classes)
     sheet = root.find(f".//{{{SVG}}}style")
     assert sheet is not None and sheet.text
-    sheet.text = "\n".join([sheet.text, *(f".{name}{{{style}}}" for style, name in classes.items())])
+    fonts = re.findall(r"font-family: [^;]*; ", "".join(classes))
+    common = max(fonts, key=fonts.count, default="")
+    rules = [f".{name}{{{style.replace(common, '')}}}" for style, name in classes.items()]
+    sheet.text = "\n".join([sheet.text, f"text{{{common}}}", *rules])
     return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
 
 
@@ -51,8 +53,8 @@ def _number_ids(root: ET.Element) -> None:
         if (name := element.attrib.pop("id", "")) and element.tag != f"{{{SVG}}}g":
             element.set("id", names.setdefault(name, f"i{len(names)}"))
     for element in root.iter():
-        if target := element.get(f"{{{XLINK}}}href"):
-            element.set(f"{{{XLINK}}}href", f"#{names[target[1:]]}")
+        if target := element.attrib.pop(f"{{{XLINK}}}href", ""):
+            element.set("href", f"#{names[target[1:]]}")
         if clip := element.get("clip-path"):
             element.set("clip-path", f"url(#{names[clip[5:-1]]})")
 

@@ -8,7 +8,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from specbench.reporting.plots.styles import dark
-from specbench.reporting.plots.svg import SVG, XLINK, compact
+from specbench.reporting.plots.svg import SVG, compact
 
 
 def drawn() -> str:
@@ -45,7 +45,7 @@ def test_every_reference_has_its_definition():
     svg = compact(drawn())
     root = ET.fromstring(svg)
     ids = [element.get("id") for element in root.iter() if element.get("id")]
-    used = {element.get(f"{{{XLINK}}}href", "#")[1:] for element in root.iter()} - {""}
+    used = {element.get("href", "#")[1:] for element in root.iter()} - {""}
     assert used | set(re.findall(r"url\(#(\w+)\)", svg)) == set(ids)
     assert len(ids) == len(set(ids))
     classes = {element.get("class") for element in root.iter()} - {None}
