@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
-from specbench.tiny import dequantized
 
 Parallel = Literal["none", "layers", "tensor"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
@@ -360,6 +359,8 @@ def folder(path: str, base: Path) -> Path | None:
     Raises MissingAsset for a bundled model that is made on first use if its files cannot be written.
     """
     if path.startswith(BUNDLED):
+        from specbench.tiny import dequantized  # imported here to keep `list` and `--help` fast
+
         inner = path.removeprefix(BUNDLED)
         return dequantized.made(inner) or PACKAGE / inner
     candidates = [base / Path(path).expanduser(), Path(path).expanduser()]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specbench.reporting import escaping
 from specbench.reporting.plots.styles import base_name, text_color
-from specbench.reporting.plots.svg import compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,6 +73,8 @@ def save(
         return []
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from specbench.reporting.plots.svg import compact  # with an XML parser, which `list` does not need
 
     columns = min(len(panels), columns)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
