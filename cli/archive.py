@@ -13,8 +13,7 @@ from specbench.features.archive.run_archive import pack_suite
 from specbench.features.suites.suite import read_suite
 from specbench.machine.accelerator import GIB
 from specbench.reporting.notes import counted
-from specbench.runs.kind import CONFIG
-from specbench.runs.run_folder import load
+from specbench.runs.run_folder import CONFIG, load
 
 
 def export(

@@ -34,6 +34,7 @@ from rich.table import Table as Drawing
 from rich.text import Text
 
 from specbench.errors import ExitCode, Terminated
+from specbench.note import Note
 from specbench.observer import Observer
 from specbench.reporting import escaping
 
@@ -60,10 +61,11 @@ def _has_width(console: Console) -> bool:
     return console.is_terminal or "COLUMNS" in os.environ
 
 
-def say(note: str, console: Console, style: str = "") -> None:
+def say(note: Note | str, console: Console, style: str = "") -> None:
     """Print a note. Without a `style`, warnings are yellow and other notes dim."""
-    line_style = style or ("yellow" if note.startswith("!") else "dim")
-    for line in note.splitlines():
+    is_warning = isinstance(note, Note) and note.is_warning
+    line_style = style or ("yellow" if is_warning else "dim")
+    for line in (note.line if isinstance(note, Note) else note).splitlines():
         console.print(Text("\n".join(_breakable(printable(line), console.width)), style=line_style))
 
 

@@ -318,8 +318,7 @@ class SharedOptions:
         list[str] | None,
         typer.Option(
             "--place",
-            help="Where a model runs: target=cuda:1, target=layers:0,1 (layers over two GPUs) or target=tensor:0,1 (split"
-            " matrices). [the run's device]",
+            help="Where a model runs: target=cuda:1 or target=layers:0,1 (layers over two GPUs). [the run's device]",
             rich_help_panel=MACHINE,
         ),
     ] = None

@@ -105,8 +105,8 @@ def plan(
     if not suite and grid.unused:
         raise ConfigError("; ".join(grid.unused.values()))
     if as_json:
-        for note in grid.unused.values():
-            print(note, file=sys.stderr)
+        for text in grid.unused.values():
+            print(text, file=sys.stderr)
         print(json.dumps(list(map(asdict, rows)), indent=2))
     else:
         _print(rows, list(grid.unused.values()))
@@ -205,14 +205,12 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
     """Print the estimate of a suite on a machine. Returns MISSING if a run has no estimate or does not fit."""
     # imports torch
     from specbench.features.plan.machine_plan import ELSEWHERE, PlannedMachine, machine_rows, sentence, total_of
-    from specbench.features.plan.machine_training import training_rows
     from specbench.features.suites.grid import resolve_grid
 
     target = PlannedMachine(machine, gpus)
     with status("reading pairs and tasks"):
         grid = resolve_grid(suite, out, on=ELSEWHERE)
-        rows = training_rows(suite, target)
-        rows += [row for part in grid.parts for row in machine_rows(part, target)]
+        rows = [row for part in grid.parts for row in machine_rows(part, target)]
     if grid.unused and not suite.name:
         raise ConfigError("; ".join(grid.unused.values()))
     if not suite.name and all(row.why and not row.devices for row in rows):

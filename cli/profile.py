@@ -35,7 +35,8 @@ from specbench.features.profile.forwards_table import (
     residuals_table,
     slow_single_forwards,
 )
-from specbench.reporting.notes import notes_of, warnings_of
+from specbench.note import warnings_of
+from specbench.reporting.notes import notes_of
 from specbench.runs.run_folder import timed_forwards
 
 
@@ -89,7 +90,7 @@ def profile(
     """
     # imports torch
     from specbench.experiment.pipeline import run
-    from specbench.resolution.method_sets import levels_of, models_alone, pairings
+    from specbench.features.profile.pairings import levels_of, models_alone, pairings
     from specbench.resolution.selection import read_pair
 
     length = gamma or GAMMA

@@ -19,16 +19,17 @@ from specbench.cli.params import plot_formats, words
 from specbench.errors import ConfigError
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.suite import Suite, read_suite
+from specbench.features.suites.suite_pages import suite_text
 from specbench.features.suites.suite_plots import of_suite as plots_of_suite
 from specbench.features.suites.suite_report import Collected, chosen_suite, collect, suite_notes
+from specbench.note import Note
 from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text, suite_text
+from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text
 from specbench.reporting.notes import common_notes, notes, short_notes
 from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.tables import Table, across, chosen_table, overview, pooled_table, tables_by_run, valueless
-from specbench.runs.kind import CONFIG, kind_of
-from specbench.runs.run_folder import GENERATIONS, SAMPLES, runs_in
+from specbench.runs.run_folder import SAMPLES, runs_in
 
 
 class ReportFormat(StrEnum):
@@ -102,9 +103,6 @@ def report(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
     runs = [folder for path in runs or [] for folder in runs_in(path) or [path]]
-    if others := [folder for folder in runs if (folder / CONFIG).exists() and kind_of(folder) is not GENERATIONS]:
-        _report_kinds(others, len(others) < len(runs), form, out)
-        return
     if pooled:
         with unpacked_results(results) as folder:
             _report_pooled(runs, suite, folder, form, out)
@@ -117,22 +115,6 @@ def report(
             _report_suite(suite, folder, choice)
     else:
         _report_runs(runs or newest(results), results, choice)
-
-
-def _report_kinds(folders: list[Path], is_mixed: bool, form: ReportFormat, out: Path | None) -> None:
-    """Show the tables of runs that are not generations of one sequence at a time."""
-    names = ", ".join(dict.fromkeys(kind_of(folder).name for folder in folders))
-    if is_mixed:
-        raise ConfigError(f"runs of the kind {names} cannot be reported together with others; help: name their folders")
-    if form not in (ReportFormat.table, ReportFormat.md):
-        raise ConfigError(f"--format {form} does not apply to runs of the kind {names}; help: table or md")
-    tables = [Table(*table) for folder in folders for table in kind_of(folder).tables(folder)]
-    if form is ReportFormat.md:
-        _write("\n\n".join(map(markdown_table, tables)) + "\n", out)
-        return
-    with _opened(out) as file:
-        for table in tables:
-            print_table(table, output_console(file))
 
 
 def _report_suite(name: str, results: Path, choice: _ReportRequest) -> None:
@@ -269,7 +251,7 @@ def explain_columns(tables: Sequence[Table], console: Console) -> None:
     console.print()
 
 
-def conclude(sentences: Sequence[str], console: Console) -> None:
+def conclude(sentences: Sequence[Note | str], console: Console) -> None:
     """Print a conclusion, set off by an empty line."""
     if sentences:
         console.print()

@@ -64,9 +64,10 @@ def trace(
     record = traced.record
     about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}
     if as_json:
-        forwards = {"forwards": {name: usage["forwards"] for name, usage in record.models.items()}}
+        forwards = {"forwards": {name: usage.forwards for name, usage in record.models.items()}}
+        rounds = [round_.to_json() for round_ in traced.rounds]
         outcome = {"prompt_tokens": record.prompt_tokens, "tokens": record.tokens, "finish": record.finish}
-        print(json.dumps({**about, **outcome, **forwards, "text": record.text, "rounds": traced.rounds}, indent=2))
+        print(json.dumps({**about, **outcome, **forwards, "text": record.text, "rounds": rounds}, indent=2))
         return
     _show(traced)
 
@@ -111,26 +112,26 @@ def lines(rounds: Sequence[TracedRound], depth: int = 0, above: str = "") -> Ite
     for number, round_ in enumerate(rounds, 1):
         position = f"{above}{number:>{0 if above else width}}"
         yield TraceLine(f"{INDENT * depth}{position}  {counts(round_)}", spans(round_))
-        yield from lines(round_.get("inner", []), depth + 1, f"{position.strip()}.")
+        yield from lines(round_.inner, depth + 1, f"{position.strip()}.")
 
 
 def counts(traced: TracedRound) -> str:
     """Return the models that drafted, and the numbers of drafted, tested, accepted and untested tokens."""
-    tally = Counter[str](traced["proposers"])
+    record, tally = traced.record, Counter[str](traced.record.proposers)
     drafters = ", ".join(f"{name} {count}" if len(tally) > 1 else name for name, count in tally.items())
-    words = f"{traced['drafted']} drafted, {traced['tested']} tested, {traced['accepted']} accepted"
-    untested = f", {traced['untested']} untested" if traced.get("untested") else ""
+    words = f"{record.drafted} drafted, {record.tested} tested, {record.accepted} accepted"
+    untested = f", {record.untested} untested" if record.untested else ""
     return f"{drafters}: {words}{untested}" if drafters else f"{words}{untested}"
 
 
 def spans(traced: TracedRound) -> list[Span]:
     """Return the tokens of a round, grouped by origin. Rejected drafts precede the tokens that replaced them."""
     out: list[Span] = []
-    drafted = traced.get("untested", 0) + traced["accepted"]
-    rejected = [("x", visible(traced["rejected"]))] if traced.get("rejected") else []
+    drafted = traced.record.untested + traced.record.accepted
+    rejected = [("x", visible(traced.rejected))] if traced.rejected else []
     shown = [
         (origin, visible(piece) or f"<{id_}>")  # of special tokens and parts of characters
-        for origin, piece, id_ in zip(traced["origins"], traced["pieces"], traced["ids"], strict=True)
+        for origin, piece, id_ in zip(traced.origins, traced.pieces, traced.ids, strict=True)
     ]
     for origin, text in shown[:drafted] + rejected + shown[drafted:]:
         if out and out[-1][0] == origin:
@@ -151,7 +152,7 @@ def closing(record: Record) -> list[str]:
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
     acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
-    forwards = ", ".join(f"{name} {usage['forwards']}" for name, usage in record.models.items())
+    forwards = ", ".join(f"{name} {usage.forwards}" for name, usage in record.models.items())
     ended = f"{record.finish} of '{record.window_of}'" if record.window_of else record.finish
     length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
     return [

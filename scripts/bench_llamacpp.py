@@ -240,9 +240,9 @@ def accepted(rows: Sequence[Record]) -> str:
     """Return the numbers of accepted and drafted tokens as text."""
     counts = {"accepted": 0, "drafted": 0}
     for each in rounds_of(rows):
-        counters = each.get("counters", {})
-        counts["accepted"] += each["accepted"] + int(counters.get("accepted", 0))
-        counts["drafted"] += each["drafted"] + int(counters.get("drafted", 0))
+        counters = each.counters
+        counts["accepted"] += each.accepted + int(counters.get("accepted", 0))
+        counts["drafted"] += each.drafted + int(counters.get("drafted", 0))
     share = counts["accepted"] / counts["drafted"] if counts["drafted"] else 0.0
     return f"{share:.1%} of {counts['drafted']}"
 

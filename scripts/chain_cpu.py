@@ -20,12 +20,12 @@ from specbench.analysis.speed import speedup
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import run
 from specbench.features.profile.chain_profile import Profile
+from specbench.features.profile.pairings import pairings
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
 from specbench.reporting.column import HUNDREDTHS, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
-from specbench.resolution.method_sets import pairings
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import read
 

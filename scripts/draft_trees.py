@@ -59,7 +59,7 @@ def row_of(summary: RunSummary, method: str, rows: Records) -> list[str]:
     ranks = " ".join(f"{rate:.2f}" for rate in row.acceptance_by_rank[:4])
     return [
         f"`{method}`",
-        HUNDREDTHS.text(per_round(rows, lambda r: sum(x["drafted"] for x in r.rounds))),
+        HUNDREDTHS.text(per_round(rows, lambda r: sum(x.drafted for x in r.rounds))),
         HUNDREDTHS.text(per_round(rows, lambda r: len(r.tokens))),
         HUNDREDTHS.text(per_round(rows, lambda r: 1e3 * seconds(r))),
         f"{acceptance:.3f}",

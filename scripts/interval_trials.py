@@ -150,7 +150,8 @@ def usage(sizes: dict[int, tuple[int, float]]) -> UsageRecord:
     return UsageRecord(
         prefill_fed=1, prefill_seconds=0.5, encodes=0, forwards=sum(n for n, _ in sizes.values()),
         fed=sum(k * n for k, (n, _) in sizes.items()), seconds=sum(s for _, s in sizes.values()),
-        by_fed={k: [n, s] for k, (n, s) in sizes.items()}, read=0, off_clock=0.0, beside=0.0, prefill_beside=0.0,
+        by_fed={k: [n, s] for k, (n, s) in sizes.items()}, read=0, excluded_seconds=0.0,
+        overlapped_seconds=0.0, prefill_overlapped_seconds=0.0,
     )  # fmt: skip
 
 

@@ -17,10 +17,10 @@ from specbench.analysis.run_metrics import complete, round_count
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.features.advise.candidate_set import candidate_of, register_for_advice
 from specbench.features.advise.recordings import Recording, record_outputs
 from specbench.files import write
 from specbench.methods.recorded_drafts import Replay, replay_of
-from specbench.resolution.method_sets import candidate_of, register_for_advice
 from specbench.resolution.resolve import resolve
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read
@@ -168,7 +168,7 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
 
 
 def _counts(record: Record) -> tuple[int, int, int]:
-    accepted, drafted = (sum(entry[key] for entry in record.rounds) for key in ("accepted", "drafted"))
+    accepted, drafted = sum(entry.accepted for entry in record.rounds), sum(entry.drafted for entry in record.rounds)
     return round_count([record]), accepted, drafted
 
 

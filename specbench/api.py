@@ -77,7 +77,7 @@ class RunResult:
 
         Empty if only baselines were measured.
         """
-        return conclusion(self.summaries)
+        return [str(note) for note in conclusion(self.summaries)]
 
     def records(self) -> list[Record]:
         """Return every generation, in the order in which it was measured, failed ones included."""

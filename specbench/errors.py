@@ -64,9 +64,13 @@ def hint(word: str, candidates: Iterable[str], listed: str = "known") -> str:
     `listed` introduces the list.
     """
     names = sorted(filter(None, candidates))
-    near = nearest(word, names)
-    suggestion = f" (did you mean '{near}'?)" if near else ""
-    return suggestion + (f"; {listed}: {', '.join(names)}" if names else "")
+    return suggestion(word, names) + (f"; {listed}: {', '.join(names)}" if names else "")
+
+
+def suggestion(word: str, candidates: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` with the nearest known word; empty if none is near."""
+    near = nearest(word, sorted(filter(None, candidates)))
+    return f" (did you mean '{near}'?)" if near else ""
 
 
 @contextmanager

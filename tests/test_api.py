@@ -50,7 +50,7 @@ def test_data_frames_by_prompt_and_by_position_agree_with_the_records(result):
     assert (prompts["end_to_end_seconds"] > prompts["seconds"]).all()
     assert prompts["acceptance_rate"].isna().tolist() == [True, True, False, False]
     assert positions["method"].unique().tolist() == ["sd"] and positions["position"].tolist()[0] == 1
-    assert positions["accepted"].sum() == sum(r["accepted"] for record in records for r in record.rounds)
+    assert positions["accepted"].sum() == sum(r.accepted for record in records for r in record.rounds)
     assert positions["acceptance_rate"].tolist() == result.summaries[0].methods[1].acceptance_by_position
 
 

@@ -15,7 +15,6 @@ PLACEMENTS = {
     "a GPU for each model": ("sd", ["draft=cuda:1", "target=cuda:0"]),
     "models side by side": ("we-p", ["draft=cuda:1", "target=cuda:0"]),
     "layers over two GPUs": ("sd", ["target=layers:0,1"]),
-    "tensors over two GPUs": ("sd", ["target=tensor:0,1"]),
 }
 SETTINGS: dict[str, Any] = {
     "limit": 4, "repeats": 1, "max_new_tokens": 32, "ignore_eos": True, "dtype": "float32", "engine": "eager"

@@ -3,7 +3,8 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def length_by_round(rows: Records) -> Spread | None:
 
     None for methods without rounds.
     """
-    lengths = [x["tokens"] for x in rounds_of(rows)]
+    lengths = [x.tokens for x in rounds_of(rows)]
     return Spread(float(np.mean(lengths)), float(np.std(lengths))) if lengths else None
 
 
@@ -51,7 +52,7 @@ def length_variation(rows: Records) -> Estimate | None:
 
     None for methods without rounds.
     """
-    lengths = [(1.0, x["tokens"], x["tokens"] ** 2, row.prompt) for row in rows for x in row.rounds]
+    lengths = [(1.0, x.tokens, x.tokens**2, row.prompt) for row in rows for x in row.rounds]
     return interval_of_sums(by_prompt(lengths), _variation) if lengths else None
 
 
@@ -91,8 +92,8 @@ def acceptance_rate(rows: Records) -> float | None:
 
     None if no token was tested.
     """
-    tested = sum(x["tested"] for x in rounds_of(rows))
-    return sum(x["accepted"] for x in rounds_of(rows)) / tested if tested else None
+    tested = sum(x.tested for x in rounds_of(rows))
+    return sum(x.accepted for x in rounds_of(rows)) / tested if tested else None
 
 
 def acceptance_interval(counts: Iterable[tuple[int, int, str]]) -> Estimate | None:
@@ -119,9 +120,9 @@ def position_counts(rows: Records) -> list[tuple[int, int]]:
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
     for x in rounds_of(rows):
-        for position in range(x["tested"]):
+        for position in range(x.tested):
             tested[position] += 1
-            accepted[position] += position < x["accepted"]
+            accepted[position] += position < x.accepted
     return [(tested[position], accepted[position]) for position in sorted(tested)]
 
 
@@ -140,10 +141,10 @@ def acceptance_by_rank(rows: Records, least: int = 1) -> list[float]:
     tested: dict[int, int] = defaultdict(int)
     accepted: dict[int, int] = defaultdict(int)
     for x in rounds_of(rows):
-        for depth, children in enumerate(x.get("siblings", ())):
+        for depth, children in enumerate(x.siblings):
             for rank in range(children):
                 tested[rank] += 1
-            accepted[children - 1] += depth < x["accepted"]
+            accepted[children - 1] += depth < x.accepted
     enough = itertools.takewhile(lambda rank: tested[rank] >= least, sorted(tested))
     return [accepted[rank] / tested[rank] for rank in enough]
 
@@ -151,7 +152,7 @@ def acceptance_by_rank(rows: Records, least: int = 1) -> list[float]:
 @metric("tokens/round")
 def nodes_per_round(rows: Records) -> float | None:
     """Drafted tokens / rounds with a draft that is a tree. None without trees."""
-    trees = [x["drafted"] for x in rounds_of(rows) if x.get("siblings")]
+    trees = [x.drafted for x in rounds_of(rows) if x.siblings]
     return float(np.mean(trees)) if trees else None
 
 
@@ -160,9 +161,9 @@ def acceptance_by_model(rows: Records) -> dict[str, float]:
     tested: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
     for x in rounds_of(rows):
-        for position, role in enumerate(x["proposers"]):
+        for position, role in enumerate(x.proposers):
             tested[role] += 1
-            accepted[role] += position < x["accepted"]
+            accepted[role] += position < x.accepted
     return {role: accepted[role] / tested[role] for role in tested}
 
 
@@ -170,7 +171,7 @@ def counters(rows: Records) -> dict[str, float]:
     """Return what the method counted in its rounds, summed over all generations."""
     sums: dict[str, float] = defaultdict(float)
     for x in rounds_of(rows):
-        for key, value in x.get("counters", {}).items():
+        for key, value in x.counters.items():
             if key not in NOT_COUNTS:
                 sums[key] += value
     return dict(sums)
@@ -178,7 +179,7 @@ def counters(rows: Records) -> dict[str, float]:
 
 def length_counts(rows: Records) -> dict[int, int]:
     """Return the number of rounds by the number of tokens that they committed."""
-    lengths, counts = np.unique([x["tokens"] for x in rounds_of(rows)], return_counts=True)
+    lengths, counts = np.unique([x.tokens for x in rounds_of(rows)], return_counts=True)
     return {int(length): int(count) for length, count in zip(lengths, counts, strict=True)}
 
 
@@ -200,9 +201,9 @@ def expected_acceptance(rows: Records) -> float | None:
     may differ from pi, so its distance is (1 - delta) TV(q, p). Lemma 3 has no such tokens. None for methods without a
     deferral rule, and if no token was tested.
     """
-    rounds = [x for x in rounds_of(rows) if "expected_rejections" in x.get("counters", {})]
-    tested = sum(x["tested"] for x in rounds)
-    return 1.0 - sum(x["counters"]["expected_rejections"] for x in rounds) / tested if tested else None
+    rounds = [x for x in rounds_of(rows) if "expected_rejections" in x.counters]
+    tested = sum(x.tested for x in rounds)
+    return 1.0 - sum(x.counters["expected_rejections"] for x in rounds) / tested if tested else None
 
 
 @metric("share")
@@ -231,9 +232,9 @@ def rejections_per_token(rows: Records) -> float | None:
 
     None if no token was tested.
     """
-    if not any(x["tested"] for x in rounds_of(rows)):
+    if not any(x.tested for x in rounds_of(rows)):
         return None
-    rejected: int = sum(x["tested"] - x["accepted"] for x in rounds_of(rows))
+    rejected: int = sum(x.tested - x.accepted for x in rounds_of(rows))
     return rejected / token_count(rows)
 
 
@@ -243,8 +244,8 @@ def wasted_share(rows: Records) -> float | None:
 
     None if nothing was drafted.
     """
-    drafted = sum(x["drafted"] for x in rounds_of(rows))
-    committed = sum(x["accepted"] + x.get("untested", 0) for x in rounds_of(rows))
+    drafted = sum(x.drafted for x in rounds_of(rows))
+    committed = sum(x.accepted + x.untested for x in rounds_of(rows))
     return 1.0 - committed / drafted if drafted else None
 
 
@@ -275,25 +276,24 @@ def answer_length(rows: Records) -> float:
 # The origin of tokens: drafted, accepted, replaced, bonus, or sampled without a draft
 
 
-class TracedRound(TypedDict):
+@dataclass(frozen=True)
+class TracedRound:
     """A recorded round with the ids, texts and origins of its tokens.
 
     `rejected` is the text of the rejected tokens. `inner` are the rounds that produced the draft.
     """
 
-    tokens: int
-    drafted: int
-    tested: int
-    accepted: int
-    proposers: list[str]
-    counters: NotRequired[dict[str, float]]
-    untested: NotRequired[int]
-    siblings: NotRequired[list[int]]
-    rejected: str
+    record: RoundRecord
     ids: list[int]
     pieces: list[str]
     origins: str
+    rejected: str
     inner: "list[TracedRound]"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the round as JSON."""
+        text = {"ids": self.ids, "pieces": self.pieces, "origins": self.origins, "rejected": self.rejected}
+        return {**self.record.to_json(), **text, "inner": [round_.to_json() for round_ in self.inner]}
 
 
 def token_origins(record: Record) -> str:
@@ -304,9 +304,9 @@ def token_origins(record: Record) -> str:
 
 def round_origins(entry: RoundRecord) -> str:
     """Return a letter for each committed token of a round: first untested, then accepted ones, then the model's own."""
-    untested, accepted = int(entry.get("untested", 0)), int(entry["accepted"])
-    rest = int(entry["tokens"]) - untested - accepted
-    last = "r" if entry["tested"] > accepted else "b" if entry["drafted"] or accepted else "m"
+    untested, accepted = entry.untested, entry.accepted
+    rest = entry.tokens - untested - accepted
+    last = "r" if entry.tested > accepted else "b" if entry.drafted or accepted else "m"
     return "d" * untested + "a" * accepted + last * rest
 
 
@@ -314,7 +314,7 @@ def rejected_drafts(record: Record) -> list[tuple[int, str]]:
     """Return the rejected drafts as (position of the rejected token in the output, text of the draft from there)."""
     drafts, position = [], 0
     for entry in record.rounds:
-        if entry.get("rejected"):
-            drafts.append((position + entry.get("untested", 0) + entry["accepted"], entry["rejected"]))
-        position += entry["tokens"]
+        if entry.rejected:
+            drafts.append((position + entry.untested + entry.accepted, entry.rejected))
+        position += entry.tokens
     return drafts

@@ -129,7 +129,7 @@ def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
         return False
-    return bool(base) and any(x["tested"] for x in rounds_of(rows))
+    return bool(base) and any(x.tested for x in rounds_of(rows))
 
 
 class _Speeds(NamedTuple):
@@ -273,7 +273,7 @@ def _times(rows: Records, base: Records, drafter: str) -> list[float]:
         sum(map(_host_seconds, rows)),
         len(rows),
         sum(len(r.rounds) - 1 for r in rows),
-        sum(x["drafted"] for r in rows for x in r.rounds) - len(rows),
+        sum(x.drafted for r in rows for x in r.rounds) - len(rows),
         sum(_forward_seconds(r, drafter) for r in rows),
         *sizes.get(1, (0.0, 0.0)),
         *sizes.get(2, (0.0, 0.0)),
@@ -327,7 +327,7 @@ def _speedups(parts: _Parts, model: _CostModel) -> np.ndarray:
 def _forward_seconds(record: Record, role: str) -> float:
     """Return the decoding seconds of a model's forwards; 0 for a drafter without forwards."""
     usage = record.models.get(role)
-    return usage["seconds"] - usage["beside"] if usage else 0.0
+    return usage.own_seconds if usage else 0.0
 
 
 def _host_seconds(record: Record) -> float:
@@ -340,7 +340,7 @@ def _late_rate(rows: Records) -> float:
 
     An untested position mostly follows a draft that was accepted whole, where the models agree more often than elsewhere.
     """
-    rounds = [(x["tested"], x["accepted"]) for x in rounds_of(rows)]
+    rounds = [(x.tested, x.accepted) for x in rounds_of(rows)]
     longest = max(tested for tested, _ in rounds)
     later = [(tested, accepted) for tested, accepted in rounds if tested > longest // 2]
     reached = sum(tested - longest // 2 for tested, _ in later)
@@ -349,7 +349,7 @@ def _late_rate(rows: Records) -> float:
 
 def _prompt_rate(rows: Records, late: float) -> float:
     """Return the rate at which untested tokens of a prompt agree: its acceptance rate, drawn towards the late rate of all."""
-    tested, accepted = (sum(x[key] for x in rounds_of(rows)) for key in ("tested", "accepted"))
+    tested, accepted = (sum(x.tested for x in rounds_of(rows)), sum(x.accepted for x in rounds_of(rows)))
     return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)
 
 
@@ -358,10 +358,10 @@ def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[fl
     agrees: list[float] = (rng.random(len(record.tokens)) < rate).astype(float).tolist()
     position = 0
     for x in record.rounds:
-        for i in range(min(x["tested"], x["tokens"])):
+        for i in range(min(x.tested, x.tokens)):
             if position + i < len(agrees):
-                agrees[position + i] = float(i < x["accepted"])
-        position += x["tokens"]
+                agrees[position + i] = float(i < x.accepted)
+        position += x.tokens
     return agrees
 
 

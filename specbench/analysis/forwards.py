@@ -36,7 +36,7 @@ def forwards_per_token(rows: Records) -> dict[str, float]:
     forwards: dict[str, int] = defaultdict(int)
     for r in rows:
         for role, usage in r.models.items():
-            forwards[role] += usage["forwards"] + (1 if usage["prefill_fed"] else 0)
+            forwards[role] += usage.forwards + (1 if usage.prefill_fed else 0)
     return {role: count / total for role, count in forwards.items()}
 
 
@@ -49,7 +49,7 @@ def target_calls(rows: Records, context: Context) -> float | None:
 @metric("share")
 def outside_forwards(rows: Records) -> float:
     """Share of decoding seconds outside model forwards: sampling, verification, bookkeeping, communication."""
-    inside: float = sum(usage["seconds"] - usage["beside"] for r in rows for usage in r.models.values())
+    inside: float = sum(usage.own_seconds for r in rows for usage in r.models.values())
     return 1.0 - inside / sum(seconds(r) for r in rows)
 
 
@@ -67,7 +67,7 @@ def bound_share(rows: Records, traffic: Mapping[str, Traffic], bandwidth: float)
     cache. Heads are left out. `bandwidth` is in bytes per second.
     """
     read: float = sum(
-        usage["forwards"] * traffic[role].forward_bytes + usage["read"] * traffic[role].position_bytes
+        usage.forwards * traffic[role].forward_bytes + usage.read * traffic[role].position_bytes
         for r in rows
         for role, usage in r.models.items()
         if role in traffic
@@ -109,7 +109,7 @@ def _seconds_at_limit(row: Record, traffic: Mapping[str, Traffic], bandwidth: fl
         usage = row.models[role]
         count, spent = sizes_of([row], role).get(1, (0.0, 0.0))
         if count:
-            positions = usage["read"] / usage["forwards"]  # the mean over all forwards
+            positions = usage.read / usage.forwards  # the mean over all forwards
             size = traffic[role].forward_bytes + positions * traffic[role].position_bytes
             saved += max(spent - count * size / (LIMIT * bandwidth), 0.0)
     return seconds(row) - saved
@@ -117,7 +117,7 @@ def _seconds_at_limit(row: Record, traffic: Mapping[str, Traffic], bandwidth: fl
 
 def _has_limit(rows: Records, context: Context) -> bool:
     """Return whether the read bandwidth is known, and whether the seconds of forwards add up: none ran beside another."""
-    overlapping = any(usage["beside"] for row in (*rows, *context.baseline) for usage in row.models.values())
+    overlapping = any(usage.overlapped_seconds for row in (*rows, *context.baseline) for usage in row.models.values())
     return context.bandwidth.kind == "read" and is_compared(rows, context) and not overlapping
 
 
@@ -132,7 +132,7 @@ def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
     sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for r in rows:
         for role, usage in r.models.items():
-            for fed, (count, spent) in usage["by_fed"].items():
+            for fed, (count, spent) in usage.by_fed.items():
                 entry = sums[role].setdefault(int(fed), [0.0, 0.0])
                 entry[0] += count
                 entry[1] += spent
@@ -155,7 +155,7 @@ def round_milliseconds(rows: Records) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for r in rows:
         for role, usage in r.models.items():
-            sums[role] += usage["seconds"] - usage["beside"]
+            sums[role] += usage.own_seconds
     sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}
 
@@ -181,7 +181,7 @@ def sizes_of(rows: Records, role: str) -> dict[int, tuple[float, float]]:
     """Return the number of a model's decoding forwards and their seconds, by tokens read."""
     out: dict[int, tuple[float, float]] = {}
     for row in rows:
-        for fed, (count, spent) in row.models[role]["by_fed"].items() if role in row.models else ():
+        for fed, (count, spent) in row.models[role].by_fed.items() if role in row.models else ():
             had = out.get(int(fed), (0.0, 0.0))
             out[int(fed)] = had[0] + count, had[1] + spent
     return out

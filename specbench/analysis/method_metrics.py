@@ -29,8 +29,8 @@ def average_tokens(rows: Records) -> float | None:
 
     None if nothing was drafted.
     """
-    rounds = [x for x in rounds_of(rows) if x["drafted"]]
-    return sum(x.get("untested", 0) + x["accepted"] for x in rounds) / len(rounds) if rounds else None
+    rounds = [x for x in rounds_of(rows) if x.drafted]
+    return sum(x.untested + x.accepted for x in rounds) / len(rounds) if rounds else None
 
 
 @metric("tokens/run")
@@ -39,7 +39,7 @@ def verifier_run(rows: Records) -> float | None:
 
     None for methods without a verifier.
     """
-    counts = [x["counters"]["verifier_accepts"] for x in rounds_of(rows) if "verifier_calls" in x.get("counters", {})]
+    counts = [x.counters["verifier_accepts"] for x in rounds_of(rows) if "verifier_calls" in x.counters]
     return sum(counts) / len(counts) if counts else None
 
 
@@ -49,7 +49,7 @@ def verifier_rate(rows: Records) -> float | None:
 
     None for methods without a verifier.
     """
-    counts = [x["counters"] for x in rounds_of(rows) if "verifier_calls" in x.get("counters", {})]
+    counts = [x.counters for x in rounds_of(rows) if "verifier_calls" in x.counters]
     usage = sum(x["verifier_calls"] for x in counts)
     return sum(x["verifier_accepts"] for x in counts) / usage if usage else None
 
@@ -75,10 +75,10 @@ def gigaflops(rows: Records, shapes: Mapping[str, Shape]) -> float:
 
 def new_positions(record: Record, usage: UsageRecord) -> int:
     """Return the tokens that a model read, without the prompt but its last token; an encoder's source is a prompt."""
-    if not usage["prefill_fed"]:
+    if not usage.prefill_fed:
         return 0
-    prompt = record.prompt_tokens - (0 if usage["encodes"] else 1)
-    return max(usage["prefill_fed"] + usage["fed"] - prompt, 0)
+    prompt = record.prompt_tokens - (0 if usage.encodes else 1)
+    return max(usage.prefill_fed + usage.fed - prompt, 0)
 
 
 register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shapes_of(of.models)), lambda *_: True)
@@ -97,9 +97,9 @@ def papers_gigaflops(rows: Records, method: Traits, shapes: Mapping[str, Shape])
     f_q, f_p = (theory.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
     total: float
     if method.flops == "sprinter":
-        total = sum(x["drafted"] * f_q + x["tested"] * f_p for x in rounds_of(rows))
+        total = sum(x.drafted * f_q + x.tested * f_p for x in rounds_of(rows))
     else:
-        total = sum(theory.speculative_flops(x["drafted"], f_q, f_p) for x in rounds_of(rows))
+        total = sum(theory.speculative_flops(x.drafted, f_q, f_p) for x in rounds_of(rows))
     return total / len(rows) / 1e9
 
 
@@ -181,15 +181,15 @@ def levels(rows: Records) -> list[ChainLevel]:
     here = outer
     while here:
         out.insert(0, _level(here, len(outer)))
-        here = [inner for x in here for inner in x.get("inner", [])]
+        here = [inner for x in here for inner in x.inner]
     return out if len(out) > 1 else []
 
 
 def _level(rounds: list[RoundRecord], outer: int) -> ChainLevel:
-    tested, lengths = sum(x["tested"] for x in rounds), [x["tokens"] for x in rounds]
-    proposer = next((x["proposers"][0] for x in rounds if x["proposers"]), "")
-    accepted = sum(x["accepted"] for x in rounds) / tested if tested else None
-    drafted = sum(x["drafted"] for x in rounds) / len(rounds)
+    tested, lengths = sum(x.tested for x in rounds), [x.tokens for x in rounds]
+    proposer = next((x.proposers[0] for x in rounds if x.proposers), "")
+    accepted = sum(x.accepted for x in rounds) / tested if tested else None
+    drafted = sum(x.drafted for x in rounds) / len(rounds)
     return ChainLevel(proposer, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
 
 
@@ -199,8 +199,8 @@ def discarded_per_token(rows: Records) -> float | None:
 
     None for methods without nested rounds.
     """
-    rounds = [x for x in rounds_of(rows) if x.get("inner")]
+    rounds = [x for x in rounds_of(rows) if x.inner]
     if not rounds:
         return None
-    lost: int = sum(x["drafted"] - x["accepted"] for x in rounds)
+    lost: int = sum(x.drafted - x.accepted for x in rounds)
     return lost / token_count(rows)

@@ -2,8 +2,6 @@
 
 import csv
 import io
-import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,8 @@ import numpy as np
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_metrics import Spread, Value
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.config.construct import Table
+from specbench.runs.settings import label_of, setting_text, swept_number
 
 POINT_COLUMNS = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")
 ANY = ""  # in a reference: the dimension is not restricted
@@ -63,10 +63,11 @@ PointValue = Value | CurveChoice | str | list[float] | dict[str, float]
 class Point:
     """One method at one setting in one run, or on one group of its prompts.
 
-    `x` is the swept number of the setting, `variant` the rest of the setting, and `draft_length` one number per drafting
-    model, as in reports. Of a speculative ensemble, `proposer` is the default proposer, and `weight` the weight of
-    `weighted`, the ensemble's first model by name. `is_curve` marks the summaries of a whole curve. `values` are by name.
-    `machine` is the hardware of the run. `paper` are the values that the paper prints for this point.
+    `settings` are the values of swept keys; of the summaries of a curve, those that its points have in common.
+    `draft_length` is one number per drafting model, as in reports. Of a speculative ensemble, `proposer` is the default
+    proposer, and `weight` the weight of `weighted`, the ensemble's first model by name. `is_curve` marks the summaries of a
+    whole curve. `values` are by name. `machine` is the hardware of the run. `paper` are the values that the paper prints for
+    this point.
     """
 
     pair: str
@@ -75,9 +76,7 @@ class Point:
     method: str
     run: str
     group: str = ""
-    setting: str = ""
-    x: float | None = None
-    variant: str = ""
+    settings: Table = field(default_factory=dict)
     draft_length: str = ""
     proposer: str = ""
     weight: float | None = None
@@ -93,8 +92,28 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The name of the method in its run."""
-        return f"{self.method}({self.setting})" if self.setting else self.method
+        """The label of the method in its run."""
+        return label_of(self.method, self.settings)
+
+    @property
+    def setting(self) -> str:
+        """The settings as text."""
+        return setting_text(self.settings)
+
+    @property
+    def x(self) -> float | None:
+        """The number that the first setting varies; None for the summaries of a curve."""
+        return None if self.is_curve else swept_number(self.settings).x
+
+    @property
+    def x_name(self) -> str:
+        """The word of the key of `x`; empty without settings."""
+        return swept_number(self.settings).word
+
+    @property
+    def variant(self) -> str:
+        """The other settings as text; all of them for the summaries of a curve."""
+        return self.setting if self.is_curve else setting_text(swept_number(self.settings).others)
 
     def dimension(self, name: str) -> str | float | None:
         """Return the value of a dimension, by the name that the expectations of suites use."""
@@ -161,31 +180,17 @@ def reference_of(suite: str) -> list[Reference]:
     ]
 
 
-def swept(setting: str) -> tuple[float | None, str]:
-    """Return the number of a setting and the rest of its text: 0.3 for `alpha=0.3`, and the first, 5, for `gamma=[5, 1]`."""
-    first, *rest = re.split(r", (?=\w+=)", setting)
-    try:
-        value = tomllib.loads(f"v = {first.partition('=')[2]}")["v"]
-    except tomllib.TOMLDecodeError:
-        return None, setting
-    value = value[0] if isinstance(value, list) and value else value
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return number, ", ".join(rest)
-
-
 def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Reference]) -> list[Point]:
     """Return the point of a method, and one for each group of prompts."""
-    method, _, setting = row.method.partition("(")
-    setting = setting.removesuffix(")")
-    x, variant = swept(setting)
-    mixture = _mixture(summary.spec.methods[row.method].options)
+    spec = summary.spec.methods[row.method]
+    mixture = _mixture(spec.options)
     is_baseline = row.method == summary.baseline
     of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.is_timed else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
         bare = Point(
-            pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature, method=method,
-            setting=setting, x=x, variant=variant, draft_length=summary.traits(row).draft_length, **mixture.dimensions,
+            pair=summary.pair, task=summary.spec.task.name, group=group, T=summary.decoding.temperature,
+            method=spec.preset, settings=spec.settings, draft_length=summary.traits(row).draft_length, **mixture.dimensions,
             label=row.label, simulated=summary.simulated, data=summary.data.source, machine=summary.machine,
             run=summary.run, baseline=is_baseline, values=values,
         )  # fmt: skip

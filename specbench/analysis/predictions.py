@@ -164,8 +164,8 @@ class MeasuredRates:
         A run is what was drafted since the last such forward.
         """
         rounds = [entry for record in self.rows for entry in record.rounds]
-        tested = max(sum(entry["tested"] for entry in rounds), 1)
-        drafted, accepted = (sum(entry[key] for entry in rounds) for key in ("drafted", "accepted"))
+        tested = max(sum(entry.tested for entry in rounds), 1)
+        drafted, accepted = sum(entry.drafted for entry in rounds), sum(entry.accepted for entry in rounds)
         return drafted / tested, accepted / tested
 
 
@@ -304,13 +304,13 @@ def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven
     if method is None or not is_covered(method, rows, base) or method.models[0] not in rows[0].models:
         return None
     gamma = method.gamma[0]
-    blocks = sum(x["drafted"] == gamma for x in rounds_of(rows))
+    blocks = sum(x.drafted == gamma for x in rounds_of(rows))
     if blocks < LEAST + len(rows):  # the first block of each output is prefill
         return None
     costs, rate = costs_of(method, rows, base), acceptance_rate(rows)
     assert rate is not None
     single = float(sum(block[..., 1] for block in costs.blocks))
-    whole = sum(x["accepted"] == gamma for x in rounds_of(rows)) / sum(1 for _ in rounds_of(rows))
+    whole = sum(x.accepted == gamma for x in rounds_of(rows)) / sum(1 for _ in rounds_of(rows))
     drafting = float(whole * costs.doubled + (1.0 - whole) * costs.first + (gamma - 1) * costs.later)
     without = float(costs.of_round(gamma) - costs.first - (gamma - 1) * costs.later)
     affordable = (accepted_length(rows) * float(costs.per_token) - without) / gamma

@@ -229,10 +229,7 @@ def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
     judged = judged_of(folder)
     if judged is None or not judged["rows"]:
         return []
-    method, _, setting = judged["of"].partition("(")
-    template = next(
-        (p for p in points if (p.run, p.method, p.setting) == (folder.name, method, setting.rstrip(")"))), None
-    )
+    template = next((p for p in points if (p.run, p.name) == (folder.name, judged["of"]) and not p.group), None)
     if template is None:
         return []
     return [replace(template, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]

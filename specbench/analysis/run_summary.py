@@ -27,7 +27,7 @@ from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 
-SCHEMA = 7  # of summary.json
+SCHEMA = 8  # of summary.json; raised when what a summary contains, or how it is computed, changes
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 SLOW = "slow_baseline"  # the property of RunSummary that the table contains
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
@@ -57,7 +57,8 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
     run at the same time, whose seconds do not add up.
     """
     ours, theirs = paired(rows, base)
-    if not ours or not any(row.rounds for row in ours) or any(u["beside"] for row in ours for u in row.models.values()):
+    overlap = any(usage.overlapped_seconds for row in ours for usage in row.models.values())
+    if overlap or not any(row.rounds for row in ours):
         return None
     single = {role: sizes[1] for role, sizes in (forward_seconds(ours) | forward_seconds(theirs)).items() if 1 in sizes}
     roles = dict.fromkeys(role for row in ours for role in row.models)
@@ -70,7 +71,7 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
     if any(role not in single and spent[role] for role in drafters):
         return None
     tokens, of_base = token_count(ours), token_count(theirs)
-    of_forwards = sum(row.models[role]["seconds"] for row in theirs for role in verifiers if role in row.models)
+    of_forwards = sum(row.models[role].seconds for row in theirs for role in verifiers if role in row.models)
     forward = of_forwards / of_base  # the first forward of an output is prefill on both sides
 
     def over(time: float) -> float:
@@ -113,6 +114,7 @@ class MethodSummary:
     """
 
     method: str
+    preset: str
     label: str  # the method's name, with labels of what is not real about the models
     generations: int
     failed: int

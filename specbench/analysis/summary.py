@@ -1,11 +1,9 @@
 """Summaries of run folders: read from summary.json, or computed from the records."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -39,8 +37,8 @@ from specbench.analysis.speed import ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Bandwidth, Environment, bandwidth_of
-from specbench.runs.kind import CONFIG
 from specbench.runs.run_folder import (
+    CONFIG,
     ENVIRONMENT,
     MANIFEST,
     SAMPLES,
@@ -57,8 +55,6 @@ PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in
 PREFILL = 0.1  # share of the time from which on the headline includes prefill
 SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
 HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
-IMPORT = re.compile(r"^(?:from|import) (specbench[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
-NAME = re.compile(r"\w+")
 
 
 def summary_of(folder: Path) -> RunSummary:
@@ -98,8 +94,8 @@ def summaries_of(folders: Sequence[Path]) -> list[RunSummary]:
 
 
 def stamp(folder: Path) -> str:
-    """Return a hash of the inputs of a summary: sizes, times and ends of the run's files, and the code that computes it."""
-    digest = hashlib.sha256(_code().encode())
+    """Return a hash of the inputs of a summary: sizes, times and ends of the run's files."""
+    digest = hashlib.sha256()
     for path in (folder / name for name in (SAMPLES, SCORES, CONFIG, ENVIRONMENT, MANIFEST)):
         if path.exists():
             size = path.stat().st_size
@@ -109,30 +105,6 @@ def stamp(folder: Path) -> str:
                 file.seek(max(size - HASHED_ENDS, 0))
                 digest.update(file.read())
     return digest.hexdigest()[:16]
-
-
-@cache
-def _code() -> str:
-    """Return a hash of the sources that a summary depends on."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
-
-
-def sources() -> list[Path]:
-    """Return the files whose code computes a summary: this module and what it imports, directly or indirectly."""
-    package = Path(__file__).parents[1]
-    files: set[Path] = set()
-    modules = [__name__]
-    while modules:
-        _, *parts = modules.pop().split(".")
-        location = package.joinpath(*parts)
-        path = location / "__init__.py" if location.is_dir() else location.with_suffix(".py")
-        if path in files or not path.is_file():  # an imported name may be that of a function
-            continue
-        files.add(path)
-        modules += [".".join([package.name, *parts[:-1]])]
-        for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
-            modules += [module, *(f"{module}.{name}" for name in NAME.findall(names))]
-    return sorted(files)
 
 
 def summarize(folder: Path) -> RunSummary:
@@ -195,6 +167,7 @@ def _method(
     errors = [r.error for r in records if r.method == name and r.error is not None]
     summary = MethodSummary(
         method=name,
+        preset=spec.methods[name].preset,
         label=" ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
         generations=len(rows),
         failed=len(errors),

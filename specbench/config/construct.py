@@ -162,16 +162,16 @@ def to_table(thing: object) -> Table:
     fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
     values = {field.name: getattr(thing, field.name) for field in fields if field.init}
     name = {"name": type(thing).name} if isinstance(thing, Named) else {}
-    return {**name, **{key: _plain(value) for key, value in values.items() if value is not None}}
+    return {**name, **{key: plain(value) for key, value in values.items() if value is not None}}
 
 
-def _plain(value: object) -> object:
-    """Convert a value to one that TOML can represent."""
+def plain(value: object) -> object:
+    """Return a value as one that TOML can represent: a table for a dataclass, a list for a tuple."""
     if dataclasses.is_dataclass(value) or isinstance(value, Named):
         return to_table(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
 
-Parallel = Literal["none", "layers", "tensor"]
+Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
-PLACEMENT_FORMS = "ROLE=DEVICE, ROLE=layers:DEVICES or ROLE=tensor:DEVICES, such as target=cuda:1 or target=layers:0,1"
+PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Generation = Literal["checkpoint", "off"]
 Quantization = Literal["", "int4", "int8", "nf4"]
@@ -26,8 +26,7 @@ class Placement:
     """The placement of one model.
 
     `devices` are the names of its devices (`cuda:0`, `cpu`, `disk`), empty for the run's device. With `layers`, each device
-    holds consecutive layers, of at most `memory_gib` if given. With `tensor`, every matrix is split, and each device has a
-    process of its own.
+    holds consecutive layers, of at most `memory_gib` if given.
     """
 
     parallel: Parallel = "none"
@@ -42,11 +41,6 @@ class Placement:
         names = ", ".join(self.devices)
         return names if self.parallel == "none" else f"{self.parallel} on {names}"
 
-    @property
-    def processes(self) -> int:
-        """The number of processes that decode with this model."""
-        return len(self.devices) if self.parallel == "tensor" else 1
-
 
 def placement_of(
     device: str, devices: Sequence[int | str], parallel: Parallel, memory_gib: Sequence[float]
@@ -56,29 +50,25 @@ def placement_of(
         raise ValueError(f"device = '{device}' must be cpu, cuda or cuda:N")
     if parallel == "none":
         if devices or memory_gib:
-            raise ValueError('devices and memory_gib need parallel = "layers" or "tensor"')
+            raise ValueError('devices and memory_gib need parallel = "layers"')
         return Placement(devices=(device,) if device else ())
     if device:
-        raise ValueError(f'device and parallel = "{parallel}" conflict: name the devices in `devices`')
+        raise ValueError('device and parallel = "layers" conflict: name the devices in `devices`')
     names = tuple(
         f"cuda:{device}" if isinstance(device, int) else "cuda:0" if device == "cuda" else device for device in devices
     )
     if len(names) < 2:
-        raise ValueError(f'parallel = "{parallel}" needs at least two `devices`, such as [0, 1]')
-    are_valid = [ONE_DEVICE.fullmatch(name) or (name == "disk" and parallel == "layers") for name in names]
-    if not all(are_valid):
-        allowed = "numbers of GPUs, cpu or disk" if parallel == "layers" else "numbers of GPUs, or cpu for each process"
-        raise ValueError(f"devices = {list(devices)} must be {allowed}")
-    if parallel == "tensor" and len({name.partition(":")[0] for name in names}) > 1:
-        raise ValueError(f"devices = {list(devices)}: the processes of split tensors are all on GPUs or all on the CPU")
-    if len(set(names)) < len(names) and set(names) != {"cpu"}:
+        raise ValueError('parallel = "layers" needs at least two `devices`, such as [0, 1]')
+    if not all(ONE_DEVICE.fullmatch(name) or name == "disk" for name in names):
+        raise ValueError(f"devices = {list(devices)} must be numbers of GPUs, cpu or disk")
+    if len(set(names)) < len(names):
         raise ValueError(f"devices = {list(devices)} names a device twice")
     if names[0] == "disk":
         raise ValueError("the first of several devices must not be disk")
     if "disk" in names and not memory_gib:
         raise ValueError("devices with disk need memory_gib, a limit for each device")
-    if memory_gib and (parallel == "tensor" or len(memory_gib) != len(names)):
-        raise ValueError('memory_gib has one limit per device, for parallel = "layers"')
+    if memory_gib and len(memory_gib) != len(names):
+        raise ValueError("memory_gib has one limit per device")
     return Placement(parallel=parallel, devices=names, memory_gib=tuple(memory_gib))
 
 
@@ -92,7 +82,7 @@ def place_overrides(texts: Sequence[str]) -> list[tuple[str, Any]]:
         role, equals, where = text.partition("=")
         kind, colon, names = where.partition(":")
         key = f"pair.models.{role}"
-        if equals and role and kind in ("layers", "tensor") and colon:
+        if equals and role and kind == "layers" and colon:
             devices = [int(name) if name.isdecimal() else name for name in names.split(",")]
             overrides += [(f"{key}.device", ""), (f"{key}.parallel", kind), (f"{key}.devices", devices)]
         elif equals and role and ONE_DEVICE.fullmatch(where):
@@ -150,7 +140,7 @@ class ModelSpec:
     allowed_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.quantization and (self.parallel == "tensor" or "disk" in self.devices):
+        if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
         assert self.placement
 

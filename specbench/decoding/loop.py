@@ -133,7 +133,7 @@ def _add_seconds(out: Generation, seconds: float, usages: Sequence[Usage]) -> No
     """Divide the seconds of all rounds into prefill, decoding and forwards, by the sessions' own clocks."""
     out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
     out.decode_seconds = seconds - sum(usage.excluded_seconds for usage in usages) - out.prefill_seconds
-    out.forward_seconds = sum(usage.seconds - usage.overlapped_seconds for usage in usages)
+    out.forward_seconds = sum(usage.own_seconds for usage in usages)
 
 
 def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str:

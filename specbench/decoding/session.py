@@ -30,6 +30,11 @@ class Usage:
     overlapped_seconds: float = 0.0  # part of `seconds` during which a slower model was running
     prefill_overlapped_seconds: float = 0.0  # part of `prefill_seconds`, likewise
 
+    @property
+    def own_seconds(self) -> float:
+        """The seconds of decoding forwards during which no slower model was running."""
+        return self.seconds - self.overlapped_seconds
+
     def prefill(self, fed: int, seconds: float) -> None:
         """Record a prefill forward of `fed` tokens."""
         self.prefill_fed += fed

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +15,6 @@ from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
 from specbench.decoding.verify import BY_TOKEN, Rejection, rows_of_tree
 from specbench.errors import PluginError
-
-MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ class Speculation:
         logits = [scorer.score(context[: start + rows], start) for scorer in self.scorers]  # n x (rows, V)
         pi, deferred = self.target.distributions(logits, sampler)  # (rows, V), (rows,) or None
         self._require_columns(draft, pi)
-        out = self.rejection(draft, pi, sampler, unread=with_distances(deferred, draft, pi, self.rejection))
+        observed = Observed.of(deferred, draft, pi, self.rejection)
+        out = self.rejection(draft, pi, sampler, unread=observed.packed if observed else None)
         tested = min(out.accepted + 1, k)
         round_ = Round(
             out.tokens,
@@ -86,7 +86,7 @@ class Speculation:
             tested,
             out.accepted,
             (self.proposer,) * tested,
-            counters=counters_of(draft, out.extra_values[: len(out.tokens)], out.extra_values[rows : rows + tested]),
+            counters=counters_of(draft, observed.read(out.extra_values, len(out.tokens), tested) if observed else None),
             inner=draft.rounds,
             rejected=tuple(draft.tokens[out.accepted :]),
         )
@@ -125,7 +125,9 @@ class Speculation:
             len(siblings),
             out.accepted,
             (self.proposer,) * len(siblings),
-            counters=counters_of(draft, [out.extra_values[row] for row in committed] if deferred is not None else ()),
+            counters=counters_of(
+                draft, None if deferred is None else Deferrals([out.extra_values[row] for row in committed])
+            ),
             inner=draft.rounds,
             rejected=tuple(draft.tokens[token] for token in failed),
             siblings=siblings,
@@ -141,31 +143,62 @@ def without_leaves(tree: Tree) -> Tree:
     return Tree([tree.tokens[i] for i in inner_nodes], tuple(index[tree.parents[i]] for i in inner_nodes))
 
 
-def with_distances(deferred: Tensor | None, draft: Draft, pi: Tensor, rejection: Rejection = BY_TOKEN) -> Tensor | None:
-    """Return where a rule deferred (rows,), then the probabilities, in millionths, that each of the k tokens is rejected.
+@dataclass(frozen=True)
+class Deferrals:
+    """Where a rule deferred (1) or not (0), and the probabilities that the tested tokens were to be rejected."""
 
-    Token by token, these are delta TV(q, p) of SpecCascade's Lemma 3 for a token drawn from q, and (1 - delta) TV(q, p) for a
-    deferred bonus token, drawn from p. None without a rule that defers.
+    flags: Sequence[int]
+    rejections: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is recorded of a rule's decisions, still on the device: it is read together with the drawn tokens.
+
+    `deferred` (rows,) is 1 where the rule deferred. `rejections` (k,) are the probabilities that the drafted tokens are
+    rejected, float32; None if the rejection rule does not give them. Token by token, these are delta TV(q, p) of
+    SpecCascade's Lemma 3 for a token drawn from q, and (1 - delta) TV(q, p) for a deferred bonus token, drawn from p.
     """
-    if deferred is None or not draft.tokens:
-        return deferred
-    distances = rejection.distance(draft.probs, pi[: len(draft.tokens)])  # (k,)
-    if distances is None:
-        return deferred
-    return torch.cat([deferred, (distances * MILLION).long()])  # promoted to int64
+
+    deferred: Tensor
+    rejections: Tensor | None
+
+    @classmethod
+    def of(
+        cls, deferred: Tensor | None, draft: Draft, pi: Tensor, rejection: Rejection = BY_TOKEN
+    ) -> "Observed | None":
+        """Return what is recorded of a draft; None without a rule that defers."""
+        if deferred is None:
+            return None
+        tokens = len(draft.tokens)
+        return cls(deferred, rejection.distance(draft.probs, pi[:tokens]) if tokens else None)
+
+    @property
+    def packed(self) -> Tensor:
+        """One tensor of whole numbers (rows + k,): the flags, then the bits of the probabilities."""
+        if self.rejections is None:
+            return self.deferred
+        bits = self.rejections.to(torch.float32).view(torch.int32)  # (k,)
+        return torch.cat([self.deferred, bits.long()])  # promoted to int64
+
+    def read(self, values: Sequence[int], committed: int, tested: int) -> Deferrals:
+        """Return the decisions at the committed positions and tested tokens, from the values of `packed`."""
+        bits = values[len(self.deferred) : len(self.deferred) + tested]
+        rejections = np.array(bits, dtype=np.int32).view(np.float32).tolist()
+        return Deferrals(values[:committed], rejections)
 
 
-def counters_of(draft: Draft | None, deferred: Sequence[int] = (), distances: Sequence[int] = ()) -> dict[str, float]:
+def counters_of(draft: Draft | None, deferrals: Deferrals | None = None) -> dict[str, float]:
     """Return a round's counters.
 
-    `fallbacks` is 1 if a stop rule ended the draft. `positions` and `deferrals` count committed positions, with 1 or 0
-    for each in `deferred`. `expected_rejections` is the sum of the `distances` of the tested positions.
+    `fallbacks` is 1 if a stop rule ended the draft. `positions` and `deferrals` count committed positions.
+    `expected_rejections` is the sum of the probabilities that the tested tokens were to be rejected.
     """
     counters: dict[str, float] = {"fallbacks": 1} if draft is not None and draft.stopped else {}
-    if deferred:
-        counters |= {"positions": len(deferred), "deferrals": sum(deferred)}
-    if distances:
-        counters["expected_rejections"] = sum(distances) / MILLION
+    if deferrals and deferrals.flags:
+        counters |= {"positions": len(deferrals.flags), "deferrals": sum(deferrals.flags)}
+    if deferrals and deferrals.rejections:
+        counters["expected_rejections"] = sum(deferrals.rejections)
     return counters
 
 
@@ -173,4 +206,4 @@ def draw_token(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[l
     """Draw a token from pi (1, V), and count whether the rule deferred there; reads the device once."""
     picked = sampler.choose(pi)  # (1,)
     token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
-    return [token], counters_of(None, flags)
+    return [token], counters_of(None, Deferrals(flags))

@@ -1,4 +1,4 @@
-"""Measurement of a snapshot's commands, in this process or in a fresh one."""
+"""Measurement of some requests, in this process or in a fresh one."""
 
 import ctypes
 import json
@@ -9,14 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from specbench.config.commands import command_of, request_of
 from specbench.config.options import Access, Request, SandboxKind
 from specbench.errors import ExitCode
 from specbench.observer import Observer
-
-if TYPE_CHECKING:
-    from specbench.features.gate.snapshot import MeasuredRun
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
@@ -59,8 +56,6 @@ def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = Non
 def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
     """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
     out.mkdir(parents=True, exist_ok=True)
-    from specbench.features.gate.snapshot import command_of  # imports numpy, which `--help` need not
-
     commands = [command_of(request) for request in batch.requests]
     text = json.dumps({**asdict(batch), "requests": commands})
     (out / REQUEST).write_text(text, encoding="utf-8")
@@ -71,23 +66,8 @@ def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbe
         sys.exit(done.returncode)
 
 
-def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> "list[MeasuredRun]":
-    """Measure `count` sessions one after the other, and return their runs, pooled."""
-    from specbench.features.gate.snapshot import measured_run, pooled  # imports numpy, which `--help` need not
-    from specbench.runs.run_folder import SAMPLES
-
-    runs = []
-    for number in range(first, first + count):
-        folder = out / f"session-{number}"
-        launch(batch, folder)
-        runs += [measured_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
-    return pooled(runs)
-
-
 def batch_in(out: Path) -> RequestBatch:
     """Return the batch that `measure_in_new_process` wrote."""
-    from specbench.features.gate.snapshot import request_of  # imports numpy, which `--help` need not
-
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
     requests = [request_of(command) for command in table["requests"]]
     return RequestBatch(

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -169,10 +169,9 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
     record.prefill_seconds, record.decode_seconds = rounded(out.prefill_seconds), rounded(out.decode_seconds)
     record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}
     if any(step.drafted or step.counters for step in out.rounds):
-        record.rounds = [round_record(step) for step in out.rounds]
-        for entry, step in zip(record.rounds, out.rounds, strict=True):
-            if step.rejected:
-                entry["rejected"] = rejected_text(step, tokenizer)
+        record.rounds = [
+            round_record(step, rejected_text(step, tokenizer) if step.rejected else "") for step in out.rounds
+        ]
 
 
 def rejected_text(step: Round, tokenizer: Any) -> str:
@@ -260,10 +259,8 @@ def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[Traced
 
 def _with_text(entry: RoundRecord, step: Round, before: list[int], tokenizer: Any) -> TracedRound:
     """Return a recorded round with the ids, texts and origins of its tokens, and of the rounds that made its draft."""
-    text = {"ids": step.tokens, "pieces": pieces(tokenizer, before, step.tokens, encoder_decoder=False)}
-    text |= {"origins": round_origins(entry), "rejected": rejected_text(step, tokenizer)}
-    inner: list[TracedRound] = []
-    for inner_entry, made in zip(entry.get("inner", []), step.inner, strict=True):
+    texts, inner = pieces(tokenizer, before, step.tokens, encoder_decoder=False), list[TracedRound]()
+    for inner_entry, made in zip(entry.inner, step.inner, strict=True):
         inner.append(_with_text(inner_entry, made, before, tokenizer))
         before = before + made.tokens
-    return cast("TracedRound", {**entry, **text, "inner": inner})
+    return TracedRound(entry, step.tokens, texts, round_origins(entry), rejected_text(step, tokenizer), inner)

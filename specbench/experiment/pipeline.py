@@ -1,8 +1,7 @@
-"""From a request to scored and summarized runs: lock, decode, score, judge, summarize."""
+"""From a request to scored and summarized runs: lock, decode, score, summarize."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +11,8 @@ from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
 from specbench.experiment.runner import time_blocks
-from specbench.experiment.tensor_parallel import TensorParallel
-from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
-from specbench.models.placed import tensor_placement
 from specbench.observer import Observer
 from specbench.resolution.resolve import resolve
 from specbench.resolution.run_plan import PairPlan, PlannedRun
@@ -42,10 +38,10 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`, and `judge` compares two
-    methods' outputs.
+    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`.
 
-    Without a sandbox, generated code is not executed. `threads` chooses the threads of runs on a CPU.
+    `then` is called with each run after it was scored, before it is summarized. Without a sandbox, generated code is not
+    executed. `threads` chooses the threads of runs on a CPU.
     """
 
     access: Access
@@ -53,7 +49,7 @@ class MeasureOptions:
     sandbox: Sandbox | None = None
     profile: bool = False
     profile_seconds: float = math.inf
-    judge: JudgeRequest | None = None
+    then: Callable[[PlannedRun], object] | None = None
 
 
 def run(request: Request, observer: Observer | None = None, profile: bool = False) -> Results:
@@ -77,8 +73,7 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
     steps = MeasureOptions(access=request.access, threads=threads, sandbox=resolved.sandbox, profile=profile)
     results = []
     for plan in resolved.plans:
-        with closing_ranks(plan):
-            results.append(measure(plan, plan.runs, steps, observer))
+        results.append(measure(plan, plan.runs, steps, observer))
         if len(resolved.plans) > 1:
             plan.release()  # one pair's models at a time
     unscored = [result.unscored for result in results if result.unscored]
@@ -88,7 +83,7 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
 
 
 def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, observer: Observer) -> Results:
-    """Lock runs of a plan, decode, score and judge what is missing of each, and summarize them."""
+    """Lock runs of a plan, decode and score what is missing of each, and summarize them."""
     summaries, unscored = list[RunSummary](), None
     with locked((run.folder for run in runs), steps.access) as locks:
         chosen = {run.folder: threads_of(plan, run, steps) for run in runs}
@@ -101,8 +96,8 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
                     time_blocks(plan, run, steps.profile_seconds)
             try:
                 score(run, steps.sandbox, observer)
-                if steps.judge:
-                    judge_run(run.folder, run.data, steps.judge, plan.device, observer)
+                if steps.then:
+                    steps.then(run)
             except MissingAsset as error:  # other runs are still measured
                 unscored = error
             summaries.append(summarize_run(run.folder))
@@ -134,16 +129,6 @@ class _Recording:
     threads_reason: str
 
 
-@contextmanager
-def closing_ranks(plan: PairPlan) -> Iterator[None]:
-    """End the other processes of a plan afterwards, if tensors of its models are split."""
-    try:
-        yield
-    finally:
-        if plan.ranks:
-            plan.release()
-
-
 def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: Observer) -> None:
     """Load a plan's models if one of these runs lacks generations, and check the prompts of those that do.
 
@@ -153,8 +138,6 @@ def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: O
     if lacking and not plan.is_loaded:
         with observer.status(f"loading {', '.join(plan.roles)}"):
             found = find_kernels() if plan.device.type == "cpu" else None
-            if tensor_placement(plan.models):
-                plan.join(TensorParallel(plan))
             packing = plan.load().packing_seconds
         if isinstance(found, Missing):
             observer.message(f"no CPU kernels: {found.reason}" + (f"; help: {found.help}" if found.help else ""))
@@ -172,15 +155,9 @@ def decode(plan: PairPlan, run: PlannedRun, recording: _Recording, observer: Obs
         return
     checks = plan.load().forward_checks
     recorder = runner.open_recorder(run, recording.lock, recording.access, checks, recording.threads_reason)
-    check = plan.ranks.follow(run, recorder.done) if plan.ranks else None
-    try:
-        with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-            for _ in runner.decode_missing(run, plan.load(), recorder, check=check):
-                advance()
-    except BaseException:
-        if plan.ranks:  # they wait for this process
-            plan.release()
-        raise
+    with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
+        for _ in runner.decode_missing(run, plan.load(), recorder):
+            advance()
 
 
 def score(run: PlannedRun, sandbox: Sandbox | None, observer: Observer) -> None:

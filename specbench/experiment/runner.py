@@ -35,22 +35,21 @@ from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.run_plan import PairPlan, PlannedRun
-from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.run_folder import (
     ATTEMPTS,
     BLOCKS,
+    CONFIG,
     ENVIRONMENT,
-    GENERATIONS,
     JUDGED,
     MANIFEST,
     PATHS,
     SAMPLES,
     SCORES,
     SUMMARY,
+    Manifest,
     Recorder,
-    RecordSink,
     read,
     spec_of,
 )
@@ -69,7 +68,7 @@ def open_recorder(
     access: Access,
     checks: Mapping[str, ForwardCheck] | None = None,
     threads_reason: str = "",
-) -> Recorder[Record]:
+) -> Recorder:
     """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
 
     `checks` are those of the loaded models' forwards, by role. `threads_reason` says why torch uses the number of threads
@@ -91,7 +90,7 @@ def open_recorder(
     if access.fresh:
         for name in (SAMPLES, SCORES, JUDGED, SUMMARY, BLOCKS, PATHS):
             (folder / name).unlink(missing_ok=True)
-    recorder = Recorder(lock, run.expected, GENERATIONS)
+    recorder = Recorder(lock, run.expected)
     if recorder.done:
         _require_same(run.spec, folder, environment)
     else:
@@ -195,14 +194,12 @@ def rotation(run: PlannedRun) -> Iterator[Trial]:
 def decode_missing(
     run: PlannedRun,
     loaded: LoadedPair,
-    recorder: RecordSink,
+    recorder: Recorder,
     schedule: Callable[[PlannedRun], Iterable[Trial]] = rotation,
-    check: Callable[[Record], None] | None = None,
 ) -> Iterator[Record]:
     """Decode the missing generations of a run in the order of a schedule, and yield each record after it is written.
 
-    `schedule` yields the trials of a run; a turn comes after the earlier turns of its conversation. `check` is called with
-    each record before it is written, warm-ups included. Repeat r uses seed + r.
+    `schedule` yields the trials of a run; a turn comes after the earlier turns of its conversation. Repeat r uses seed + r.
     """
     spec, data = run.spec, run.data
     conversations = Conversations(data, recorder.folder)
@@ -220,7 +217,7 @@ def decode_missing(
     baseline = run.methods[spec.baseline].declared_distribution()
     compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
     same = first_samples(data.samples)
-    captured = _warm_up(methods, setting, run, captured, check or (lambda record: None))
+    captured = _warm_up(methods, setting, run, captured)
     for order, (label, repeat, sample) in enumerate(todo, len(recorder.done)):
         blank = _blank(spec, label, sample.id, (repeat, order))
         blank.same_as = same.get(sample.id, "")
@@ -229,8 +226,6 @@ def decode_missing(
         record.simulated = spec.pair.simulated
         record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
         captured = 0, 0.0
-        if check:
-            check(record)
         record = recorder.append(record)
         conversations.add(record)
         yield record
@@ -241,7 +236,6 @@ def _warm_up(
     setting: Setting,
     run: PlannedRun,
     captured: tuple[int, float],
-    check: Callable[[Record], None],
 ) -> tuple[int, float]:
     """Decode a few tokens by each method. Returns the CUDA graphs captured so far and in this, and their seconds."""
     brief = dataclasses.replace(
@@ -253,7 +247,6 @@ def _warm_up(
                 continue
             record = attempt(method, _blank(run.spec, label, sample.id, (0, -1)), brief, sample, [])
             captured = captured[0] + record.captured, captured[1] + record.capture_seconds
-            check(record)
             if record.error is None:
                 break
     return captured

@@ -10,9 +10,8 @@ from typing import Any
 from specbench.data.task import Data, Sample, Task
 from specbench.errors import ConfigError, MissingAsset, PluginError, exits_as_errors, hint, short_repr
 from specbench.files import read_with_checksum, write_with_checksum
-from specbench.runs.kind import CONFIG, StoredRecord
 from specbench.runs.record import Record
-from specbench.runs.run_folder import SCORES, ScoreRow, Scores, read, require_texts, spec_of
+from specbench.runs.run_folder import CONFIG, SCORES, ScoreRow, Scores, read, require_texts, spec_of
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Score
 
@@ -123,7 +122,7 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
     return task, data
 
 
-def grade(task: Task, sample: Sample, record: StoredRecord, sandbox: Sandbox | None) -> Score:
+def grade(task: Task, sample: Sample, record: Record, sandbox: Sandbox | None) -> Score:
     """Return the metrics of a record of any kind by its text; {} if the grader returns None.
 
     Raises PluginError if it exits, or returns no dictionary, ConfigError for values that are none of its metrics.

@@ -9,7 +9,7 @@ from torch import Tensor
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
-from specbench.decoding.speculation import Speculation, counters_of, draw_token, with_distances
+from specbench.decoding.speculation import Observed, Speculation, counters_of, draw_token
 from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
 from specbench.decoding.verify import BY_TOKEN, Rejection, require_trees, without_default
@@ -146,10 +146,12 @@ class Speculative(Method, name="speculative"):
                 if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # also read t, for the token after it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
-                out = rejection(pending, target, sampler, unread=with_distances(deferred, pending, target, rejection))
+                observed = Observed.of(deferred, pending, target, rejection)
+                out = rejection(pending, target, sampler, unread=observed.packed if observed else None)
                 ids += out.tokens
                 rejected = () if out.accepted else tuple(pending.tokens)
-                pending, counters = None, counters_of(None, out.extra_values[:1], out.extra_values[1:])
+                pending = None
+                counters = counters_of(None, observed.read(out.extra_values, 1, 1) if observed else None)
                 tested = Round(
                     out.tokens,
                     tested=1,

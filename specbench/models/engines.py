@@ -303,8 +303,6 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
     if choice != "auto":
         engine = engine_named(choice)
         why = _called(f"engine '{choice}': unsupported()", lambda: engine.unsupported(model, architecture, device))
-        if not why and model.parallel == "tensor" and not isinstance(engine, Eager):
-            why = f"{choice} cannot split tensors; help: --engine eager"
         if why:
             raise ValueError(why)
         return choice

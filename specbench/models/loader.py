@@ -82,7 +82,10 @@ def open_alone(
 
 
 def use_huge_pages_for(model: nn.Module) -> None:
-    """Move weights on the CPU to huge pages, whichever engine reads them. Split tensors stay where they are."""
+    """Move weights on the CPU to huge pages, whichever engine reads them.
+
+    Tensors of quantized checkpoints are of torchao's classes, which have no storage of their own. They stay where they are.
+    """
     tensors = (tensor.data for tensor in chain(model.parameters(), model.buffers()))
     whole = (tensor for tensor in tensors if tensor.device.type == "cpu" and type(tensor) is torch.Tensor)
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in whole}

@@ -49,7 +49,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         life = pickle.dumps((_serve, (role, load_model)))  # unpickled in the worker, after its libraries are silenced
         self._process = context.Process(target=quietly, args=(life, theirs), daemon=True, name=f"specbench {role}")
-        with interrupts_ignored():
+        with _interrupts_ignored():
             self._process.start()
         theirs.close()
         self._requests = 0
@@ -91,7 +91,7 @@ class Worker:
 
 
 @contextmanager
-def interrupts_ignored() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     """Ignore SIGINT in processes started within this context, since only the main process handles interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Models on several devices: in layers by accelerate, with split tensors by transformers, and sessions between devices."""
+"""Models on several devices: in layers by accelerate, and sessions between devices."""
 
 import shutil
 import tempfile
@@ -15,8 +15,7 @@ from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth, growth
-from specbench.errors import ConfigError, MissingAsset
-from specbench.models.resolved_model import ResolvedModel
+from specbench.errors import MissingAsset
 
 NO_ACCELERATE = (
     "parallel = \"layers\" needs accelerate, which is not installed\n  help: pip install 'specbench[placement]'"
@@ -28,13 +27,7 @@ def loading_settings(placement: Placement) -> dict[str, Any]:
 
     Raises MissingAsset without accelerate.
     """
-    if placement.parallel == "layers":
-        return {"device_map": "auto", **_limits(placement)}
-    if placement.parallel == "tensor":
-        from transformers.distributed import DistributedConfig  # imports torch.distributed
-
-        return {"distributed_config": DistributedConfig(tp_size=placement.processes)}
-    return {}
+    return {"device_map": "auto", **_limits(placement)} if placement.parallel == "layers" else {}
 
 
 def _limits(placement: Placement) -> dict[str, Any]:
@@ -51,28 +44,6 @@ def _limits(placement: Placement) -> dict[str, Any]:
         del settings["max_memory"]["disk"]  # it takes what fits nowhere else
         settings["offload_folder"] = tempfile.mkdtemp(prefix="specbench-offload-")
     return settings
-
-
-def tensor_placement(models: Mapping[str, ResolvedModel]) -> Placement | None:
-    """Return the placement of the models whose tensors are split; None if there are none.
-
-    Raises ConfigError if they are split over different devices, or over processes of the CPU while a GPU is available.
-    """
-    placements = {role: model.spec.placement for role, model in models.items() if model.spec.placement.processes > 1}
-    if not placements:
-        return None
-    first = next(iter(placements.values()))
-    if any(placement.devices != first.devices for placement in placements.values()):
-        raise ConfigError('models with parallel = "tensor" must have equal devices: ' + ", ".join(placements))
-    if set(first.devices) == {"cpu"} and torch.cuda.is_available():
-        raise ConfigError('parallel = "tensor" on the CPU is for machines without a GPU')
-    return first
-
-
-def require_whole(models: Mapping[str, ResolvedModel]) -> None:
-    """Raise ConfigError if tensors of models are split, which only `specbench run` measures, with several processes."""
-    if tensor_placement(models):
-        raise ConfigError('only `specbench run` measures models with parallel = "tensor"; help: --place ROLE=DEVICE')
 
 
 def remove_with(model: object, settings: Mapping[str, Any]) -> None:

@@ -68,8 +68,7 @@ def device_of(choice: str) -> torch.device:
 def device_of_model(role: str, spec: ModelSpec, default: torch.device, elsewhere: bool = False) -> torch.device:
     """Return the device that a model reads its input on: its own, the first of several, or the default.
 
-    A process of a model with split tensors has that device as its default. Raises MissingAsset if one of its devices is not
-    here, unless the model is to run `elsewhere`.
+    Raises MissingAsset if one of its devices is not here, unless the model is to run `elsewhere`.
     """
     devices = spec.placement.devices
     for name in () if elsewhere or _assumed.get() else devices:
@@ -77,7 +76,7 @@ def device_of_model(role: str, spec: ModelSpec, default: torch.device, elsewhere
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if kind == "cuda" and int(number or 0) >= count:
             raise MissingAsset(f"model '{role}': no device {name} here ({count} GPUs); help: --place {role}=DEVICE")
-    return torch.device(devices[0]) if devices and spec.parallel != "tensor" else default
+    return torch.device(devices[0]) if devices else default
 
 
 def dtype_of(choice: str, device: torch.device) -> str:

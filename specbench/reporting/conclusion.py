@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.files import read_with_checksum
+from specbench.note import Note
 from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.notes import counted
 from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, overstated, reasons
@@ -46,7 +48,7 @@ class _MeasuredSpeedup(NamedTuple):
     clock: str
 
 
-def run_conclusion(summary: RunSummary) -> list[str]:
+def run_conclusion(summary: RunSummary) -> list[Note]:
     """Return the conclusion of one run, a sentence per entry. Empty if only the baseline was measured."""
     rows = [row for row in summary.measured_methods if speedup_of(summary, row)]
     if not rows:
@@ -54,13 +56,13 @@ def run_conclusion(summary: RunSummary) -> list[str]:
     leading = _leading(summary, rows)
     sentences = [*headline([summary]), *_contradictions(summary, rows)]
     if not summary.simulated:
-        uniform = (f"{sentence}{_example(summary)}" for sentence in _uniform_score(summary))
+        uniform = (replace(note, text=f"{note.text}{_example(summary)}") for note in _uniform_score(summary))
         sentences += [*_lossy(summary, leading, rows), *uniform]
     sentences += reasons(summary, leading, rows, is_doubtful=bool(doubts(summary)))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 
 
-def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
+def conclusion(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the conclusion of one or several runs.
 
     With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
@@ -71,7 +73,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[str]:
     return [*_over_all(summaries), *overstated(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
 
 
-def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
+def _over_all(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the sentences on the methods of several runs."""
     measured = _lines(summaries)
     temperatures = {line.temperature for line in measured}
@@ -89,26 +91,26 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[str]:
         kind += "" if line.baseline == "ar" else f" over {line.baseline}"
         average = " on average" if len(measured[line]) > 1 else ""
         standing = f"the fastest {kind}{average}" if len(ordered) > len(named) else ""
-        sentences.append(_over_runs(name, standing, line, measured[line]))
+        sentences.append(Note("speed", _over_runs(name, standing, line, measured[line]), subject=line.method))
         if standing and (alike := _alike_in_all(line, measured)):
             where = "Its" if len(measured[line]) == 1 else "In each run, its"
-            sentences.append(f"{where} interval overlaps {alike}.")
+            sentences.append(Note("alike", f"{where} interval overlaps {alike}.", subject=line.method))
     rest = len(ordered) - len(named)
     if rest:
-        sentences.append(f"{rest} more methods and settings are in the table.")
+        sentences.append(Note("more methods", f"{rest} more methods and settings are in the table."))
     return sentences
 
 
-def _uncertain(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def _uncertain(summaries: Sequence[RunSummary]) -> Iterator[Note]:
     """Yield the sentence on how many of several runs may give other speeds."""
     uncertain = [summary for summary in summaries if doubts(summary)]
     if uncertain:
         count = "all runs" if len(uncertain) == len(summaries) else f"{len(uncertain)} of {len(summaries)} runs"
         first = f"{uncertain[0].title}: {'; '.join(doubts(uncertain[0]))}"
-        yield f"Another measurement may give other speeds in {count}; for example, {first}."
+        yield Note("doubtful", f"Another measurement may give other speeds in {count}; for example, {first}.")
 
 
-def headline(summaries: Sequence[RunSummary]) -> list[str]:
+def headline(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the sentences of a conclusion that a caption has: on speeds, slow baselines, and scores of lossy methods."""
     if len(summaries) > 1:
         return [*_over_all(summaries), *overstated(summaries)]
@@ -117,11 +119,11 @@ def headline(summaries: Sequence[RunSummary]) -> list[str]:
     if not rows:
         return []
     leading = _leading(summary, rows)
-    score = _leading_score(summary, leading)
-    return [*_incomplete(summary), _headline(summary, leading, rows), *score, *overstated([summary])]
+    speed = Note("speed", _headline(summary, leading, rows), subject=leading.method)
+    return [*_incomplete(summary), speed, *_leading_score(summary, leading), *overstated([summary])]
 
 
-def reservations(summaries: Sequence[RunSummary]) -> list[str]:
+def reservations(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
     contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured_methods)]
     if len(summaries) > 1:
@@ -235,15 +237,17 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
     return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}.{scores}"
 
 
-def _incomplete(summary: RunSummary) -> Iterator[str]:
+def _incomplete(summary: RunSummary) -> Iterator[Note]:
     if not summary.complete:
-        yield "The run is incomplete; these results are preliminary."
+        yield Note("incomplete", "The run is incomplete; these results are preliminary.")
 
 
 def _name(summary: RunSummary, row: MethodSummary) -> str:
     """Return a method with its draft length, unless its label has a setting."""
     length = summary.traits(row).draft_length
-    return row.label if "(" in row.method or not length else f"{row.label} (draft length {length})"
+    return (
+        row.label if summary.spec.methods[row.method].settings or not length else f"{row.label} (draft length {length})"
+    )
 
 
 def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> str:
@@ -299,19 +303,22 @@ def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -
     return bool(same_kind and overlap and leading.rank and row.method in leading.rank.alike)
 
 
-def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
     """Yield the methods whose greedy tokens contradict the distribution that they declare."""
     for row in rows:
         if summary.contradicted(row):
             wrong = f"{row.number('wrong_tokens'):.0f} of {row.tokens // max(summary.decoding.repeats, 1)}"
-            name = row.method.partition("(")[0]
-            yield (
+            name = summary.spec.methods[row.method].preset
+            yield Note(
+                "contradiction",
                 f"{row.label} is declared lossless, but {wrong} greedy tokens differ from those that {summary.baseline} would"
-                f" select, by more than rounding explains; help: specbench verify -m {name} -p {summary.pair}"
+                " select, by more than rounding explains",
+                help=f"specbench verify -m {name} -p {summary.pair}",
+                subject=row.method,
             )
 
 
-def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
     """Yield the fastest method that is not lossless, with its score, if the leading method is lossless."""
     if not summary.keeps_distribution(leading):
         return
@@ -325,13 +332,14 @@ def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSum
     change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
     alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
     more = f" {_alike(summary, alike)}" if alike else ""
-    yield f"The fastest method that is {kind} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+    text = f"The fastest method that is {kind} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
+    yield Note("fastest lossy method", text, subject=best.method)
 
 
-def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield the score of a leading method that is not lossless."""
     if change := _score_change(summary, leading):
-        yield _score_sentence(summary, change)
+        yield Note("score", _score_sentence(summary, change), subject=leading.method)
 
 
 def _score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
@@ -373,12 +381,15 @@ def _change_text(summary: RunSummary, change: Estimate) -> str:
     return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
 
 
-def _uniform_score(summary: RunSummary) -> Iterator[str]:
+def _uniform_score(summary: RunSummary) -> Iterator[Note]:
     """Yield a warning if all methods score 0, or all score 100."""
     scores = {score.value for row in summary.measured_methods if (score := summary.score(row))}
     if len(scores) == 1 and scores <= {0.0, 1.0}:
         value = f"{100 * scores.pop():.0f}"
-        yield f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+        text = (
+            f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
+        )
+        yield Note("uniform score", text)
 
 
 def _example(summary: RunSummary) -> str:
@@ -403,21 +414,21 @@ def _end_of(text: str) -> str:
     return f'"{plain}"' if len(plain) <= MOST_SHOWN else f'"...{plain[-MOST_SHOWN:]}"'
 
 
-def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[Note]:
     """Yield the warnings of `_uniform_score` over several runs, each with the number of runs that have it."""
-    warnings = Counter(
-        sentence for summary in summaries if not summary.simulated for sentence in _uniform_score(summary)
-    )
-    for sentence, count in warnings.items():
-        yield sentence if count == len(summaries) else f"{counted(count, 'run')}: {sentence[0].lower()}{sentence[1:]}"
+    counts = Counter(note.text for summary in summaries if not summary.simulated for note in _uniform_score(summary))
+    for text, count in counts.items():
+        in_some = f"{counted(count, 'run')}: {text[0].lower()}{text[1:]}"
+        yield Note("uniform score", text if count == len(summaries) else in_some)
 
 
-def judged_conclusion(judged: Judged) -> list[str]:
+def judged_conclusion(judged: Judged) -> list[Note]:
     """Return how often the judge preferred each method, and whether that differs from chance."""
     rates, text = win_rates(judged["rows"]), TENTHS_OF_PERCENT.text
     if rates.equal == rates.comparisons:
         both = f"{judged['of']} and {judged['against']}"
-        return [f"All {counted(rates.comparisons, 'text')} of {both} are equal, so the judge was not called."]
+        equal = f"All {counted(rates.comparisons, 'text')} of {both} are equal, so the judge was not called."
+        return [Note("judge", equal)]
     out = [
         f"{judged['label']} prefers {judged['of']} in {text(rates.wins)} and {judged['against']} in {text(rates.losses)} of"
         f" {counted(rates.comparisons, 'comparison')}; {text(rates.ties)} are ties."
@@ -436,4 +447,4 @@ def judged_conclusion(judged: Judged) -> list[str]:
         out.append(f"{counted(rates.equal, 'comparison')} had equal texts: ties, without a call of the judge.")
     if rates.unclear:
         out.append(f"{counted(rates.unclear, 'answer')} of the judge named no letter and counted as a tie.")
-    return out
+    return [Note("judge", sentence) for sentence in out]

@@ -7,6 +7,7 @@ from specbench.analysis.baseline import SlowBaseline
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import fewest_prompts
+from specbench.note import Note
 from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import counted
@@ -29,7 +30,7 @@ STEPS = {  # from one step to the next -> what it adds
 
 def reasons(
     summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary], is_doubtful: bool = False
-) -> Iterator[str]:
+) -> Iterator[Note]:
     """Yield why the leading method has its speed and why others are slower than the baseline, its break-even points, and the
     best draft length.
 
@@ -42,7 +43,8 @@ def reasons(
     predictions = [*_break_even(summary, leading), *_draft_length(summary, leading)]
     yield from predictions
     if predictions and is_doubtful:
-        yield "These predictions rest on the times of this run, which another run may not confirm."
+        text = "These predictions rest on the times of this run, which another run may not confirm."
+        yield Note("doubtful predictions", text)
 
 
 def _round_cost(summary: RunSummary, row: MethodSummary) -> float | None:
@@ -54,7 +56,7 @@ def _round_cost(summary: RunSummary, row: MethodSummary) -> float | None:
     return length * base.tokens_per_second / ours
 
 
-def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]:
+def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
     """Yield why methods are significantly slower than the baseline: tokens of a round against its time."""
     texts = []
     for row in rows:
@@ -64,34 +66,37 @@ def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[str]
             texts.append(f"{row.label} {HUNDREDTHS.number(length)} (as long as {HUNDREDTHS.number(cost)})")
     if texts:
         more = f", and {len(texts) - MOST_LOSSES} more" if len(texts) > MOST_LOSSES else ""
-        yield (
+        yield Note(
+            "slower methods",
             f"While decoding, these are slower than {summary.baseline}. Tokens that a round commits, and the tokens of"
-            f" {summary.baseline} that take as long: {', '.join(texts[:MOST_LOSSES])}{more}."
+            f" {summary.baseline} that take as long: {', '.join(texts[:MOST_LOSSES])}{more}.",
         )
 
 
-def reason(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def reason(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield why the leading method has its speed: tokens per round against the time of a round."""
     length, rate, cost = leading.accepted_length, leading.acceptance_rate, _round_cost(summary, leading)
     if cost is None or length is None or rate is None:
         return
     if (leading.number("prefill_share") or 0.0) > MOSTLY:
-        yield f"Prefill takes most of the time of {leading.label}, so its decoding time says little."
+        yield Note("prefill", f"Prefill takes most of the time of {leading.label}, so its decoding time says little.")
         return
-    yield (
+    yield Note(
+        "round",
         f"Each round of {leading.label} commits {HUNDREDTHS.number(length)} tokens (acceptance rate"
         f" {HUNDREDTHS.number(rate)}) and takes as long as"
-        f" {HUNDREDTHS.number(cost)} tokens of {summary.baseline}{', while decoding' if summary.end_to_end else ''}."
+        f" {HUNDREDTHS.number(cost)} tokens of {summary.baseline}{', while decoding' if summary.end_to_end else ''}.",
     )
     share = leading.number("measured_over_corrected")
     if share is not None:
-        yield (
+        yield Note(
+            "share of theory",
             f"The {'decoding ' if summary.end_to_end else ''}speedup is {100 * share:.0f} % of the theoretical one at the"
-            " measured acceptance and costs."
+            " measured acceptance and costs.",
         )
 
 
-def _largest_loss(leading: MethodSummary) -> Iterator[str]:
+def _largest_loss(leading: MethodSummary) -> Iterator[Note]:
     """Yield which part of a round costs the most of the theoretical speedup, if it costs much."""
     theory = leading.number("predicted")
     if leading.steps is None or theory is None:
@@ -100,23 +105,25 @@ def _largest_loss(leading: MethodSummary) -> Iterator[str]:
     factors = {name: after / before for name, before, after in zip(STEPS, speedups, speedups[1:], strict=False)}
     name = min(factors, key=lambda part: factors[part])
     if factors[name] < LARGE_LOSS:
-        yield (
+        yield Note(
+            "largest loss",
             f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} costs the most:"
-            f" a factor of {HUNDREDTHS.number(factors[name])}."
+            f" a factor of {HUNDREDTHS.number(factors[name])}.",
         )
 
 
-def _unrelated(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def _unrelated(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield a warning about drafts of a model or head that are accepted nearly as rarely as random ones."""
     rates, traits = leading.acceptance_by_position, summary.traits(leading)
     if rates and rates[0] < UNRELATED and (traits.heads or len(traits.roles) > 1):
-        yield (
+        yield Note(
+            "unrelated draft",
             f"Only {PERCENT.number(rates[0])} of the first draft tokens of {leading.label} are accepted: check that the"
-            " drafter or head was trained for this target, with its chat template"
+            " drafter or head was trained for this target, with its chat template",
         )
 
 
-def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield the draft length that is predicted to be the fastest."""
     theory, lengths = summary.traits(leading).theory, leading.predicted_lengths
     measured = {
@@ -124,7 +131,7 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         for row in summary.measured_methods
         if (row_theory := summary.traits(row).theory)
         and row_theory.gamma
-        and row.method.partition("(")[0] == leading.method.partition("(")[0]
+        and summary.spec.methods[row.method].preset == summary.spec.methods[leading.method].preset
     }
     if not lengths or theory is None or len(measured) > 1:
         return
@@ -132,20 +139,20 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
     ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
     is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
     if is_slow and all(length.speedup.high is not None and length.speedup.high <= 1.0 for length in lengths):
-        yield f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
+        text = f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."
+        yield Note("draft length", text)
     elif best.is_faster:
-        yield (
-            f"A draft length of {best.gamma} is predicted to be {TIMES.text(best.gain)} as fast as {theory.gamma[0]};"
-            f" help: --gamma {best.gamma}"
-        )
+        text = f"A draft length of {best.gamma} is predicted to be {TIMES.text(best.gain)} as fast as {theory.gamma[0]}"
+        yield Note("draft length", text, help=f"--gamma {best.gamma}")
     else:
-        yield (
+        yield Note(
+            "draft length",
             f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward costs"
-            f" {ratio} of a target forward)."
+            f" {ratio} of a target forward).",
         )
 
 
-def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
+def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield from which acceptance rate, and up to which cost of a draft token, speculation is faster."""
     break_even = leading.break_even
     if break_even is None:
@@ -162,15 +169,16 @@ def _break_even(summary: RunSummary, leading: MethodSummary) -> Iterator[str]:
         )
     at, clock = f"a draft length of {break_even.gamma}", " by decoding time" if summary.end_to_end else ""
     if parts:
-        yield f"With {at}, {leading.label} would break even{clock} {', or '.join(parts)}."
+        yield Note("break-even", f"With {at}, {leading.label} would break even{clock} {', or '.join(parts)}.")
     else:
-        yield (
+        yield Note(
+            "break-even",
             f"With {at}, {leading.label} cannot break even{clock}: not if all drafts were accepted at these costs, and not"
-            " if drafts were free at this acceptance rate."
+            " if drafts were free at this acceptance rate.",
         )
 
 
-def overstated(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def overstated(summaries: Sequence[RunSummary]) -> Iterator[Note]:
     """Yield the sentence on slow baselines, over which speedups are overstated: by how much at most, and why.
 
     Of several runs, it has their number and the one with the largest factor, for each baseline.
@@ -186,10 +194,12 @@ def overstated(summaries: Sequence[RunSummary]) -> Iterator[str]:
         if len(summaries) > 1:
             which = f" in {len(runs)} of {counted(total, 'run')}"
             where = f" in {worst.title}"
-        yield (
+        yield Note(
+            "slow baseline",
             f"Decoding speedups over {method} are overstated{which}, by a factor of at most"
             f" {HUNDREDTHS.number(found.factor)}:"
-            f" {_slowness(found, where)}."
+            f" {_slowness(found, where)}.",
+            values={method: found.factor},
         )
 
 
@@ -225,7 +235,7 @@ def doubts(summary: RunSummary) -> list[str]:
     return [doubt for doubt in found if doubt]
 
 
-def caution(summary: RunSummary) -> Iterator[str]:
+def caution(summary: RunSummary) -> Iterator[Note]:
     """Yield the sentence on why another run may give other speeds, and what would resolve it."""
     if causes := doubts(summary):
         repeats = summary.decoding.repeats
@@ -233,23 +243,28 @@ def caution(summary: RunSummary) -> Iterator[str]:
             _load(summary) or _spread(summary) or _pause(summary)
         )  # which more repeats would not change
         more = "--fresh" if disturbed else f"--repeats {3 if repeats == 1 else 2 * repeats}"
-        yield f"Another run may give other speeds: {'; '.join(causes)}; help: {more} on an idle machine"
+        text = f"Another run may give other speeds: {'; '.join(causes)}"
+        yield Note("doubtful", text, help=f"{more} on an idle machine")
 
 
-def few_prompts(summary: RunSummary) -> Iterator[str]:
+def few_prompts(summary: RunSummary) -> Iterator[Note]:
     """Yield warnings about duplicate prompts, and about too few prompts for intervals or ranks."""
     data, measured = summary.data, summary.measured_methods
     if measured:
         prompts, generations = measured[0].prompts, measured[0].generations
         if prompts < data.samples and generations == data.samples * summary.decoding.repeats:
-            yield f"Only {prompts} of {data.samples} prompts are different; equal prompts count as one."
+            text = f"Only {prompts} of {data.samples} prompts are different; equal prompts count as one."
+            yield Note("equal prompts", text)
     fewest, needed = min((row.prompts for row in measured), default=0), fewest_prompts(len(measured))
     if fewest < FEWEST:
-        yield f"Intervals need at least {FEWEST} different prompts; {_too_small(data, FEWEST) or 'help: -n 20'}"
+        text, size = f"Intervals need at least {FEWEST} different prompts", _too_small(data, FEWEST)
+        yield Note("few prompts", f"{text}; {size}") if size else Note("few prompts", text, help="-n 20")
     elif fewest < needed:
-        size = _too_small(data, needed)
-        more = f"{needed} are needed, and {size}" if size else f"help: -n {needed}, or more for small differences"
-        yield f"{fewest} prompts are too few to rank {len(measured)} methods; {more}"
+        text, size = f"{fewest} prompts are too few to rank {len(measured)} methods", _too_small(data, needed)
+        if size:
+            yield Note("few prompts", f"{text}; {needed} are needed, and {size}")
+        else:
+            yield Note("few prompts", text, help=f"-n {needed}, or more for small differences")
 
 
 def _too_small(data: DataSpec, needed: int) -> str:

@@ -14,6 +14,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import end_to_end_speedup, per_question_speedup, speedup
 from specbench.errors import ConfigError, NotComparable, hint
 from specbench.machine import hardware
+from specbench.note import Note, warning
 from specbench.reporting.column import (
     ACCEPTANCE,
     CASCADES,
@@ -294,11 +295,11 @@ def _named(words: Sequence[str], columns: Mapping[str, list[Column]], unscored: 
         at = ends[0]
 
 
-def valueless(table: Table) -> list[str]:
+def valueless(table: Table) -> list[Note]:
     """Return a warning that names the columns of a table that are not shown since no row has a value."""
     shown = table.compact().heads
     missing = [head for head in table.heads if head not in shown]
-    return [f"! no method has a value of: {', '.join(missing)}"] if missing else []
+    return [warning("no values", f"no method has a value of: {', '.join(missing)}")] if missing else []
 
 
 def _columns_in(column: Column, summaries: Sequence[RunSummary]) -> list[Column]:

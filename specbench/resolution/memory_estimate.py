@@ -49,21 +49,14 @@ def memory_by_device(
     `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
     """
     first_roles = {model.copy_of(role): role for role, model in reversed([*models.items()])}
-    placements = [model.spec.placement for model in models.values()]
-    ranks = next((placement.devices for placement in placements if placement.parallel == "tensor"), ())
     parts: dict[str, list[_Part]] = defaultdict(list)
     for role, model in models.items():
         is_shared = first_roles[model.copy_of(role)] != role
-        for part in _parts(role, model, model.size.cache_bytes(positions), ranks or (first,)):
+        for part in _parts(role, model, model.size.cache_bytes(positions), first):
             parts[part.device].append(replace(part, weights=0) if is_shared else part)
-            is_first = part.device in ranks or not any(
-                part_.role == role
-                for device, on_device in parts.items()
-                for part_ in on_device
-                if device != part.device
-            )
-            if role in heads and is_first:
-                parts[part.device].append(_Part(part.device, f"head of {role}", model.size.layer_bytes, 0))
+        if role in heads:
+            head_device = _devices(model, first)[0]
+            parts[head_device].append(_Part(head_device, f"head of {role}", model.size.layer_bytes, 0))
     return [
         Memory(
             device=device,
@@ -76,22 +69,21 @@ def memory_by_device(
     ]
 
 
-def _parts(role: str, model: ResolvedModel, cache: int, default: Sequence[str]) -> Iterator[_Part]:
-    """Yield the parts of a model. One without a placement is on every device of `default`."""
-    placement, weights = model.spec.placement, model.size.resident_bytes
+def _parts(role: str, model: ResolvedModel, cache: int, first: str) -> Iterator[_Part]:
+    """Yield the parts of a model. One without a placement is on the device `first`."""
+    placement, devices = model.spec.placement, _devices(model, first)
     if placement.parallel == "none":
         graphs = GRAPHS if engine_named(model.engine).has_graphs else 0
-        for device in placement.devices or default:
-            device = FIRST if device == "cuda" else device
-            yield _Part(device, role, weights + _copies(model, device), cache, graphs)
-    elif placement.parallel == "tensor":
-        count = len(placement.devices)
-        for device in placement.devices:
-            yield _Part(device, role, -(-weights // count), -(-cache // count))
+        yield _Part(devices[0], role, model.size.resident_bytes + _copies(model, devices[0]), cache, graphs)
     else:
         limits = [int(limit * 2**30) for limit in placement.memory_gib]
-        for device, share, layers in zip(placement.devices, *layer_split(model, limits), strict=True):
+        for device, share, layers in zip(devices, *layer_split(model, limits), strict=True):
             yield _Part(device, role, share, cache * layers // model.size.layers)
+
+
+def _devices(model: ResolvedModel, first: str) -> tuple[str, ...]:
+    """Return the devices of a model, `first` for one without a placement."""
+    return tuple(FIRST if device == "cuda" else device for device in model.spec.placement.devices or (first,))
 
 
 def _copies(model: ResolvedModel, device: str) -> int:

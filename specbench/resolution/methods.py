@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
 from specbench.analysis.predictions import formula_of
 from specbench.config import presets
-from specbench.config.construct import Table, convert, to_table
+from specbench.config.construct import Table, convert, plain, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, changed, in_scope, preset
@@ -20,6 +19,7 @@ from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
 from specbench.resolution import method_tables as tables
 from specbench.runs.run_spec import Clock, MethodSpec
+from specbench.runs.settings import label_of
 
 GAMMA = "gamma"  # the short name of every method's draft length
 
@@ -28,13 +28,18 @@ GAMMA = "gamma"  # the short name of every method's draft length
 class ResolvedMethod:
     """One method of a run, built. `baseline` is the preset that it is compared with; None for a baseline itself."""
 
-    label: str
     preset: str
     baseline: str | None
     temperature: float
     method: Method
     clock: Clock = "decoding"
     lossless: bool | None = None  # whether it declares its baseline's distribution; None if it declares none
+    settings: Table = field(default_factory=dict)  # the values of swept keys, by path
+
+    @property
+    def label(self) -> str:
+        """The method in its run."""
+        return label_of(self.preset, self.settings)
 
     @property
     def spec(self) -> MethodSpec:
@@ -44,6 +49,7 @@ class ResolvedMethod:
             options=to_table(self.method),
             traits=self.method.traits(),
             lossless=self.lossless,
+            settings=self.settings,
         )
 
 
@@ -56,12 +62,9 @@ class _Variant:
     applied: tuple[Override, ...]
     swept: tuple[str, ...] = ()
 
-    def label(self, method: Method) -> str:
-        """Return the preset's name with the values of swept keys in brackets, for example `sd(gamma=5)`."""
-        values = [
-            f"{path.removesuffix('.name').rpartition('.')[2]}={_shown(_attribute(method, path))}" for path in self.swept
-        ]
-        return f"{self.preset.name}({', '.join(values)})" if values else self.preset.name
+    def settings(self, method: Method) -> Table:
+        """Return the values of swept keys in a built method."""
+        return {path: plain(_attribute(method, path)) for path in self.swept}
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,13 @@ class Methods:
         if method.greedy_only and temperature > 0.0:
             raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
         baseline = source.table.get("baseline")
-        resolved = ResolvedMethod(variant.label(method), source.name, baseline, temperature, method, clock)
+        settings = variant.settings(method)
+        resolved = ResolvedMethod(source.name, baseline, temperature, method, clock, settings=settings)
         if not baseline:
             return resolved, resolved
-        plain = Method.build(self._baseline_table(source, table), f"baseline {baseline}")
-        base = ResolvedMethod(baseline, baseline, None, temperature, plain)
-        return base, replace(resolved, lossless=is_lossless(method, plain))
+        alone = Method.build(self._baseline_table(source, table), f"baseline {baseline}")
+        base = ResolvedMethod(baseline, None, temperature, alone)
+        return base, replace(resolved, lossless=is_lossless(method, alone))
 
     @cached_property
     def _variants(self) -> list["_Variant"]:
@@ -377,16 +381,3 @@ def _attribute(part: object, path: str) -> object:
         if key == "rejection" and part is None:
             part = BY_TOKEN
     return part
-
-
-def _shown(value: object) -> str:
-    """Return a value of a built method as TOML would write it in a label."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return str(list(value))
-    if is_dataclass(value) and not isinstance(value, type):
-        values = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in dataclass_fields(value))
-        name = str(getattr(value, "name", ""))
-        return f"{name or type(value).__name__}({values})" if values else name
-    return str(value)

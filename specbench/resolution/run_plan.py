@@ -4,11 +4,10 @@ The plan of a run folder is read from its run.toml.
 """
 
 import gc
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -21,11 +20,9 @@ from specbench.errors import ConfigError
 from specbench.models import loader
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
-from specbench.models.placed import require_whole
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.spec import ResolvedPair, task_spec
-from specbench.runs.record import Record
 from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load, spec_of
 from specbench.runs.run_spec import RunSpec
 
@@ -76,7 +73,7 @@ class PlannedRun:
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
     @cached_property
-    def recorded(self) -> RunRecords[Record]:
+    def recorded(self) -> RunRecords:
         """The generations that the folder holds. Raises ConfigError if it was imported."""
         if origin := imported_of(self.folder):
             raise ConfigError(
@@ -96,18 +93,6 @@ class PlannedRun:
         return self.recorded.complete
 
 
-class Ranks(Protocol):
-    """The processes that decode together if tensors of models are split (`specbench.experiment.tensor_parallel`)."""
-
-    pair: LoadedPair
-
-    def follow(self, run: PlannedRun, done: Collection[Hashable]) -> Callable[[Record], None]:
-        """Have the other processes decode what a run lacks. Returns the check of each generation."""
-
-    def close(self) -> None:
-        """End the other processes."""
-
-
 @dataclass
 class PairPlan:
     """The runs of a request on one pair. The pair's models are loaded on first use."""
@@ -115,7 +100,6 @@ class PairPlan:
     pair: ResolvedPair
     runs: list[PlannedRun]
     _loaded: LoadedPair | None = field(default=None, repr=False)
-    ranks: "Ranks | None" = field(default=None, repr=False)  # the other processes, if tensors of models are split
 
     def __repr__(self) -> str:
         return f"<PairPlan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
@@ -145,32 +129,19 @@ class PairPlan:
         return self._loaded is not None
 
     def load(self) -> LoadedPair:
-        """Load the pair's models, once.
-
-        Raises MissingAsset if weights were deleted after resolution, and ConfigError if tensors of models are split, which
-        needs several processes.
-        """
+        """Load the pair's models, once. Raises MissingAsset if weights were deleted after resolution."""
         if self._loaded is None:
-            require_whole(self.models)
             self._loaded = loader.load(self.models, self.pair.base, self.device, self.pair.heads)
         return self._loaded
-
-    def join(self, ranks: "Ranks") -> None:
-        """Use the models that several processes have loaded together."""
-        self.ranks, self._loaded = ranks, ranks.pair
 
     def borrow(self, other: "PairPlan") -> None:
         """Take the models and heads that another plan has loaded, if they contain this plan's."""
         if other._has(self):
             self._loaded = other._loaded
-            self.ranks, other.ranks = other.ranks, None
 
     def release(self) -> None:
         """Drop the models, and free their memory unless another plan has borrowed them."""
         self._loaded = None
-        if self.ranks:
-            self.ranks.close()
-            self.ranks = None
         gc.collect()  # a model's modules, hooks and graphs refer to one another
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -207,8 +207,8 @@ def _measured_rate(folder: Path, proposer: str) -> float:
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
         for round_ in record.rounds:
-            tested += round_["proposers"].count(proposer)
-            accepted += round_["proposers"][: round_["accepted"]].count(proposer)
+            tested += round_.proposers.count(proposer)
+            accepted += round_.proposers[: round_.accepted].count(proposer)
     if not tested:
         raise ConfigError(f"acceptance = {str(folder)!r}: no run there in which '{proposer}' drafted")
     return accepted / tested

@@ -1,11 +1,10 @@
 """Records of generations: the lines of samples.jsonl, each with a checksum."""
 
-import dataclasses
 import json
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
@@ -18,16 +17,19 @@ if TYPE_CHECKING:
 
 CHECKSUM = b', "crc32": "%08x"}\n'  # the end of a record's line
 SECONDS_DIGITS = 7  # decimal places of a time
-USAGE_KEYS = {  # attributes of Usage -> keys of a record that differ
-    "excluded_seconds": "off_clock", "overlapped_seconds": "beside", "prefill_overlapped_seconds": "prefill_beside",
-}  # fmt: skip
+EARLIER_WORDS = {  # keys of usage in records of earlier revisions -> today's
+    b'"off_clock":': b'"excluded_seconds":',
+    b'"beside":': b'"overlapped_seconds":',
+    b'"prefill_beside":': b'"prefill_overlapped_seconds":',
+}
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
 Key = tuple[str, str, int]  # method, sample, repeat
 
 
-class RoundRecord(TypedDict):
+@dataclass(kw_only=True)
+class RoundRecord:
     """A round (`decoding.round.Round`). `rejected` is the text of the draft from the rejected token on."""
 
     tokens: Count
@@ -35,14 +37,22 @@ class RoundRecord(TypedDict):
     tested: Count
     accepted: Count
     proposers: list[str]
-    counters: NotRequired[dict[str, float]]
-    untested: NotRequired[Count]
-    inner: "NotRequired[list[RoundRecord]]"
-    rejected: NotRequired[str]
-    siblings: NotRequired[list[Annotated[int, Meta(ge=1)]]]
+    counters: dict[str, float] = field(default_factory=dict)
+    untested: Count = 0
+    inner: "list[RoundRecord]" = field(default_factory=list)
+    rejected: str = ""
+    siblings: list[Annotated[int, Meta(ge=1)]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the round as JSON, without what is empty."""
+        needed = {key: getattr(self, key) for key in ("tokens", "drafted", "tested", "accepted", "proposers")}
+        others = {key: getattr(self, key) for key in ("counters", "untested", "rejected", "siblings")}
+        inner = {"inner": [round_.to_json() for round_ in self.inner]} if self.inner else {}
+        return {**needed, **{key: value for key, value in others.items() if value}, **inner}
 
 
-class UsageRecord(TypedDict):
+@dataclass(kw_only=True)
+class UsageRecord:
     """The usage of one model's session (`decoding.session.Usage`)."""
 
     prefill_fed: Count
@@ -53,9 +63,14 @@ class UsageRecord(TypedDict):
     seconds: Seconds
     by_fed: dict[int, Annotated[list[Seconds], Meta(min_length=2, max_length=2)]]
     read: Count
-    off_clock: float
-    beside: float
-    prefill_beside: float
+    excluded_seconds: float
+    overlapped_seconds: float
+    prefill_overlapped_seconds: float
+
+    @property
+    def own_seconds(self) -> float:
+        """The seconds of decoding forwards during which no slower model was running."""
+        return self.seconds - self.overlapped_seconds
 
 
 def rounded(seconds: float) -> float:
@@ -65,30 +80,35 @@ def rounded(seconds: float) -> float:
 
 def usage_record(usage: "Usage") -> UsageRecord:
     """Return the usage of a session as a record."""
-    table = {USAGE_KEYS.get(key, key): value for key, value in dataclasses.asdict(usage).items()}
-    times = {key: rounded(value) for key, value in table.items() if isinstance(value, float)}
-    by_fed = {fed: [count, rounded(seconds)] for fed, (count, seconds) in usage.by_fed.items()}
-    return cast(UsageRecord, {**table, **times, "by_fed": by_fed})
+    return UsageRecord(
+        prefill_fed=usage.prefill_fed,
+        prefill_seconds=rounded(usage.prefill_seconds),
+        encodes=usage.encodes,
+        forwards=usage.forwards,
+        fed=usage.fed,
+        seconds=rounded(usage.seconds),
+        by_fed={fed: [count, rounded(seconds)] for fed, (count, seconds) in usage.by_fed.items()},
+        read=usage.read,
+        excluded_seconds=rounded(usage.excluded_seconds),
+        overlapped_seconds=rounded(usage.overlapped_seconds),
+        prefill_overlapped_seconds=rounded(usage.prefill_overlapped_seconds),
+    )
 
 
-def round_record(round_: Round) -> RoundRecord:
-    """Return a round as a record, without the text of the rejected draft."""
-    out = RoundRecord(
+def round_record(round_: Round, rejected: str = "") -> RoundRecord:
+    """Return a round as a record. `rejected` is the text of the rejected draft."""
+    return RoundRecord(
         tokens=len(round_.tokens),
         drafted=round_.drafted,
         tested=round_.tested,
         accepted=round_.accepted,
         proposers=list(round_.proposers),
+        counters=round_.counters,
+        untested=round_.untested,
+        inner=[round_record(inner) for inner in round_.inner],
+        rejected=rejected,
+        siblings=list(round_.siblings),
     )
-    if round_.counters:
-        out["counters"] = round_.counters
-    if round_.untested:
-        out["untested"] = round_.untested
-    if round_.siblings:
-        out["siblings"] = list(round_.siblings)
-    if round_.inner:
-        out["inner"] = [round_record(inner) for inner in round_.inner]
-    return out
 
 
 @dataclass(kw_only=True)
@@ -128,7 +148,7 @@ class Record:
         """Whether all of its times are finite and not negative, and the decoding time is positive."""
         times = [self.first_token_seconds, self.prefill_seconds, self.decode_seconds, self.capture_seconds]
         for usage in self.models.values():
-            times += [usage["prefill_seconds"], usage["seconds"], *(pair[1] for pair in usage["by_fed"].values())]
+            times += [usage.prefill_seconds, usage.seconds, *(pair[1] for pair in usage.by_fed.values())]
         return self.decode_seconds != 0.0 and all(
             time is None or (math.isfinite(time) and time >= 0.0) for time in times
         )
@@ -154,7 +174,12 @@ class Record:
 
 def line_of(record: Record) -> bytes:
     """Return a record as a line of samples.jsonl that ends with its checksum."""
-    text = json.dumps(dataclasses.asdict(record), ensure_ascii=False)[:-1].encode()
+    table = {
+        **vars(record),
+        "rounds": [round_.to_json() for round_ in record.rounds],
+        "models": {role: vars(usage) for role, usage in record.models.items()},
+    }
+    text = json.dumps(table, ensure_ascii=False)[:-1].encode()
     return text + CHECKSUM % zlib.crc32(text)
 
 
@@ -165,6 +190,9 @@ def parse_record(line: bytes) -> Record:
         raise ConfigError("it has no checksum")
     if ending != CHECKSUM % zlib.crc32(text):
         raise ConfigError("it was changed after it was written")
+    if b'"beside":' in line:
+        for earlier, word in EARLIER_WORDS.items():
+            line = line.replace(earlier, word)
     record = parse_json(line, Record, "record")
     if record.error is not None:
         if record.tokens or record.decode_seconds is not None:
@@ -174,13 +202,12 @@ def parse_record(line: bytes) -> Record:
         raise ConfigError("a generation without an error has no timing")
     if not record.tokens:
         raise ConfigError("a generation without an error has no tokens")
-    if record.rounds and sum(round_["tokens"] for round_ in record.rounds) != len(record.tokens):
+    if record.rounds and sum(round_.tokens for round_ in record.rounds) != len(record.tokens):
         raise ConfigError("its rounds do not add up to its tokens")
     if any(
-        round_["accepted"] > round_["tested"] or len(round_["proposers"]) not in (0, round_["tested"])
-        for round_ in record.rounds
+        round_.accepted > round_.tested or len(round_.proposers) not in (0, round_.tested) for round_ in record.rounds
     ):
         raise ConfigError("a round accepts more than it tests")
-    if any(len(round_.get("siblings", ())) not in (0, round_["tested"]) for round_ in record.rounds):
+    if any(len(round_.siblings) not in (0, round_.tested) for round_ in record.rounds):
         raise ConfigError("siblings must have one count per tested depth")
     return record

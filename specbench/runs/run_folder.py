@@ -1,25 +1,24 @@
 """Run folders: their files and types, their expected content, and the readers and the writer of their records.
 
 `load` and `read` return valid records of the run, each once. Everything else in the file is a problem that `load` reports.
-Both, and the recorder, take the kind of the folder (`specbench/runs/record.py`), by default GENERATIONS.
 """
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, Protocol, TypedDict, overload
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from specbench import files
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import read_toml, read_with_checksum
-from specbench.runs.kind import CONFIG, DEFAULT, Expectation, Manifest, R, RunKind, S, kind_in, register
-from specbench.runs.record import Count, Record, line_of, parse_record
+from specbench.runs.record import Count, Key, Record, line_of, parse_record
 from specbench.runs.run_spec import SEMANTICS, RunSpec
 
 if TYPE_CHECKING:
     from specbench.runs.locking import FolderLock  # imports filelock
 
+CONFIG = "run.toml"
 SAMPLES = "samples.jsonl"
 SCORES = "scores.json"
 ENVIRONMENT = "env.json"
@@ -101,6 +100,14 @@ class StoredExchange(TypedDict):
 
 
 @dataclass(frozen=True)
+class Manifest:
+    """The expected content of a run folder: the SHA-256 of its spec, and the ids of its samples."""
+
+    config_sha256: str
+    samples: list[str]
+
+
+@dataclass(frozen=True)
 class ImportOrigin:
     """The origin of an imported run: the archive's name and SHA-256, and whether it has texts."""
 
@@ -141,12 +148,12 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class RunRecords(Generic[R]):
+class RunRecords:
     """The records of a run, each once, and the problems of its file."""
 
-    records: list[R]
+    records: list[Record]
     problems: list[str]
-    expected: Expectation[R] | None
+    expected: Expected | None
 
     @property
     def complete(self) -> bool:
@@ -154,24 +161,16 @@ class RunRecords(Generic[R]):
         return self.expected is not None and not self.problems and len(self.records) == self.expected.generations
 
 
-def _read_spec(table: Table, path: str) -> RunSpec:
+def _read_spec(table: Table, path: Path) -> RunSpec:
     if table.get("semantics") != SEMANTICS:
         raise ConfigError(
-            f"{Path(path).parent} was written by another version of specbench; help: run the same command again, which"
+            f"{path.parent} was written by another version of specbench; help: run the same command again, which"
             " measures into a new folder"
         )
     try:
-        return RunSpec.from_toml(table, path)
+        return RunSpec.from_toml(table, str(path))
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged: {error}; help: restore it, or measure again with --fresh") from None
-
-
-def _expected(spec: RunSpec, manifest: Manifest | None, folder: Path) -> Expected:
-    samples = spec.task.data.samples
-    if manifest and len(manifest.samples) != samples:
-        raise ConfigError(f"{folder / MANIFEST}: damaged: {len(manifest.samples)} samples, and the run has {samples}")
-    ids = frozenset(manifest.samples) if manifest else None
-    return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids, spec.key)
 
 
 def _recordable(record: Record) -> Record:
@@ -181,53 +180,29 @@ def _recordable(record: Record) -> Record:
     return replace(record.as_failed("ValueError: the measured times are negative or not finite"), capture_seconds=0.0)
 
 
-GENERATIONS: RunKind[RunSpec, Record] = register(
-    RunKind(
-        name=DEFAULT,
-        read_spec=_read_spec,
-        expected=_expected,
-        line=line_of,
-        parse=parse_record,
-        recordable=_recordable,
-    )
-)
-
-
-@overload
-def load(folder: Path, expected: Expectation[Record] | None = None) -> RunRecords[Record]: ...
-@overload
-def load(folder: Path, expected: Expectation[R] | None, kind: RunKind[Any, R]) -> RunRecords[R]: ...
-def load(
-    folder: Path, expected: Expectation[Any] | None = None, kind: RunKind[Any, Any] = GENERATIONS
-) -> RunRecords[Any]:
+def load(folder: Path, expected: Expected | None = None) -> RunRecords:
     """Return all records of a run folder in measured order, and the problems of its file.
 
-    `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run of the kind.
+    `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run.
     """
-    expected = expected or expected_of(folder, kind)
+    expected = expected or expected_of(folder)
     problems: list[str] = []
-    return RunRecords(list(_records(folder, expected, problems, kind)), problems, expected)
+    return RunRecords(list(_records(folder, expected, problems)), problems, expected)
 
 
-@overload
-def read(folder: Path, expected: Expectation[Record] | None = None) -> Iterator[Record]: ...
-@overload
-def read(folder: Path, expected: Expectation[R] | None, kind: RunKind[Any, R]) -> Iterator[R]: ...
-def read(
-    folder: Path, expected: Expectation[Any] | None = None, kind: RunKind[Any, Any] = GENERATIONS
-) -> Iterator[Any]:
+def read(folder: Path, expected: Expected | None = None) -> Iterator[Record]:
     """Yield the records of a run folder, without the lines that `load` reports as problems."""
-    return _records(folder, expected or expected_of(folder, kind), [], kind)
+    return _records(folder, expected or expected_of(folder), [])
 
 
-def _records(folder: Path, expected: Expectation[R] | None, problems: list[str], kind: RunKind[Any, R]) -> Iterator[R]:
-    seen: set[Hashable] = set()
+def _records(folder: Path, expected: Expected | None, problems: list[str]) -> Iterator[Record]:
+    seen: set[Key] = set()
     with (folder / SAMPLES).open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 continue  # incomplete, from a killed process
             try:
-                record = kind.parse(line)
+                record = parse_record(line)
             except ConfigError as error:
                 problems.append(f"line {number} is damaged: {error}")
                 continue
@@ -241,12 +216,10 @@ def _records(folder: Path, expected: Expectation[R] | None, problems: list[str],
             yield record
 
 
-def _named(key: Hashable) -> str:
+def _named(key: Key) -> str:
     """Return the key of a record in words."""
-    match key:
-        case (str(method), str(sample), int(repeat)):
-            return f"{method}, sample '{sample}', repeat {repeat}"
-    return str(key)
+    method, sample, repeat = key
+    return f"{method}, sample '{sample}', repeat {repeat}"
 
 
 def listed(problems: list[str]) -> str:
@@ -263,25 +236,16 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(run for run in folders if ATTEMPTS not in run.relative_to(folder).parts)
 
 
-@overload
-def spec_of(folder: Path) -> RunSpec: ...
-@overload
-def spec_of(folder: Path, kind: RunKind[S, Any]) -> S: ...
-def spec_of(folder: Path, kind: RunKind[Any, Any] = GENERATIONS) -> Any:
+def spec_of(folder: Path) -> RunSpec:
     """Read the spec of a run folder.
 
-    Raises ConfigError if the folder contains no run, a damaged run, a run of another version or kind, or a spec that was
-    changed after the run began.
+    Raises ConfigError if the folder contains no run, a damaged run, a run of another version, or a spec that was changed
+    after the run began.
     """
     path = folder / CONFIG
     if not path.exists():
         raise ConfigError(f"{folder} contains no run; help: specbench run")
-    table = read_toml(path)
-    if (actual_kind := kind_in(table, path)) is not kind:
-        raise ConfigError(
-            f"{folder} is a run of the kind '{actual_kind.name}', and this needs one of the kind '{kind.name}'"
-        )
-    spec = kind.read_spec(table, str(path))
+    spec = _read_spec(read_toml(path), path)
     manifest = manifest_of(folder)
     if manifest and manifest.config_sha256 != spec.checksum:
         raise ConfigError(f"{path} was changed after the run began; help: restore it, or measure again with --fresh")
@@ -306,33 +270,25 @@ def require_texts(folder: Path) -> None:
         raise ConfigError(f"{folder} was exported without texts; help: specbench export --texts on the other machine")
 
 
-def expected_of(folder: Path, kind: RunKind[Any, R]) -> Expectation[R]:
-    """Return the expected records of a run folder. Raises ConfigError if it contains no run of the kind."""
-    return kind.expected(spec_of(folder, kind), manifest_of(folder), folder)
+def expected_of(folder: Path) -> Expected:
+    """Return the expected records of a run folder. Raises ConfigError if it contains no run."""
+    spec, manifest = spec_of(folder), manifest_of(folder)
+    samples = spec.task.data.samples
+    if manifest and len(manifest.samples) != samples:
+        raise ConfigError(f"{folder / MANIFEST}: damaged: {len(manifest.samples)} samples, and the run has {samples}")
+    ids = frozenset(manifest.samples) if manifest else None
+    return Expected(tuple(spec.methods), spec.decoding.repeats, samples, ids, spec.key)
 
 
-class RecordSink(Protocol):
-    """Where a run's generations go. `done` holds the keys of existing records, and `folder` is the run folder."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def done(self) -> Collection[Hashable]: ...
-
-    def append(self, record: Record) -> Record:
-        """Take a record, and return the one that counts."""
-
-
-class Recorder(Generic[R]):
+class Recorder:
     """Appends records to a run folder's samples.jsonl. `done` are the keys of existing records.
 
     Removes an incomplete last line, which a killed process can leave; its record is measured again. Raises ConfigError if
     the file contains anything else that does not belong to the run.
     """
 
-    def __init__(self, lock: "FolderLock", expected: Expectation[R], kind: RunKind[Any, R]) -> None:
-        self.folder, self.kind = lock.folder, kind
+    def __init__(self, lock: "FolderLock", expected: Expected) -> None:
+        self.folder = lock.folder
         self._lock, self._path = lock, lock.folder / SAMPLES
         self._path.touch()
         whole = self._path.read_bytes()
@@ -340,24 +296,24 @@ class Recorder(Generic[R]):
         if end < len(whole):
             with self._path.open("rb+") as file:
                 file.truncate(end)
-        recorded = load(self.folder, expected, kind)
+        recorded = load(self.folder, expected)
         if recorded.problems:
             raise ConfigError(
                 f"{self._path}: {listed(recorded.problems)}; help: delete these lines and run the same command, or measure"
                 " everything again with --fresh"
             )
-        self.done: set[Hashable] = {record.key for record in recorded.records}
+        self.done: set[Key] = {record.key for record in recorded.records}
 
-    def append(self, record: R) -> R:
+    def append(self, record: Record) -> Record:
         """Write what is recordable of a record, and return that.
 
         Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
         """
         self._lock.require()
-        record = self.kind.recordable(record)
-        line = self.kind.line(record)
+        record = _recordable(record)
+        line = line_of(record)
         try:
-            self.kind.parse(line)
+            parse_record(line)
         except ConfigError as error:
             raise AssertionError(f"a record that no reader accepts: {error}") from error
         with files.add_path_to_errors(self._path), self._path.open("ab") as file:

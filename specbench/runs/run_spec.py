@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from specbench.config.construct import Table, construct, to_table
 from specbench.decoding.traits import Traits
+from specbench.runs.settings import settings_in
 
 SEMANTICS = 5  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 MOST_NAMED = 4  # methods in a folder's name
@@ -179,7 +180,8 @@ class TaskSpec:
 class MethodSpec:
     """One method of a run.
 
-    `options` builds the method again; `preset` is the name that it was requested by. `lossless` says whether it declares the
+    `options` builds the method again; `preset` is the name that it was requested by, and `settings` are the values of swept
+    keys, by their paths in `options`. `lossless` says whether it declares the
     same output distribution as the baseline; None for the baseline, and for a method that declares none.
     """
 
@@ -187,6 +189,7 @@ class MethodSpec:
     options: Table
     traits: Traits
     lossless: bool | None = None
+    settings: Table = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +209,7 @@ class DecodingSpec:
 class RunSpec:
     """Everything that a run's numbers depend on, except for the machine.
 
-    `methods` are by label, which has the values of swept keys in it, the baseline first. `plugins` are file names with the
+    `methods` are by label (`settings.label_of`), the baseline first. `plugins` are file names with the
     SHA-256 of their text. `changes` say in words what was changed of the presets; the numbers depend on the result alone.
     """
 
@@ -225,6 +228,11 @@ class RunSpec:
         return f"<RunSpec {self.words}: {self.generations} generations, {self.key}>"
 
     @property
+    def presets(self) -> dict[str, str]:
+        """The preset of each method, by label."""
+        return {label: method.preset for label, method in self.methods.items()}
+
+    @property
     def words(self) -> str:
         """Pair, task, temperature and methods in one line; of many methods, the first ones and the number of the others."""
         listed_methods = list(self.methods)[:MOST_SHOWN]
@@ -239,7 +247,7 @@ class RunSpec:
     @classmethod
     def from_toml(cls, table: Table, where: str = "run.toml") -> Self:
         """Read what `to_toml` wrote. Raises ConfigError, naming the key, for a table that is no run spec."""
-        return construct(cls, table, where)
+        return construct(cls, with_settings(table), where)
 
     @cached_property
     def sha256(self) -> str:
@@ -263,8 +271,12 @@ class RunSpec:
 
     @property
     def checksum(self) -> str:
-        """A hash of all of run.toml, used to detect changes to the file."""
-        return _sha256(self.to_toml())
+        """A hash of all of run.toml but the settings, which labels have too, used to detect changes to the file."""
+        methods = {
+            label: {key: value for key, value in to_table(method).items() if key != "settings"}
+            for label, method in self.methods.items()
+        }
+        return _sha256({**self.to_toml(), "methods": methods})
 
     @property
     def folder(self) -> str:
@@ -291,6 +303,21 @@ class RunSpec:
         engines = {role: model.engine for role, model in self.pair.models.items()}
         kinds = list(dict.fromkeys(engines.values()))
         return kinds[0] if len(kinds) == 1 else ", ".join(f"{role} {engine}" for role, engine in engines.items())
+
+
+def with_settings(table: Table) -> Table:
+    """Return the table of a run.toml with the settings of its methods, which earlier revisions stored in labels alone."""
+    methods = table.get("methods")
+    if not isinstance(methods, dict):
+        return table
+    return table | {
+        "methods": {
+            label: {"settings": settings, **method}
+            if isinstance(method, dict) and (settings := settings_in(label))
+            else method
+            for label, method in methods.items()
+        }
+    }
 
 
 def _sha256(table: Table) -> str:

@@ -200,11 +200,6 @@ def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 
-def training_share(recipe: Table) -> float:
-    """Return the share of the texts, or of the rows, that a head is fitted to with a recipe."""
-    return AUTHORS_SHARE if recipe.get("split") == "rows" else SPLITS.count("train") / len(SPLITS)
-
-
 def meaning_of(attribute: "Field[Any]") -> str:
     """Return what a field of a recipe means."""
     return str(attribute.metadata[MEANING])

@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
 from specbench.files import add_path_to_errors, write
+from specbench.note import Note, warning
 from specbench.training.texts import Text
 
 SHARD = 20  # texts per file
@@ -147,8 +148,8 @@ def tokens_of(texts: Iterable[Text], most: int, generated: bool) -> int:
     return sum(min(length, most) for length in lengths)
 
 
-def size_plan(count: int, size: int, generated: bool, has_time_limit: bool, folder: Path) -> str:
-    """Return a sentence on the bytes of the features of `count` texts, and on the free space.
+def size_plan(count: int, size: int, generated: bool, has_time_limit: bool, folder: Path) -> Note:
+    """Return a note on the bytes of the features of `count` texts, and on the free space.
 
     Raises ConfigError if the size exceeds the free space, unless it is an upper bound (`generated`) or a time limit may end
     collection earlier.
@@ -156,11 +157,11 @@ def size_plan(count: int, size: int, generated: bool, has_time_limit: bool, fold
     free, most = free_disk_bytes(folder), "at most " if generated else ""
     text = f"features of {count} texts take {most}{gb(size)} in {folder}; {gb(free)} are free"
     if size <= free:
-        return text
-    text += "; help: a smaller --limit or recipe.most, or --rows FOLDER on another disk"
+        return Note("disk space", text)
+    note = warning("disk space", text, help="a smaller --limit or recipe.most, or --rows FOLDER on another disk")
     if not generated and not has_time_limit:
-        raise ConfigError(text)
-    return f"! {text}"
+        raise ConfigError(str(note))
+    return note
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -196,7 +196,7 @@ class Training:
         )
         if missing:
             self.observer.message(
-                size_plan(len(missing), size, generated, self.budget.has_time_limit, self.rows_folder)
+                size_plan(len(missing), size, generated, self.budget.has_time_limit, self.rows_folder).line
             )
 
     def _collection(self, settings: object) -> Table:

@@ -76,7 +76,7 @@ TRAFFIC = {"target": Traffic(800.0, 2.0), "draft": Traffic(80.0, 1.0)}
 
 def usage(by_fed):
     forwards = sum(count for count, _ in by_fed.values())
-    return {**usage_of(by_fed), "read": 25 * forwards}
+    return usage_of(by_fed, read=25 * forwards)
 
 
 def ar(seconds=84.0, one=20.0):
@@ -123,5 +123,5 @@ def test_the_baseline_itself_and_runs_without_read_bandwidth_have_no_speedup_at_
 
 def test_models_that_run_at_the_same_time_have_no_speedup_at_the_limit():
     overlapping = sd()
-    overlapping.models["draft"]["beside"] = 3.0
+    overlapping.models["draft"].overlapped_seconds = 3.0
     assert not METRICS["speedup_at_limit"].applies([overlapping], context())

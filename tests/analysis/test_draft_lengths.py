@@ -87,8 +87,8 @@ def test_disturbed_generations_widen_the_intervals_instead_of_moving_the_gains()
     for row in rows[:6]:
         row.decode_seconds *= 20
         for usage in row.models.values():
-            usage["seconds"] *= 20
-            usage["by_fed"] = {k: [count, 20 * spent] for k, (count, spent) in usage["by_fed"].items()}
+            usage.seconds *= 20
+            usage.by_fed = {k: [count, 20 * spent] for k, (count, spent) in usage.by_fed.items()}
     for before, after in zip(calm, predict(THEORY, rows, baseline()), strict=True):
         assert after.gain.low <= before.gain.value <= after.gain.high, before.gamma
         assert not (after.is_faster and not before.is_faster), before.gamma

@@ -31,8 +31,9 @@ from specbench.analysis.speed import (
     per_question_speedup,
     speedup,
 )
-from specbench.runs.record import Record
+from specbench.runs.record import Record, RoundRecord
 from specbench.scoring import Scored
+from tests.fixtures.records import usage_of
 
 
 def row(sample: str, tokens: int, decode: float, prefill: float = 1.0, repeat: int = 0, **more) -> Record:
@@ -60,10 +61,10 @@ def test_a_run_of_a_verifier_counts_its_own_acceptances_apart_from_the_targets()
 
     def run(accepts: int, accepted: int):
         counters = {"verifier_calls": accepts + 1, "verifier_accepts": accepts}
-        return {
-            "tokens": accepts + 1 + accepted, "drafted": accepts + 1, "tested": 1, "accepted": accepted,
-            "proposers": ["draft"], "counters": counters, "untested": accepts,
-        }  # fmt: skip
+        return RoundRecord(
+            tokens=accepts + 1 + accepted, drafted=accepts + 1, tested=1, accepted=accepted,
+            proposers=["draft"], counters=counters, untested=accepts,
+        )  # fmt: skip
 
     rows = [row("a", 8, 1.0, rounds=[run(3, 1), run(2, 0)])]
     assert METRICS["verifier_run"].compute(rows, None) == pytest.approx(5 / 2)
@@ -118,9 +119,9 @@ def test_repeats_of_a_prompt_are_one_observation():
 
 
 ROUNDS = [
-    {"tokens": 3, "drafted": 2, "tested": 2, "accepted": 2, "proposers": ["q", "q"]},
-    {"tokens": 1, "drafted": 2, "tested": 1, "accepted": 0, "proposers": ["q"]},
-    {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "proposers": ["q", "p"]},
+    RoundRecord(tokens=3, drafted=2, tested=2, accepted=2, proposers=["q", "q"]),
+    RoundRecord(tokens=1, drafted=2, tested=1, accepted=0, proposers=["q"]),
+    RoundRecord(tokens=2, drafted=2, tested=2, accepted=1, proposers=["q", "p"]),
 ]
 
 
@@ -139,7 +140,7 @@ def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
     assert accepted_length(OURS) == 1.0
 
 
-CALLS = {"prefill_fed": 5, "forwards": 3, "seconds": 0.6, "beside": 0.0, "by_fed": {"1": [2, 0.3], "3": [1, 0.3]}}
+CALLS = usage_of({1: (2, 0.3), 3: (1, 0.3)}, prefill_fed=5)
 
 
 def test_forwards_prices_and_the_share_outside():
@@ -205,7 +206,7 @@ def test_wilson_is_for_shares_alone():
 
 def test_the_share_of_memory_bandwidth():
     """Two forwards of 100 bytes and 30 cached positions of 2 bytes, at 50 bytes a second, in 10 seconds of decoding."""
-    usage = {"forwards": 2, "read": 30, "seconds": 8.0, "prefill_fed": 5, "by_fed": {}}
+    usage = usage_of({}, forwards=2, read=30, seconds=8.0, prefill_fed=5)
     rows = [row("a", 2, 10.0, models={"target": usage})]
     traffic = {"target": Traffic(100.0, 2.0)}
     assert bound_share(rows, traffic, 50.0) == pytest.approx((2 * 100 + 30 * 2) / 50 / 10)

@@ -11,6 +11,7 @@ from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
 from specbench.features.suites.suite_tables import value_text
 from specbench.machine.hardware import Bandwidth
+from specbench.runs.record import RoundRecord
 from specbench.runs.run_spec import MethodSpec, ModelSource, Shape
 from tests.fixtures.records import record, usage_of
 
@@ -30,7 +31,7 @@ ROLES = Traits(roles=("draft", "target"))
 def usage(first: int, later: dict[int, int], encodes: int = 0):
     """The usage of a model whose first forward reads `first` tokens after the prompt but its last token."""
     forwards = {size: (count, 1.0) for size, count in later.items()}
-    return {**usage_of(forwards), "prefill_fed": PROMPT - 1 + first, "encodes": encodes}
+    return usage_of(forwards, prefill_fed=PROMPT - 1 + first, encodes=encodes)
 
 
 def alone(role: str, tokens: int = 20, **changes):
@@ -83,14 +84,14 @@ def test_sprinters_saving_is_counted_as_in_the_paper_and_by_all_positions_that_w
 
     def rounds(size: int):
         return [
-            {"tokens": size, "drafted": size, "tested": size, "accepted": size, "proposers": ["draft"] * size}
+            RoundRecord(tokens=size, drafted=size, tested=size, accepted=size, proposers=["draft"] * size)
             for _ in range(20 // size)
         ]
 
     sd = [record("sd", "0", 20, rounds=rounds(5), prompt_tokens=PROMPT,
                  models={"draft": usage(1, {1: 19}), "target": usage(6, {5: 3})})]  # fmt: skip
     (run,) = rounds(20)
-    run |= {"tested": 1, "accepted": 1, "proposers": ["draft"], "untested": 19}
+    run = replace(run, tested=1, accepted=1, proposers=["draft"], untested=19)
     ours = [record("sprinter", "0", 20, rounds=[run], prompt_tokens=PROMPT,
                    models={"draft": usage(1, {1: 19}), "target": usage(21, {})})]  # fmt: skip
     of = context("gpt-neo", replace(ROLES, flops="sprinter"), sd=sd)

@@ -22,7 +22,8 @@ def stated(**changes) -> StatedValue:
 
 def test_a_summary_is_over_the_best_settings_of_its_pairs_and_tasks():
     points = [
-        point("a", 1.2, setting="gamma=1"), point("a", 1.5, setting="gamma=5"), point("b", 1.3, task="cnndm:se-paper"),
+        point("a", 1.2, settings={"gamma": 1}), point("a", 1.5, settings={"gamma": 5}),
+        point("b", 1.3, task="cnndm:se-paper"),
         point("c-3", 1.1), point("a", 0.9, method="we-sd"), point("a", 0.8, T=0.0), point("d", None),
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ def test_break_even_points_are_those_of_the_costs():
     rows, base = [], []
     for i in range(10):
         rounds = [round_of(1, 1 if j % 5 else 0) for j in range(40)]
-        tokens = sum(each["tokens"] for each in rounds)
+        tokens = sum(each.tokens for each in rounds)
         models = {
             "draft": usage_of({1: (8, 2.0), 2: (31, 7.75)}),
             "target": usage_of({2: (39, 39 * 1.5)}),

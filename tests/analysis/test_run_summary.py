@@ -1,5 +1,7 @@
 """Steps from the theoretical speedup to the measured one, on records whose times are known."""
 
+from dataclasses import replace
+
 import pytest
 
 from specbench.analysis.run_summary import speedup_steps
@@ -46,7 +48,7 @@ def test_a_slow_part_shows_in_its_own_step_first(change, first):
 def test_there_are_no_steps_without_rounds_or_with_models_that_run_at_the_same_time():
     assert speedup_steps(["target"], baseline(), baseline()) is None
     usage = speculative()[0].models
-    beside = {role: {**values, "beside": 0.1} for role, values in usage.items()}
+    beside = {role: replace(values, overlapped_seconds=0.1) for role, values in usage.items()}
     assert speedup_steps(["target"], speculative(models=beside), baseline()) is None
     assert speedup_steps(["target", "other"], speculative(), baseline()) is None
 

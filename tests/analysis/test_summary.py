@@ -1,26 +1,10 @@
-"""Summaries of run folders: stored, read, and computed again when their inputs or their code change."""
+"""Summaries of run folders: stored, read, and computed again when their inputs change."""
 
 import json
-import subprocess
-import sys
 
 from specbench.analysis.run_summary import from_table, to_table
-from specbench.analysis.summary import save_summary, sources, summarize, summary_of
+from specbench.analysis.summary import save_summary, summarize, summary_of
 from tests.fixtures.console import specbench
-
-IMPORTED = """
-import sys
-import specbench.analysis.summary
-for name, module in sys.modules.items():
-    if name.partition(".")[0] == "specbench":
-        print(module.__file__)
-"""
-
-
-def test_the_stamp_of_a_summary_covers_the_code_that_computes_it_and_no_other():
-    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == list(map(str, sources()))
-    assert not any("reporting" in path.parts for path in sources()), "a plot does not change a number"
 
 
 def test_a_summary_is_the_same_after_it_was_written_and_read(tmp_path):

@@ -37,6 +37,7 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.tree_drafts import EagleTree, ModelTree
+from specbench.runs.record import RoundRecord
 from tests.fixtures.formulas import (
     acceptance_of,
     better_proposer,
@@ -442,9 +443,13 @@ def test_trees_have_a_formula_that_plans_and_reports_take():
 
 def test_acceptance_by_rank_and_survival():
     rounds = [
-        {"tokens": 3, "drafted": 6, "tested": 2, "accepted": 2, "proposers": ["draft"] * 2, "siblings": [1, 2]},
-        {"tokens": 2, "drafted": 6, "tested": 2, "accepted": 1, "proposers": ["draft"] * 2, "siblings": [2, 2]},
-        {"tokens": 1, "drafted": 6, "tested": 1, "accepted": 0, "proposers": ["draft"], "siblings": [2]},
+        RoundRecord(
+            **{"tokens": 3, "drafted": 6, "tested": 2, "accepted": 2, "proposers": ["draft"] * 2, "siblings": [1, 2]}
+        ),
+        RoundRecord(
+            **{"tokens": 2, "drafted": 6, "tested": 2, "accepted": 1, "proposers": ["draft"] * 2, "siblings": [2, 2]}
+        ),
+        RoundRecord(**{"tokens": 1, "drafted": 6, "tested": 1, "accepted": 0, "proposers": ["draft"], "siblings": [2]}),
     ]
     rows = [record(rounds=rounds)]
     # First children: tested in all five depths, accepted once; second ones: four depths, accepted twice

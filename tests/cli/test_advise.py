@@ -11,8 +11,8 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.cli.params import SharedOptions
 from specbench.features.advise.answer import answer, other_engines, toml_of
+from specbench.features.advise.candidate_set import candidate_of
 from specbench.features.advise.candidates import Advice, Candidate, CandidateResult
-from specbench.resolution.method_sets import candidate_of
 from tests.fixtures import console
 
 PAIR = SimpleNamespace(models={"draft": SimpleNamespace(source="models/small one")}, heads={})

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,16 @@ import tomli_w
 from specbench.analysis import method_metrics as d
 from specbench.analysis.points import reference_of
 from specbench.features.profile.chain_profile import Profile, alone, pairs_table, prices_table, under, verdicts
+from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite
 from specbench.files import write_with_checksum
 from specbench.reporting.column import NONE
-from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.selection import read_pair
-from specbench.runs.record import Record
+from specbench.runs.record import Record, RoundRecord
 from specbench.runs.run_folder import BLOCKS
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import write_run
+from tests.fixtures.records import usage_of
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = [
@@ -101,27 +103,12 @@ def record(method, **more):
 
 def usage(*sizes):
     """Forwards by tokens fed: (fed, seconds of each), twenty each."""
-    by = {str(fed): [20, 20 * seconds] for fed, seconds in sizes}
-    total = sum(20 * seconds for _, seconds in sizes)
-    return {
-        "by_fed": by,
-        "forwards": 20 * len(sizes),
-        "fed": 0,
-        "seconds": total,
-        "prefill_fed": 1,
-        "prefill_seconds": 0.0,
-        "encodes": 0,
-        "off_clock": 0.0,
-        "prefill_beside": 0.0,
-        "beside": 0.0,
-        "read": 0,
-    }
+    return usage_of({fed: (20, 20 * seconds) for fed, seconds in sizes}, prefill_fed=1)
 
 
 def rounds(tested, accepted, proposer):
-    return [
-        {"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted, "proposers": [proposer] * tested}
-    ] * 10
+    counts = {"tokens": accepted + 1, "drafted": 5, "tested": tested, "accepted": accepted}
+    return [RoundRecord(**counts, proposers=[proposer] * tested)] * 10
 
 
 @pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
@@ -164,7 +151,7 @@ def seconds_of(size: int) -> float:
 def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_path, is_timed):
     """Six quick forwards of 5 tokens beside 40 of 1 and of 6: it costs what the timed ones cost, or as much as 6 tokens."""
     by = {1: [40, 40 * seconds_of(1)], 5: [6, 6 * 0.1], 6: [40, 40 * seconds_of(6)]}
-    target = usage() | {"by_fed": {str(fed): sums for fed, sums in by.items()}}
+    target = replace(usage(), by_fed=by)
     write_run(tmp_path, [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})])
     if is_timed:
         times = {str(size): [20, 20 * (seconds_of(size) + 1.0)] for size in range(1, 26)}
@@ -202,22 +189,14 @@ def test_a_suites_profile_times_its_blocks(tmp_path):
 
 def test_counters_of_levels_match_a_worked_example():
     """Two outer rounds with inner ones; a run of SPRINTER with three untested tokens."""
-    inner = [{"tokens": 3, "drafted": 5, "tested": 3, "accepted": 2, "proposers": ["eagle"] * 3}]
-    outer = {"tokens": 4, "drafted": 6, "tested": 4, "accepted": 3, "proposers": ["middle"] * 4, "inner": inner * 2}
+    inner = [RoundRecord(tokens=3, drafted=5, tested=3, accepted=2, proposers=["eagle"] * 3)]
+    outer = RoundRecord(tokens=4, drafted=6, tested=4, accepted=3, proposers=["middle"] * 4, inner=inner * 2)
     low, high = d.levels([record("x", tokens=[1] * 8, rounds=[outer, outer])])
     assert (low.proposer, low.rounds, low.length, low.acceptance) == ("eagle", 2.0, 3.0, pytest.approx(2 / 3))
     assert (high.proposer, high.rounds, high.length, high.acceptance) == ("middle", 1.0, 4.0, 0.75)
     assert d.discarded_per_token([record("x", tokens=[1] * 8, rounds=[outer, outer])]) == 6 / 8
     counters = {"verifier_calls": 4, "verifier_accepts": 3}
-    run = {
-        "tokens": 5,
-        "drafted": 4,
-        "tested": 1,
-        "accepted": 1,
-        "proposers": ["draft"],
-        "untested": 3,
-        "counters": counters,
-    }
+    run = RoundRecord(tokens=5, drafted=4, tested=1, accepted=1, proposers=["draft"], untested=3, counters=counters)
     rows = [record("sprinter", tokens=[1] * 5, rounds=[run])]
     assert (d.average_tokens(rows), d.verifier_rate(rows), d.levels(rows)) == (4.0, 0.75, [])
 

@@ -44,7 +44,7 @@ def test_forwards_of_a_pair_without_a_target(tmp_path):
 def test_a_single_forward_that_took_too_long_is_a_warning():
     sizes = {1: (20, 20 * 2.0)} | {n: (20, 20 * (1.0 + 0.1 * n)) for n in range(2, 9)}
     (warning,) = slow_single_forwards(lines_of({"draft": sizes}))
-    assert warning.startswith("! draft: a forward of one token took longer than one of 2")
+    assert warning.line.startswith("! draft: a forward of one token took longer than one of 2")
     assert not slow_single_forwards(lines_of({"draft": sizes | {1: (20, 20 * 1.0)}}))
 
 

@@ -4,14 +4,18 @@ import json
 
 import pytest
 
+from specbench.analysis.acceptance import TracedRound
 from specbench.cli.trace import lines, plain, visible
+from specbench.runs.record import RoundRecord
 from tests.fixtures.console import specbench
 
 
 def round_(origins, pieces, **changes):
     """Return a round as the command passes it to `lines`."""
+    text = {key: changes.pop(key, empty) for key, empty in (("rejected", ""), ("inner", []))}
     counts = {"tokens": len(pieces), "drafted": 3, "tested": 2, "accepted": origins.count("a"), "proposers": ["draft"]}
-    return {**counts, "origins": origins, "pieces": pieces, "ids": list(range(len(pieces))), **changes}
+    record = RoundRecord(**(counts | changes))
+    return TracedRound(record, list(range(len(pieces))), pieces, origins, **text)
 
 
 def test_a_rejected_draft_precedes_its_replacement_and_inner_rounds_are_indented():

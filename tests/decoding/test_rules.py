@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.speculation import MILLION, with_distances
+from specbench.decoding.speculation import Observed
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -215,8 +215,10 @@ def test_a_deferred_bonus_token_is_rejected_where_the_rule_keeps_q(name):
     pi, deferred = RULES[name].with_deferral([q.log(), p.log()], T1)
     assert deferred.any() and not deferred.all()
     for drawn_from, chance in ((q, deferred * tv(p, q)), (p, ~deferred * tv(p, q))):
-        found = with_distances(deferred, Draft([0] * len(q), drawn_from), pi)
-        assert found is not None and torch.allclose(found[len(q) :].double() / MILLION, chance, atol=1.0 / MILLION)
+        observed = Observed.of(deferred, Draft([0] * len(q), drawn_from), pi)
+        found = observed.read(observed.packed.tolist(), len(q), len(q))
+        assert list(found.flags) == deferred.tolist()
+        assert found.rejections == pytest.approx(chance.tolist(), rel=1e-6, abs=1e-7)
     definition = column_of("expected_acceptance").documentation
     assert " delta TV(q, p)" in definition and "(1 - delta) TV(q, p) for a deferred bonus token" in definition
 

@@ -47,7 +47,7 @@ def test_a_small_model_has_one_thread_and_the_note_says_why(tmp_path):
     result = measured(tmp_path)
     environment = environment_of(result.folders[0])
     assert (environment["threads"], environment["threads_reason"]) == (1, "model of 13 MB")
-    assert "1 thread (model of 13 MB)" in notes(result.summaries[0])[0]
+    assert "1 thread (model of 13 MB)" in notes(result.summaries[0])[0].text
     assert torch.get_num_threads() == 2
 
 
@@ -85,7 +85,7 @@ def test_a_run_of_an_earlier_revision_without_a_reason_is_read(tmp_path):
     kept = {key: value for key, value in table.items() if key not in ("threads_reason", CHECKSUM)}
     write_with_checksum(path, kept)
     (summary,) = specbench.load(result.folders[0]).summaries
-    assert "1 thread;" in f"{notes(summary)[0]};"
+    assert "1 thread;" in f"{notes(summary)[0].text};"
 
 
 def test_parts_of_a_run_do_not_depend_on_other_programs(tmp_path, monkeypatch):

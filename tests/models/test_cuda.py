@@ -197,7 +197,7 @@ def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tm
     record, _ = run(plan, device)["ar"]
     assert record.captured > 0
     assert record.capture_seconds > 0.0
-    forwards = record.models["target"]["forwards"]
+    forwards = record.models["target"].forwards
     assert device.replays >= forwards, "no forward of a token has lost its graph"
 
 

@@ -227,4 +227,4 @@ def test_drafts_that_are_read_at_once_as_on_a_gpu_do_not_change_the_target_eithe
     found = written(tmp_path / "run", pair(tmp_path, draft=draft, target=Odd(eos_at=(15,))), ["ar", "sd"])
     for i in range(len(PROMPTS)):
         assert found["sd", i].tokens == found["ar", i].tokens
-        assert sum(each["tested"] for each in found["sd", i].rounds) > 0
+        assert sum(each.tested for each in found["sd", i].rounds) > 0

@@ -80,4 +80,4 @@ def test_a_draft_does_not_change_what_its_target_writes(name, tmp_path):
         assert record.tokens == wanted[i], method
         assert record.finish == alone["ar", i].finish
     if "lacks a token of the prompt" not in name and "head" not in name:
-        assert sum(each["tested"] for i in range(len(PROMPTS)) for each in pair["sd", i].rounds) > 0
+        assert sum(each.tested for i in range(len(PROMPTS)) for each in pair["sd", i].rounds) > 0

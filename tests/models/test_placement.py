@@ -1,15 +1,7 @@
-"""Models on devices of their own: config, sessions between devices, layers over two memories, split tensors, memory."""
-
-import json
-import socket
-from functools import partial
-from threading import Event
-from types import SimpleNamespace
+"""Models on devices of their own: config, sessions between devices, layers over two memories, memory."""
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.config.options import Options
@@ -17,8 +9,7 @@ from specbench.config.pair import ModelSpec, place_overrides
 from specbench.config.presets import bundled_architecture
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Sampler
-from specbench.errors import ConfigError, ExitCode, MissingAsset
-from specbench.experiment import tensor_parallel
+from specbench.errors import ConfigError, MissingAsset
 from specbench.models.engines import engine_of
 from specbench.models.loader import load
 from specbench.models.placed import MovedSession, loading_settings, numbered
@@ -32,7 +23,6 @@ from specbench.models.resolve_models import (
 from specbench.models.resolved_model import Architecture
 from specbench.resolution import selection
 from specbench.resolution.memory_estimate import layer_split, memory_by_device
-from specbench.runs.record import Record
 from specbench.runs.run_folder import load as load_run
 from specbench.runs.run_folder import spec_of
 from tests.fixtures import console
@@ -56,7 +46,6 @@ RUN = [
     "eager",
 ]
 LAYERS = ["--place", "target=layers:cpu,disk", "--set", "pair.models.target.memory_gib=[0.004, 1]"]
-TENSOR = ["--place", "target=tensor:cpu,cpu"]
 PROMPT, OUTPUT = 40, 24
 
 
@@ -64,14 +53,18 @@ PROMPT, OUTPUT = 40, 24
     ("keys", "message"),
     [
         ({"device": "gpu"}, "device = 'gpu' must be cpu, cuda or cuda:N"),
-        ({"devices": [0, 1]}, 'need parallel = "layers" or "tensor"'),
+        ({"devices": [0, 1]}, 'need parallel = "layers"'),
         ({"parallel": "layers", "devices": [0]}, "at least two"),
         ({"parallel": "layers", "devices": [0, 0]}, "names a device twice"),
-        ({"parallel": "tensor", "devices": [0, "disk"]}, "must be numbers of GPUs"),
+        ({"parallel": "layers", "devices": ["cpu", "cpu"]}, "names a device twice"),
+        ({"parallel": "layers", "devices": [0, "tpu"]}, "must be numbers of GPUs"),
         ({"parallel": "layers", "devices": ["cpu", "disk"]}, "need memory_gib"),
         ({"parallel": "layers", "devices": [0, 1], "memory_gib": [1.0]}, "one limit per device"),
-        ({"parallel": "tensor", "devices": [0, 1], "device": "cuda:0"}, "conflict"),
-        ({"parallel": "tensor", "devices": [0, 1], "quantization": "int4"}, "a quantized model"),
+        ({"parallel": "layers", "devices": [0, 1], "device": "cuda:0"}, "conflict"),
+        (
+            {"parallel": "layers", "devices": [0, "disk"], "memory_gib": [1.0, 9.0], "quantization": "int4"},
+            "a quantized model",
+        ),
     ],
 )
 def test_keys_that_conflict_are_named(keys, message):
@@ -88,9 +81,14 @@ def test_the_option_sets_the_keys_of_a_model():
         ("pair.models.target.parallel", "layers"),
         ("pair.models.target.devices", [0, 1]),
     ]
-    for wrong in ("target", "target=gpu", "=cpu", "target=layers", "target=rows:0,1"):
+    for wrong in ("target", "target=gpu", "=cpu", "target=layers", "target=tensor:0,1"):
         with pytest.raises(ConfigError, match="such as target=cuda:1"):
             place_overrides([wrong])
+
+
+def test_an_unknown_kind_of_parallel_is_an_error(tmp_path):
+    done = console.specbench(*RUN, "--set", "pair.models.target.parallel=tensor", cwd=tmp_path, code=2)
+    assert "parallel = 'tensor'; known: layers, none" in done.stderr
 
 
 def test_a_device_that_is_not_here_is_missing(tmp_path):
@@ -100,10 +98,10 @@ def test_a_device_that_is_not_here_is_missing(tmp_path):
 
 def test_only_eager_splits_a_model(tmp_path):
     llama = Architecture(AutoConfig.for_model("llama"))
-    in_layers, split = (ModelSpec(path="x", devices=(0, 1), parallel=kind) for kind in ("layers", "tensor"))
+    in_layers = ModelSpec(path="x", devices=(0, 1), parallel="layers")
     assert engine_of("auto", in_layers, llama, CPU) == "eager"
     with pytest.raises(ValueError, match="help: --engine eager"):
-        engine_of("lean", split, llama, CPU)
+        engine_of("lean", in_layers, llama, CPU)
 
 
 def test_a_model_in_layers_over_two_memories_decodes_the_same_tokens(tmp_path):
@@ -129,80 +127,12 @@ def test_the_layers_are_where_the_placement_says():
     assert loaded.all_devices == {CPU}
 
 
-def test_split_tensors_decode_the_same_tokens(tmp_path):
-    """Two processes hold half of the target each, and decode together."""
-    for temperature in (0, 1):
-        sampling = ("--temperature", temperature)
-        console.specbench(*RUN, *sampling, "--out", f"whole{temperature}", cwd=tmp_path)
-        console.specbench(*RUN, *sampling, *TENSOR, "--out", f"tensor{temperature}", cwd=tmp_path)
-        assert tokens(tmp_path / f"tensor{temperature}") == tokens(tmp_path / f"whole{temperature}")
-    assert not dist.is_initialized()
-
-
 def tokens(results):
     """The ids of all generations of the only run in a folder, which is complete."""
     (folder,) = (path.parent for path in results.glob("*/run.toml"))
     found = load_run(folder)
     assert found.complete and not any(record.error for record in found.records)
     return {record.key: record.tokens for record in found.records}
-
-
-def test_ranks_that_disagree_end_the_run(monkeypatch):
-    record = Record(method="sd", sample="0", repeat=0, seed=0, order=0, tokens=[1, 2])
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-
-    def gathered(found, own, other):
-        found[0].copy_(own)
-        found[1].copy_(own + other)
-
-    monkeypatch.setattr(dist, "all_gather", partial(gathered, other=0))
-    tensor_parallel.agree(record)
-    monkeypatch.setattr(dist, "all_gather", partial(gathered, other=1))
-    with pytest.raises(tensor_parallel.TokensDiffer, match="decoded different tokens: sd, sample 0"):
-        tensor_parallel.agree(record)
-
-
-def test_a_rank_that_ends_while_it_decodes_ends_the_run(tmp_path, monkeypatch):
-    check = tensor_parallel.TensorParallel._check
-
-    def killing(self, record):
-        for process in self._processes:
-            process.kill()
-        check(self, record)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tensor_parallel.TensorParallel, "_check", killing)
-        done = console.specbench(*RUN, *TENSOR, cwd=tmp_path, code=4)
-    assert "rank 1: its process ended" in done.stderr and not dist.is_initialized()
-
-
-def test_rank_0_ends_while_it_waits_for_a_rank_that_has_ended(monkeypatch, capsys):
-    """NCCL reports no error for a lost rank until its time limit."""
-    ranks = object.__new__(tensor_parallel.TensorParallel)
-    ranks._pipes, ranks._closed = [], Event()
-    ranks._processes = [SimpleNamespace(is_alive=lambda: False)]
-    codes = []
-    monkeypatch.setattr(tensor_parallel, "POLL", 0.01)
-    monkeypatch.setattr(tensor_parallel, "GRACE", 0.01)
-    monkeypatch.setattr(tensor_parallel.os, "_exit", codes.append)
-    ranks._watch()
-    assert codes == [ExitCode.MISSING] and "a rank ended" in capsys.readouterr().err
-    ranks._closed.set()
-    ranks._watch()
-    assert len(codes) == 1
-
-
-def test_a_generation_that_failed_on_one_rank_ends_the_run():
-    record = Record(method="sd", sample="0", repeat=0, seed=0, order=0, error="OutOfMemoryError: 3 GiB")
-    with pytest.raises(MissingAsset, match="OutOfMemoryError: 3 GiB"):
-        tensor_parallel.agree(record)
-
-
-def test_other_commands_reject_split_tensors(tmp_path):
-    done = console.specbench("trace", "-m", "sd", "-p", "tiny", "-t", "gsm8k", "--set", "pair.models.target.parallel=tensor",
-        "--set", 'pair.models.target.devices=["cpu", "cpu"]', cwd=tmp_path, code=2)  # fmt: skip
-    assert "only `specbench run`" in done.stderr
 
 
 def test_without_accelerate_the_extra_is_named(monkeypatch):
@@ -218,13 +148,11 @@ def test_the_current_gpu_is_the_runs_device(monkeypatch):
     assert numbered(CPU) == CPU
 
 
-def test_every_process_of_split_tensors_reads_on_its_own_device(monkeypatch):
+def test_a_model_in_layers_reads_its_input_on_its_first_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    spec, second = ModelSpec(path="x", parallel="tensor", devices=(0, 1)), torch.device("cuda:1")
-    assert device_of_model("target", spec, second) == second
     layers = ModelSpec(path="x", parallel="layers", devices=(0, 1))
-    assert device_of_model("target", layers, second) == torch.device("cuda:0")
+    assert device_of_model("target", layers, torch.device("cuda:1")) == torch.device("cuda:0")
 
 
 def test_a_login_node_resolves_for_the_gpus_of_its_cluster(monkeypatch):
@@ -335,28 +263,3 @@ def test_equal_shares_without_limits(toy):
     weights = [each.weights for each in found]
     assert sum(weights) == pytest.approx(spec.size.resident_bytes, rel=0.01)
     assert max(weights) < 0.5 * spec.size.resident_bytes
-
-
-def test_the_memory_of_split_tensors_is_that_of_each_process(toy, tmp_path):
-    spec = planned(toy, parallel="tensor", devices=["cpu", "cpu"])
-    found = memory_by_device({"target": spec}, [], PROMPT + OUTPUT, "cpu")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(measure_rank, (port, toy / "toy", tmp_path), nprocs=2)
-    for rank in range(2):
-        weights, cache = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert sum(each.weights for each in found) / 2 == pytest.approx(weights, rel=0.05)
-        assert sum(each.cache for each in found) / 2 == pytest.approx(cache, rel=0.05)
-
-
-def measure_rank(rank, port, path, out):
-    """Write the bytes of weights and cache that one of two processes holds."""
-    devices = ("cpu", "cpu")
-    tensor_parallel._join(rank, tensor_parallel._Loading({}, {}, path, devices, port, 1))
-    settings = loading_settings(ModelSpec(path="x", parallel="tensor", devices=devices).placement)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **settings)
-    local = [each.to_local() if hasattr(each, "to_local") else each for each in parts(model)]
-    found = [sum(each.nbytes for each in local), storages(cached(model, PROMPT + OUTPUT))]
-    (out / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()

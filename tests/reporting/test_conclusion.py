@@ -11,11 +11,25 @@ from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.speed import Rank
 from specbench.machine.hardware import ForwardCheck
-from specbench.reporting.conclusion import conclusion, headline, run_conclusion
+from specbench.reporting import conclusion as conclusions
 from specbench.reporting.formats.export import runs_csv, runs_json
 from specbench.reporting.notes import notes
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.summaries import method_summary, run_summary, spec_table
+
+
+def conclusion(summaries):
+    """The sentences of a conclusion."""
+    return list(map(str, conclusions.conclusion(summaries)))
+
+
+def run_conclusion(summary):
+    return list(map(str, conclusions.run_conclusion(summary)))
+
+
+def headline(summaries):
+    return list(map(str, conclusions.headline(summaries)))
+
 
 FIRST = Rank(1, 1)
 AR = method_summary("ar", values={"tokens_per_second": 100.0}, rank=Rank(2, 2))
@@ -300,7 +314,7 @@ def test_a_slow_baseline_is_named_right_after_the_headline():
     assert sentences[0].startswith("sd (draft length 3) is 1.31x")
     assert sentences[1] == AT_44_PERCENT
     assert AT_44_PERCENT in headline([large(0.44)]), "the caption of a table says so too"
-    assert not any("a faster engine" in note for note in notes(large(0.44))), "and no note repeats it"
+    assert not any("a faster engine" in note.text for note in notes(large(0.44))), "and no note repeats it"
 
 
 @pytest.mark.parametrize("summary", [large(0.9), large(0.3, parameters=2_000_000), large(None)])
@@ -311,7 +325,7 @@ def test_no_speedup_is_called_overstated_over_a_fast_or_small_baseline(summary):
 @pytest.mark.parametrize(("read", "kind"), [(13.7e9, "read"), (None, "copy")])
 def test_a_small_baseline_below_half_of_the_bandwidth_has_a_note(read, kind):
     warning = f"! ar reaches 30% of the measured {kind} bandwidth; a faster engine would reduce the speedups over it"
-    assert warning in notes(large(0.3, parameters=2_000_000, read=read))
+    assert warning in [note.line for note in notes(large(0.3, parameters=2_000_000, read=read))]
 
 
 def test_a_run_without_read_bandwidth_is_judged_by_the_copy_bandwidth():

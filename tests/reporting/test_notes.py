@@ -13,7 +13,7 @@ from tests.fixtures.summaries import method_summary, run_summary, spec_table, su
 
 def drifting(*drifts: float) -> list[str]:
     rows = [method_summary(f"m{i}", values={"drift": drift}) for i, drift in enumerate(drifts)]
-    return [note for note in notes(run_summary(*rows)) if note.startswith("! drift")]
+    return [note.line for note in notes(run_summary(*rows)) if note.kind == "drift"]
 
 
 def test_a_warning_names_every_method_that_it_is_about():
@@ -33,7 +33,7 @@ def about_data(heads: dict, **data: object) -> str:
     table = summary.spec.to_toml()
     table["task"]["data"] |= {"samples": 3, "total": 9, **data}
     table["pair"]["heads"] = heads
-    return "\n".join(notes(replace(summary, spec=RunSpec.from_toml(table))))
+    return "\n".join(note.line for note in notes(replace(summary, spec=RunSpec.from_toml(table))))
 
 
 def test_only_published_data_are_compared_with_published_scores():
@@ -71,12 +71,12 @@ def parallel_run(**placements):
 def test_what_parallel_models_can_show_depends_on_their_placement(placements, said):
     run = parallel_run(**placements)
     for lines in (notes(run), common_notes([run, run])):
-        (note,) = [line for line in lines if line.startswith(PARALLEL)]
+        (note,) = [line.text for line in lines if line.kind == PARALLEL]
         assert said in note and ("cannot show" in note) == ("share" in said)
 
 
 def test_a_run_without_parallel_models_has_no_note_about_them():
-    assert not [line for line in notes(run_summary(method_summary("sd"))) if PARALLEL in line]
+    assert not [line for line in notes(run_summary(method_summary("sd"))) if line.kind == PARALLEL]
 
 
 def test_a_method_that_declares_no_distribution_is_listed_as_undeclared():
@@ -101,7 +101,7 @@ def test_help_for_a_full_report_is_about_the_reported_runs(tmp_path, count):
         for name, values in drifts.items()
     ]
     runs = [replace(run_summary(*rows), folder=f"{tmp_path}/else where/{i}", complete=False) for i in range(count)]
-    (rest,) = (note.partition("help: ")[2] for note in short_notes(runs) if "more warning" in note)
+    (rest,) = (note.help for note in short_notes(runs) if "more warning" in note.text)
     named = " ".join(f"'{each.folder}'" for each in runs)
     assert rest == ("specbench report FOLDERS --full" if count > 3 else f"specbench report {named} --full")
 

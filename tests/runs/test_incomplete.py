@@ -13,7 +13,7 @@ from specbench.config.options import Access
 from specbench.files import write_with_checksum
 from specbench.runs.locking import locked
 from specbench.runs.record import Record
-from specbench.runs.run_folder import GENERATIONS, Expected, Recorder, load
+from specbench.runs.run_folder import Expected, Recorder, load
 from tests.fixtures.console import specbench
 
 FEW = ["run", "-m", "sd", "-t", "gsm8k", "-n", "3", "--repeats", "1", "--max-new-tokens", "6"]
@@ -155,7 +155,7 @@ def test_a_changed_draft_length_is_a_diff_and_is_compared_on_demand(run, tmp_pat
 
 def test_a_record_with_invalid_times_is_written_as_a_failed_one(tmp_path):
     with locked([tmp_path], Access()) as locks:
-        recorder = Recorder(locks[tmp_path], EXPECTED, GENERATIONS)
+        recorder = Recorder(locks[tmp_path], EXPECTED)
         good = Record(
             method="sd",
             sample="a",

@@ -23,10 +23,10 @@ from specbench.decoding.method import Method
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.profile.chain_profile import GAMMA
+from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite, suites
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.resolved_model import Architecture, ResolvedModel
-from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.methods import Methods
 from specbench.resolution.selection import SelectedTask, read_pair, read_task
 from specbench.resolution.spec import ResolvedPair, run_spec

@@ -160,4 +160,4 @@ def test_a_disk_that_is_certainly_too_small_is_an_error_before_the_start(tmp_pat
         train_head(request(tmp_path / "head"), Weighing())
     assert not list(tmp_path.glob("head/collected/*/*.safetensors"))
     for generated, limited in ((True, False), (False, True)):
-        assert size_plan(60, 2000, generated, limited, tmp_path).startswith("! features of 60 texts")
+        assert size_plan(60, 2000, generated, limited, tmp_path).line.startswith("! features of 60 texts")

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -10,8 +11,9 @@ from specbench.analysis.intervals import Estimate
 from specbench.config.construct import Table as TomlTable
 from specbench.data.rows import HUB
 from specbench.features.advise.candidates import Advice, CandidateResult
+from specbench.note import Level, Note, warnings_of
 from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
-from specbench.reporting.notes import SHARD, short_notes, warnings_of
+from specbench.reporting.notes import SHARD, short_notes
 from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
 
@@ -85,15 +87,16 @@ def candidates_table(advice: Advice) -> Table:
     return Table(title, columns, rows)
 
 
-def conditions_of(advice: Advice) -> list[str]:
+def conditions_of(advice: Advice) -> list[Note]:
     """Return the conditions of the first part and warnings about it, and what may make the last part's speeds differ."""
-    first, *notes = [note for note in short_notes([advice.pilot]) if not note.startswith(SHARD)]
+    first, *notes = [note for note in short_notes([advice.pilot]) if note.kind != SHARD]
     parts = {result.parts for result in advice.results if result.parts}
     if parts:
-        first = f"first part: {first}"
+        first = replace(first, text=f"first part: {first.text}")
     if len(parts) > 1:
-        notes.append("Measured speedups are of the last part that a method was run on: compare those with equal parts.")
-    return [first, *notes, *(f"! {sentence}" for sentence in caution(advice.final))]
+        text = "Measured speedups are of the last part that a method was run on: compare those with equal parts."
+        notes.append(Note("parts", text))
+    return [first, *notes, *(replace(note, level=Level.warning) for note in caution(advice.final))]
 
 
 def deciding_numbers(advice: Advice) -> Iterator[str]:
@@ -313,7 +316,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
         "other_engines": list(other_engines(best, sources_of(advice))) if advice.is_usable else [],
-        "warnings": warnings_of(conditions_of(advice)),
+        "warnings": [note.line for note in warnings_of(conditions_of(advice))],
         "folder": advice.final.folder,
         "candidates": [
             {

@@ -141,7 +141,7 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
     if not sizes:  # prefill only
         return costs
     forwards, spent = (sum(column) for column in zip(*sizes.values(), strict=True))
-    drafting = [sum(bool(entry["drafted"]) for entry in row.rounds) for row in rows]
+    drafting = [sum(bool(entry.drafted) for entry in row.rounds) for row in rows]
     rounds = sum(max(count - 1, 0) for count in drafting)  # the first of an output is prefill
     single = sizes.get(1, (forwards, spent))
     later = np.asarray(single[1] / single[0])
@@ -152,8 +152,8 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
 def _host_per_forward(rows: Records) -> float:
     """Return the seconds outside forwards / forwards of all models, the first of each included."""
     usages = [usage for row in rows for usage in row.models.values()]
-    host = sum(map(seconds, rows)) - sum(usage["seconds"] - usage["beside"] for usage in usages)
-    return host / sum(usage["forwards"] + 1 for usage in usages)
+    host = sum(map(seconds, rows)) - sum(usage.own_seconds for usage in usages)
+    return host / sum(usage.forwards + 1 for usage in usages)
 
 
 def predicted_speedup(

@@ -45,13 +45,7 @@ from specbench.features.advise.advice_work import (
     AdviceWork,
     timed_tokens,
 )
-from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
-from specbench.features.advise.recordings import predict_all
-from specbench.machine.threads import ThreadChoice, using
-from specbench.models.loaded_pair import LoadedPair
-from specbench.models.placed import tensor_placement
-from specbench.observer import Observer
-from specbench.resolution.method_sets import (
+from specbench.features.advise.candidate_set import (
     BASELINE,
     drafter_of,
     lossy_candidates,
@@ -59,6 +53,11 @@ from specbench.resolution.method_sets import (
     register_candidates,
     register_for_advice,
 )
+from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
+from specbench.features.advise.recordings import predict_all
+from specbench.machine.threads import ThreadChoice, using
+from specbench.models.loaded_pair import LoadedPair
+from specbench.observer import Observer
 from specbench.resolution.methods import method_on
 from specbench.resolution.resolve import resolve, sizes_of
 from specbench.resolution.run_plan import PairPlan, PlannedRun, plan_of_folder
@@ -245,8 +244,8 @@ class _Parts:
     def open(self, candidates: Sequence[Candidate]) -> tuple[dict[Candidate, Method], list[CandidateResult]]:
         """Load the models, and return the methods of the candidates and those that an engine does not support.
 
-        Raises ConfigError for fewer than FEWEST_PROMPTS prompts, for models whose tensors are split, and for a task that is
-        not scored although scores are needed.
+        Raises ConfigError for fewer than FEWEST_PROMPTS prompts, and for a task that is not scored although scores are
+        needed.
         """
         request = self.request
         self.whole, run = self._plan([candidate.name for candidate in candidates], request.options)
@@ -255,8 +254,6 @@ class _Parts:
             raise ConfigError(
                 f"advise needs at least {FEWEST_PROMPTS} prompts, and there are {prompts}; help: -n, --data"
             )
-        if tensor_placement(self.whole.models):
-            raise ConfigError("advise does not run models whose tensors are split; help: specbench run")
         if request.max_drop is not None and run.task.executes_code and request.sandbox is None:
             raise ConfigError(
                 f"--max-drop needs scores, and those of {request.task} execute code; help: --allow-code-execution"

@@ -31,6 +31,7 @@ from specbench.decoding.session import Ends
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting
 from specbench.experiment.runner import Conversations
+from specbench.features.advise.candidate_set import TARGET
 from specbench.features.advise.candidates import (
     Candidate,
     CandidateResult,
@@ -45,7 +46,6 @@ from specbench.methods.recorded_drafts import HEAD_DEPTH, Replay, probabilities,
 from specbench.models.heads import EagleHead, EagleSession
 from specbench.models.loaded_pair import Models
 from specbench.observer import Observer
-from specbench.resolution.method_sets import TARGET
 from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read, timed_forwards

@@ -24,10 +24,10 @@ from specbench.features.suites.suite import Suite
 from specbench.features.suites.suite_report import measured_runs
 from specbench.files import json_with_checksum, parse_json, read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
-from specbench.runs.kind import CONFIG
 from specbench.runs.record import Record, RoundRecord, line_of
 from specbench.runs.run_folder import (
     BLOCKS,
+    CONFIG,
     ENVIRONMENT,
     IMPORTED,
     JUDGED,
@@ -203,10 +203,7 @@ def _without_texts(record: Record) -> Record:
 
 
 def _round(record: RoundRecord) -> RoundRecord:
-    fields = {key: value for key, value in record.items() if key != "rejected"}
-    if "inner" in fields:
-        fields["inner"] = [_round(round_) for round_ in record["inner"]]
-    return cast(RoundRecord, fields)
+    return replace(record, rejected="", inner=[_round(round_) for round_ in record.inner])
 
 
 def _scores_without_texts(path: Path) -> bytes:

@@ -11,11 +11,11 @@ from specbench.experiment.batch import (
     RequestBatch,
     measure_here,
     measure_in_new_process,
-    measure_sessions,
 )
 from specbench.features.gate.comparison import ANCHOR, compare
-from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, pooled
+from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, measured_run, pooled
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
+from specbench.runs.run_folder import SAMPLES
 
 SESSIONS, ROUNDS = 2, 5  # defaults of a snapshot with timing
 AGREEING, MOST = 3, 4  # sessions needed for a slow-down, and the maximum that a check measures
@@ -83,6 +83,16 @@ def check(
             break
         new = pooled([*new, *measure_sessions(batch, out, launch, 1, first=number)])
     return compare(snapshot.runs, new, limits)
+
+
+def measure_sessions(batch: RequestBatch, out: Path, launch: Launch, count: int, first: int = 1) -> list[MeasuredRun]:
+    """Measure `count` sessions one after the other, and return their runs, pooled."""
+    runs = []
+    for number in range(first, first + count):
+        folder = out / f"session-{number}"
+        launch(batch, folder)
+        runs += [measured_run(samples.parent) for samples in sorted(folder.glob(f"*/{SAMPLES}"))]
+    return pooled(runs)
 
 
 def with_anchor(request: Request) -> Request:

@@ -6,15 +6,16 @@ What is compared of a run: counters, quality, and seconds per repeat.
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import complete, seconds
+from specbench.config.commands import Command, command_of, request_of
 from specbench.config.construct import Table
-from specbench.config.options import Options, Request
-from specbench.errors import ConfigError, hint
+from specbench.config.options import Request
+from specbench.errors import ConfigError
 from specbench.files import CHECKSUM, checked, checksum_of, read_json, read_with_checksum, write
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
@@ -113,11 +114,11 @@ def _costs(records: Sequence[Record]) -> dict[str, tuple[int, float]]:
     for usage in (usage for record in records for usage in record.models.items()):
         role, spent = usage
         forwards, time = costs.get(role, (0, 0.0))
-        costs[role] = (forwards + spent["forwards"], time + spent["seconds"])
+        costs[role] = (forwards + spent.forwards, time + spent.seconds)
     return costs
 
 
-def _problems(recorded: RunRecords[Record], scores: Scores) -> list[str]:
+def _problems(recorded: RunRecords, scores: Scores) -> list[str]:
     """Return why a run cannot be judged: generations that are missing, unknown, duplicate, or not scored."""
     assert recorded.expected is not None
     there, expected, out = len(recorded.records), recorded.expected.generations, []
@@ -161,7 +162,7 @@ def pooled(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _summary_of(record: Record, values: dict[str, float | list[float]]) -> GenerationSummary:
-    sums = {key: sum(x[key] for x in record.rounds) for key in ("drafted", "tested", "accepted")}
+    sums = {key: sum(getattr(x, key) for x in record.rounds) for key in ("drafted", "tested", "accepted")}
     return GenerationSummary(
         record.sample,
         record.prompt,
@@ -170,18 +171,9 @@ def _summary_of(record: Record, values: dict[str, float | list[float]]) -> Gener
         len(record.tokens),
         len(record.rounds) or len(record.tokens),
         **sums,
-        forwards={role: usage["forwards"] + bool(usage["prefill_fed"]) for role, usage in record.models.items()},
+        forwards={role: usage.forwards + bool(usage.prefill_fed) for role, usage in record.models.items()},
         values=values,
     )
-
-
-class Command(TypedDict):
-    """A request as JSON: methods, pair and tasks, and the options that differ from their defaults."""
-
-    methods: list[str]
-    pair: str
-    tasks: list[str]
-    options: dict[str, Any]
 
 
 class _Environment(TypedDict):
@@ -271,35 +263,6 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
         if not methods == run.generations.keys() == run.failed.keys() or run.spec.baseline not in methods:
             raise ConfigError(f"{path}: damaged: the methods, generations and failures of {run.name} do not match")
     return snapshot
-
-
-def command_of(request: Request) -> Command:
-    """Return a request as JSON. Plugins are left out: a snapshot does not hold their code."""
-    options = {name: value for name, value in request.options.changes().items() if name != "plugins"}
-    return {
-        "methods": list(request.methods),
-        "pair": request.pair,
-        "tasks": list(request.tasks),
-        "options": options | {"repeats": request.options.repeats},
-    }
-
-
-def request_of(command: Command, path: Path | str = "options") -> Request:
-    """Return what `command_of` was given. Raises ConfigError for an unknown key or option, or a wrong type."""
-    if unknown := command.keys() - Command.__annotations__.keys():
-        raise ConfigError(
-            f"{path}: unknown key '{min(unknown)}' in a command{hint(min(unknown), Command.__annotations__)}"
-        )
-    names = {option.name for option in fields(Options)}
-    for key in command["options"]:
-        if key not in names:
-            raise ConfigError(f"{path}: unknown option '{key}'{hint(key, names)}")
-    return Request(
-        methods=tuple(command["methods"]),
-        pair=command["pair"],
-        tasks=tuple(command["tasks"]),
-        options=checked(command["options"], Options, str(path)),
-    )
 
 
 def read_runs(path: Path) -> list[MeasuredRun]:

@@ -21,10 +21,9 @@ from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
 from specbench.resolution.resolve import resolve
 from specbench.resolution.run_plan import PlannedRun
-from specbench.runs.kind import CONFIG, Manifest
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of
-from specbench.runs.run_folder import ENVIRONMENT, MANIFEST, SAMPLES, spec_of
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
 
 
 def shards_of(count: int) -> list[str]:

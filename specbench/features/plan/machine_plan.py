@@ -3,9 +3,8 @@
 Needs no weights, no data of the hub and no network. Every figure is an estimate; `NOTE` names what is assumed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -25,8 +24,7 @@ from specbench.resolution.methods import ResolvedMethod
 
 PROMPT = 2048  # assumed tokens of the longest prompt, where the task sets no limit
 RECORD = 16 << 10  # assumed bytes of a stored generation
-Change = tuple[str, dict[str, ResolvedModel]]  # options, and the models that they change
-MOST_GPUS = 8  # of one machine, up to which placements are suggested
+LESS_MEMORY = "--place ROLE=layers:0,1 on several GPUs (--gpus N), or --set pair.models.ROLE.quantization=int8"
 HOUR = 3600.0
 LONG = 72 * HOUR  # longer times are given in days
 ELSEWHERE = Execution(torch.device("cuda"), elsewhere=True)
@@ -37,18 +35,17 @@ NOTE = (
     " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
     f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
     " column GiB is the memory of the fullest device: weights, caches at the longest prompt and answer, and a workspace. The"
-    " time that GPUs take to exchange data is not included. Downloads are weights; data sets"
+    " time that GPUs take to exchange data, and the training of heads, are not included. Downloads are weights; data sets"
     " are not counted."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRow:
-    """The estimate of one run: methods that share a baseline, on one pair and task; or of the training of heads.
+    """The estimate of one run: methods that share a baseline, on one pair and task.
 
     `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
-    of each device. `downloads` are bytes by source. `remedy` are options with which a run that does not fit would. `why` is
-    the reason why there is no estimate.
+    of each device. `downloads` are bytes by source. `why` is the reason why there is no estimate.
     """
 
     pair: str
@@ -62,7 +59,6 @@ class MachineRow:
     devices: tuple[Memory, ...] = ()
     downloads: dict[str, int] = field(default_factory=dict)
     fits: bool = True
-    remedy: str = ""
     why: str = ""
 
     @property
@@ -94,19 +90,18 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
         return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
     _require_gpus(outline.models, target.gpus)
     heads = list(
-        dict.fromkeys(base for group in outline.groups for method in group if (base := eagle_base(method.method)))
+        dict.fromkeys(base for group in outline.groups for method in group if (base := _eagle_base(method.method)))
     )
-    devices = _devices(outline.models, heads, outline.task)
-    has_room = target.fits(devices)
+    positions = _longest_prompt(outline.models, outline.task) + outline.task.max_new_tokens
+    devices = memory_by_device(outline.models, heads, positions)
     shared = MachineRow(
-        pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=has_room,
+        pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=target.fits(devices),
         downloads=_downloads(outline, heads), prompts=outline.prompts,
-        remedy="" if has_room else _remedy(outline, heads, target),
     )  # fmt: skip
     return [_row(shared, group, outline, target.machine) for group in outline.groups]
 
 
-def eagle_base(method: Method) -> str:
+def _eagle_base(method: Method) -> str:
     """Return the model that an EAGLE head drafts for in a method; empty without one."""
     proposer = getattr(method, "proposer", None)
     innermost = proposer.innermost if isinstance(proposer, Proposer) else None
@@ -114,8 +109,15 @@ def eagle_base(method: Method) -> str:
 
 
 def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
-    """Return the bytes to download by source: of models, and of EAGLE heads of these bases."""
-    downloads = downloads_of(outline.models)
+    """Return the bytes to download by source: of models, and of EAGLE heads of these bases.
+
+    Local folders and random weights are not downloaded.
+    """
+    downloads = {
+        model.spec.path: model.size.download_bytes
+        for model in outline.models.values()
+        if model.weights == "real" and not model.is_local
+    }
     local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
         is_remote = head.path not in local_heads and outline.pair.weights == "real"
@@ -124,96 +126,12 @@ def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     return downloads
 
 
-def downloads_of(models: Mapping[str, ResolvedModel]) -> dict[str, int]:
-    """Return the bytes of the weights that are neither in a local folder nor random, by source."""
-    return {
-        model.spec.path: model.size.download_bytes
-        for model in models.values()
-        if model.weights == "real" and not model.is_local
-    }
-
-
-def _devices(models: Mapping[str, ResolvedModel], heads: Sequence[str], task: Task) -> list[Memory]:
-    return memory_by_device(models, heads, longest_prompt(models, task) + task.max_new_tokens)
-
-
 def _require_gpus(models: Mapping[str, ResolvedModel], gpus: int) -> None:
     """Raise ConfigError if a model is placed on a GPU that the machine does not have."""
     for role, model in models.items():
         for device in model.spec.placement.devices:
             if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
                 raise ConfigError(f"model '{role}' is placed on {device}, and there are {gpus} GPUs; help: --gpus N")
-
-
-def _remedy(outline: Outline, heads: Sequence[str], target: PlannedMachine) -> str:
-    """Return the least change with which a part fits; empty if none of these helps.
-
-    In this order: another model than the largest on a second GPU; over as few GPUs as possible, the largest in layers, or it
-    and the others on one more, or all of them in layers; the largest quantized to 8 bits, then to 4; and placements on more
-    GPUs.
-    """
-    models = outline.models
-    largest = max(models, key=lambda role: models[role].size.resident_bytes)
-    for options, changed in _changes(models, largest, target.gpus):
-        if target.fits(_devices({**models, **changed}, heads, outline.task)):
-            is_named = outline.options.engine != "auto" or any(
-                model.spec.engine != "auto" for model in changed.values()
-            )
-            needs_eager = any(model.spec.parallel != "none" for model in changed.values())
-            return f"{options} --engine eager" if is_named and needs_eager else options
-    return ""
-
-
-def _changes(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
-    """Yield the options to try: placements, quantizations, and placements on more GPUs."""
-    yield from _placements(models, largest, gpus)
-    yield from _quantizations(models, largest)
-    for more in range(gpus + 1, MOST_GPUS + 1):
-        yield from ((f"--gpus {more} {options}", changed) for options, changed in _placements(models, largest, more))
-
-
-def _placements(models: Mapping[str, ResolvedModel], largest: str, gpus: int) -> Iterator[Change]:
-    """Yield the options that place models on other GPUs."""
-    free = {role: model for role, model in models.items() if not model.spec.placement.devices}
-    others = [role for role in free if role != largest]
-    if gpus < 2:
-        return
-
-    def place_others_on(device: str) -> Change:
-        text = " ".join(f"--place {role}={device}" for role in others)
-        return text, {role: _changed(free[role], device=device) for role in others}
-
-    if others:
-        yield place_others_on("cuda:1")
-    if largest not in free:
-        return
-    for count in range(2, gpus + 1):
-        places = f"layers:{','.join(map(str, range(count)))}"
-        split = {
-            role: replace(_changed(model, devices=tuple(range(count)), parallel="layers"), engine="eager")
-            for role, model in free.items()
-        }
-        text = f"--place {largest}={places}"
-        yield text, {largest: split[largest]}
-        if others and count < gpus:
-            extra_arguments, relocations = place_others_on(f"cuda:{count}")
-            yield f"{text} {extra_arguments}", {largest: split[largest], **relocations}
-        if others:
-            yield " ".join((text, *(f"--place {role}={places}" for role in others))), split
-
-
-def _changed(model: ResolvedModel, **keys: Any) -> ResolvedModel:
-    """Return a model with other keys of its spec."""
-    return replace(model, spec=replace(model.spec, **keys))
-
-
-def _quantizations(models: Mapping[str, ResolvedModel], largest: str) -> Iterator[Change]:
-    """Yield the options that quantize the largest model."""
-    model = models[largest]
-    if model.spec.quantization or model.spec.placement.parallel != "none":
-        return
-    for kind in ("int8", "int4"):
-        yield f"--set pair.models.{largest}.quantization={kind}", {largest: _changed(model, quantization=kind)}
 
 
 def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, machine: Accelerator) -> MachineRow:
@@ -246,13 +164,12 @@ def _generation(
 ) -> float:
     """Return the seconds of one generation of the maximum length."""
     method, models = resolved.method, outline.models
-    output, prompt = outline.task.max_new_tokens, 0 if fast else longest_prompt(models, outline.task)
+    output, prompt = outline.task.max_new_tokens, 0 if fast else _longest_prompt(models, outline.task)
     seconds = {}
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
-        bytes_per_process = read / model.spec.placement.processes
-        seconds[role] = forward_seconds(machine, model.engine, bytes_per_process, model.size.layers, fast)
-    if base := eagle_base(method):
+        seconds[role] = forward_seconds(machine, model.engine, read, model.size.layers, fast)
+    if base := _eagle_base(method):
         head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
         seconds |= dict.fromkeys(method.heads, head)
     prefill = sum(
@@ -305,7 +222,7 @@ def _adaptive(method: Method) -> Theory | None:
     )
 
 
-def longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
+def _longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:
     """Return the assumed tokens of the longest prompt: the task's limit, or PROMPT within the models' context."""
     contexts = [model.size.context for model in models.values() if model.size.context]
     has_encoder = any(model.architecture.encoder_decoder for model in models.values())
@@ -324,7 +241,6 @@ class MachineTotal:
     download: int
     disk: int
     fits: bool
-    remedy: str = ""  # with which all runs fit
     lacking: tuple[str, ...]  # tasks of runs without an estimate
 
     @property
@@ -337,21 +253,19 @@ def total_of(rows: Sequence[MachineRow]) -> MachineTotal:
     """Return the totals of a plan's rows. A source is downloaded once."""
     timed = [row.seconds for row in rows if row.seconds]
     download = sum({source: size for row in rows for source, size in row.downloads.items()}.values())
-    remedies = {row.remedy for row in rows if not row.fits}
     return MachineTotal(
         seconds=(sum(low for low, _ in timed), sum(high for _, high in timed)),
         memory=max((row.memory.total for row in rows if row.memory), default=0),
         download=download,
         disk=download + RECORD * sum(row.generations or 0 for row in rows),
         fits=all(row.fits for row in rows),
-        remedy=remedies.pop() if len(remedies) == 1 else "",
         gpus=max((sum(device.device.startswith("cuda") for device in row.devices) for row in rows), default=0),
         lacking=tuple(dict.fromkeys(row.task for row in rows if not row.seconds or row.why)),
     )
 
 
 def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
-    """Return a plan in one sentence: time, memory and download, or what does not fit and what would."""
+    """Return a plan in one sentence: time, memory and download, or how much memory is lacking and what would help."""
     machine, gpus = target.machine, target.gpus
     machine_label = f"one {machine.name}" if gpus == 1 else f"{gpus} {machine.name}"
     if not total.memory:
@@ -367,11 +281,9 @@ def sentence(name: str, total: MachineTotal, target: PlannedMachine) -> str:
     if not total.fits:
         bigger = smallest_with(total.memory)
         number = "one" if gpus == 1 else str(gpus)
-        remedies = [f"on {number} {bigger.name}"] if bigger else []
-        remedies += [f"with {total.remedy}"] if total.remedy else []
-        change = f"it fits {' or '.join(remedies)}" if remedies else "no known machine has enough memory"
+        larger = f"{number} {bigger.name}" if bigger else "no known machine"
         need = f"it needs {gib(total.memory)} GiB on a GPU with {machine.memory_gib:.0f} GiB"
-        text = f"{name} does not fit on {machine_label}: {need}; {change}"
+        text = f"{name} does not fit on {machine_label}: {need}; it fits on {larger}; help: {LESS_MEMORY}"
     elif total.gpus < gpus:
         text += (
             f"; {total.gpus} of {gpus} GPUs {'is' if total.gpus == 1 else 'are'} used, --place puts a model on others"

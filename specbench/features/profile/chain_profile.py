@@ -152,7 +152,7 @@ class Profile:
         rate = acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
             return None
-        most = max(x["drafted"] for x in rounds_of(rows)) + 1
+        most = max(x.drafted for x in rounds_of(rows)) + 1
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:

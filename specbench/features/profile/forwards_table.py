@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from specbench.analysis.forwards import ForwardLine, Sizes, line_of
+from specbench.note import Note, warning
 from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.reporting.tables import Table
 
@@ -67,16 +68,26 @@ def price_of(line: ForwardLine) -> float:
     return line.seconds(BLOCK) / line.one
 
 
-def price_sentences(lines: Mapping[str, ForwardLine]) -> list[str]:
+def price_sentences(lines: Mapping[str, ForwardLine]) -> list[Note]:
     """Return a sentence on the price of a block for each model."""
     text = {role: HUNDREDTHS.text(price_of(line)) for role, line in lines.items()}
-    return [f"{role}: a block of {BLOCK} tokens costs {price} forwards of one token." for role, price in text.items()]
+    return [
+        Note(
+            "price of a block", f"{role}: a block of {BLOCK} tokens costs {price} forwards of one token.", subject=role
+        )
+        for role, price in text.items()
+    ]
 
 
-def slow_single_forwards(lines: Mapping[str, ForwardLine]) -> list[str]:
+def slow_single_forwards(lines: Mapping[str, ForwardLine]) -> list[Note]:
     """Return a warning for each model whose forwards of one token took longer than those of two or three."""
     return [
-        f"! {role}: a forward of one token took longer than one of {size}; help: --fresh on an idle machine"
+        warning(
+            "slow single forwards",
+            f"{role}: a forward of one token took longer than one of {size}",
+            help="--fresh on an idle machine",
+            subject=role,
+        )
         for role, line in lines.items()
         for size in [min((2, 3), key=line.seconds)]
         if line.seconds(size) < SLOWER * line.one

@@ -9,7 +9,7 @@ there. These two values have no selection bias. A chosen point is one of the gri
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +18,13 @@ import numpy as np
 
 from specbench import scoring
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.points import CurveChoice, Point, swept
+from specbench.analysis.points import CurveChoice, Point
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
+from specbench.config.construct import Table
 from specbench.runs.run_folder import Scores, read, spec_of
+from specbench.runs.run_spec import MethodSpec
+from specbench.runs.settings import label_of, setting_text, swept_number
 
 RESAMPLES = 500
 LIKELY = 0.05  # share of resamples that choose a setting, above which it may be the best
@@ -29,11 +32,24 @@ FEWEST_POINTS = 3  # of a curve
 
 
 @dataclass(frozen=True)
+class CurveKey:
+    """A curve of a run: its method, and the settings that all of its points have."""
+
+    method: str
+    settings: Table = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The curve in words."""
+        return label_of(self.method, self.settings)
+
+
+@dataclass(frozen=True)
 class Curve:
     """One method's points, in the order of the swept parameter: seconds and quality statistics by prompt."""
 
-    method: str
-    settings: list[str]
+    key: CurveKey
+    settings: list[Table]
     seconds: np.ndarray  # (points, prompts)
     statistics: list[np.ndarray]  # of each point, (prompts, d)
 
@@ -80,7 +96,7 @@ def frontier_of(folder: Path) -> Frontier | None:
     combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}.get(scores["headline"], "")
     groups = {row["sample"]: row["group"] for row in scores["rows"] if scores["headline"] in row["values"]}
     measured = _measured(folder, scores)
-    prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(names)
+    prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(spec.methods)
     if not prompts or not families:
         return None
     rows, numbers = scoring.combiner(combine).rows, {g: i for i, g in enumerate(dict.fromkeys(groups.values()))}
@@ -93,12 +109,12 @@ def frontier_of(folder: Path) -> Frontier | None:
 
     curves = [
         Curve(
-            method,
-            list(map(_setting, ordered)),
+            key,
+            [spec.methods[name].settings for name in ordered],
             np.stack(list(map(seconds_of, ordered))),
             list(map(statistics, ordered)),
         )
-        for method, ordered in families.items()
+        for key, ordered in families
     ]
     base = spec.baseline
     return Frontier(len(prompts), seconds_of(base), statistics(base), combine, curves)
@@ -118,19 +134,18 @@ def _measured(folder: Path, scores: Scores) -> _Measurements:
     return _Measurements(values, spent, counts)
 
 
-def _families(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the settings of each swept method, ordered by the swept number, for methods with enough settings."""
-    families: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        method, _, setting = name.partition("(")
-        if setting:
-            variant = swept(_setting(name))[1]
-            families[f"{method}({variant})" if variant else method].append(name)
-    return {
-        method: sorted(settings, key=lambda name: swept(_setting(name))[0] or 0.0)
-        for method, settings in families.items()
-        if len(settings) >= FEWEST_POINTS
-    }
+def _families(methods: Mapping[str, MethodSpec]) -> list[tuple[CurveKey, list[str]]]:
+    """Return the labels of each swept method, ordered by the swept number, for methods with enough settings."""
+    families: dict[str, tuple[CurveKey, list[str]]] = {}
+    for label, method in methods.items():
+        if method.settings:
+            key = CurveKey(method.preset, swept_number(method.settings).others)
+            families.setdefault(key.label, (key, []))[1].append(label)
+    return [
+        (key, sorted(labels, key=lambda label: swept_number(methods[label].settings).x or 0.0))
+        for key, labels in families.values()
+        if len(labels) >= FEWEST_POINTS
+    ]
 
 
 class _Resampled:
@@ -158,19 +173,19 @@ class _Resampled:
         )
 
 
-def summaries_of(frontier: Frontier) -> dict[str, Summaries]:
-    """Return the two summaries of each curve, by method."""
+def summaries_of(frontier: Frontier) -> list[tuple[CurveKey, Summaries]]:
+    """Return the two summaries of each curve."""
     picks = _picks(frontier)
-    return {curve.method: _summaries(frontier, curve, picks) for curve in frontier.curves}
+    return [(curve.key, _summaries(frontier, curve, picks)) for curve in frontier.curves]
 
 
-def candidates(frontier: Frontier) -> dict[str, list[str]]:
-    """Return, by method, the settings that either summary of a curve chose in enough resamples, and their neighbors.
+def candidates(frontier: Frontier) -> list[tuple[CurveKey, list[Table]]]:
+    """Return for each curve the settings that either summary of a curve chose in enough resamples, and their neighbors.
 
     Of a curve that is never chosen from, the ends and the middle. If too few remain for a curve, the ends are added.
     """
     picks = [*_picks(frontier), np.arange(frontier.prompts)]
-    out = {}
+    out = []
     for curve in frontier.curves:
         chosen: Counter[int | None] = Counter()
         for pick in picks:
@@ -181,7 +196,7 @@ def candidates(frontier: Frontier) -> dict[str, list[str]]:
         near = {i + step for i in likely for step in (-1, 0, 1)} if likely else {0, last // 2, last}
         if len(near) < FEWEST_POINTS:
             near |= {0, last}
-        out[curve.method] = [setting for i, setting in enumerate(curve.settings) if i in near]
+        out.append((curve.key, [settings for i, settings in enumerate(curve.settings) if i in near]))
     return out
 
 
@@ -216,7 +231,10 @@ def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries
             finest.unseen.append(float(quality[point]))
             finest.met.append(bool(latency[point] <= 1.0))
     overall = at(everything)
-    settings = [None if point is None else curve.settings[point] for point in (_fastest(*overall), _finest(*overall))]
+    settings = [
+        None if point is None else setting_text(curve.settings[point])
+        for point in (_fastest(*overall), _finest(*overall))
+    ]
     return Summaries(matched.choice(matching(*overall), settings[0]), finest.choice(best(*overall), settings[1]))
 
 
@@ -259,18 +277,9 @@ def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
     """Return the summaries of a run's curves as points, with the pair and task of the method's other points."""
     frontier = frontier_of(folder)
     out = []
-    for name, summaries in (summaries_of(frontier) if frontier else {}).items():
-        method, variant = name.partition("(")[0], _setting(name)
-        template = next((p for p in points if (p.run, p.method) == (folder.name, method)), None)
+    for key, summaries in summaries_of(frontier) if frontier else ():
+        template = next((p for p in points if (p.run, p.method) == (folder.name, key.method)), None)
         if template:
             values = {"matching": summaries.matching, "best": summaries.best}
-            out.append(
-                replace(
-                    template, setting=variant, x=None, variant=variant, label=name, is_curve=True, values=dict(values)
-                )
-            )
+            out.append(replace(template, settings=key.settings, label=key.label, is_curve=True, values=dict(values)))
     return out
-
-
-def _setting(name: str) -> str:
-    return name.partition("(")[2].removesuffix(")")

@@ -5,7 +5,7 @@ run, what is missing, and the least time and memory.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from specbench.config.presets import preset as preset_of
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.profile.chain_profile import GAMMA
+from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites import prepared_models
 from specbench.features.suites.prepared_heads import untrained, with_prepared
 from specbench.features.suites.suite import GridLine, Suite
@@ -28,7 +29,6 @@ from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
 from specbench.resolution.memory_estimate import Memory, memory_by_device
-from specbench.resolution.method_sets import levels_and_trees, pairings
 from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
@@ -263,7 +263,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
             PlanRow(
                 pair=_name(part.pair),
                 task=part.task,
-                methods=_in_short(run.spec.methods),
+                methods=_in_short(run.spec.presets),
                 T=run.spec.decoding.temperature,
                 state="missing" if part.missing else state,
                 done=run.done,
@@ -291,10 +291,10 @@ def _crowded(devices: Iterable[Memory]) -> str:
     return ""
 
 
-def _in_short(labels: Collection[str]) -> str:
-    """Return the methods of a run, several settings of one method as a count: `sd x2`."""
-    counts = Counter(label.partition("(")[0] for label in labels)
-    one = {label.partition("(")[0]: label for label in labels}
+def _in_short(presets: Mapping[str, str]) -> str:
+    """Return the methods of a run, several settings of one preset as a count: `sd x2`. `presets` are by label."""
+    counts = Counter(presets.values())
+    one = {preset: label for label, preset in presets.items()}
     return ", ".join(one[name] if count == 1 else f"{name} x{count}" for name, count in counts.items())
 
 
@@ -341,7 +341,7 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
         rows.append(
             replace(
                 row,
-                methods=_in_short([method.label for method in group]),
+                methods=_in_short({method.label: method.preset for method in group}),
                 T=group[0].temperature,
                 generations=generations,
                 tokens=tokens,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.points import swept
 from specbench.config.options import Request
 from specbench.config.presets import preset
 from specbench.errors import ConfigError, ExitCode
@@ -19,7 +18,8 @@ from specbench.features.suites.suite_runner import run_suite
 from specbench.observer import Observer
 from specbench.resolution.resolve import Choice
 from specbench.resolution.run_plan import PairPlan
-from specbench.runs.kind import CONFIG
+from specbench.runs.run_folder import CONFIG
+from specbench.runs.settings import swept_number
 
 Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions
@@ -87,11 +87,11 @@ def _remaining(folders: Sequence[Path]) -> Remaining:
     numbers: Remaining = defaultdict(set)
     for folder in folders:
         curves = frontier_of(folder) if (folder / CONFIG).exists() else None  # a run that failed excludes nothing
-        for label, settings in (candidates(curves) if curves else {}).items():
-            for setting in settings:
-                number, name = swept(setting)[0], setting.partition("=")[0]
+        for key, remaining in candidates(curves) if curves else ():
+            for settings in remaining:
+                number, name, _ = swept_number(settings)
                 if number is not None:
-                    numbers[label.partition("(")[0], name].add(number)
+                    numbers[key.method, name].add(number)
     return numbers
 
 

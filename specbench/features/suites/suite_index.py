@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.files import read_with_checksum, write_with_checksum
-from specbench.runs.kind import CONFIG
+from specbench.runs.run_folder import CONFIG
 
 SUITES = "suites"
 INDEX_FILE, CHANGED_INDEX_FILE = "index.json", "changed.json"

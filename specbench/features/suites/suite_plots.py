@@ -112,9 +112,9 @@ def _speed_rows(points: Sequence[Point]) -> list[SpeedRow]:
     for point in points:
         speedup = point.values["speedup"]
         assert isinstance(speedup, Estimate)
-        label = f"{point.method}({point.setting})" if point.setting else point.method
+        label = point.name
         theory = {key: point.number(key) for key in ("predicted", "corrected")}
-        rows.append(SpeedRow(label=label, method=label, speedup=speedup, **theory))
+        rows.append(SpeedRow(label=label, method=label, preset=point.method, speedup=speedup, **theory))
     return most_important(rows)
 
 
@@ -173,7 +173,7 @@ def _x_title(spec: PlotSpec, points: Sequence[Point]) -> str:
     if spec.x == "weight":
         return f"weight of {short(', '.join(dict.fromkeys(p.weighted for p in points if p.weighted)))}"
     if spec.is_swept:
-        return short(", ".join(dict.fromkeys(p.setting.partition("=")[0] for p in points if p.setting)))
+        return short(", ".join(dict.fromkeys(p.x_name for p in points if p.settings)))
     return column_of(spec.x).title
 
 

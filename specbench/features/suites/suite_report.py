@@ -33,6 +33,7 @@ from specbench.features.suites.suite_tables import (
     suite_tables,
     unknown_values,
 )
+from specbench.note import Note, warning
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.notes import common_notes
 from specbench.reporting.reasons import overstated
@@ -60,8 +61,8 @@ class Collected:
     points: list[Point]
     tables: list[Table]
     judged: list[ExpectationVerdict]
-    verdicts: list[str]
-    conclusion: list[str]
+    verdicts: list[Note]
+    conclusion: list[Note]
     verifiers: list[VerifierReport]
 
 
@@ -85,12 +86,13 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     judged = outcomes_of(suite, measured, Comparisons(summaries))
     tables = suite_tables(suite, measured)
     changes = change_lines(suite.name, judged, ledger())
-    lines = [*outcome_lines(judged), *changes, *unknown_values(suite, measured, is_timed)]
+    lines = [Note("expectation", line) for line in (*outcome_lines(judged), *changes)]
+    lines += unknown_values(suite, measured, is_timed)
     beside = _printed_lengths(suite, summaries) if suite.kind == "profile" else []
     tables += paper_tables([row for row in without_counterpart(suite, measured) if row not in beside])
     tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
-    chain_verdicts: list[str] = []
+    chain_verdicts: list[Note] = []
     if suite.kind == "profile":
         profile_tables, chain_verdicts = _profiles(suite, summaries, [run.levels for run in runs])
         tables += profile_tables
@@ -134,26 +136,32 @@ def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
     return replace(collected, tables=suite_tables(suite, collected.points))
 
 
-def suite_notes(collected: Collected) -> list[str]:
+def suite_notes(collected: Collected) -> list[Note]:
     """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
-    lines = [*collected.verdicts, *filter(None, [collected.suite.note])]
+    lines = [*collected.verdicts, *(Note("suite", text) for text in [collected.suite.note] if text)]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
-        lines.append(f"{SELECTED} the best of several settings, chosen by the first of these numbers, as in the paper.")
+        text = f"{SELECTED} the best of several settings, chosen by the first of these numbers, as in the paper."
+        lines.append(Note("best settings", text))
     judges = sorted({str(p.values[JUDGE]) for p in collected.points if JUDGE in p.values})
-    lines += [f"judge: {judge}" for judge in judges]
+    lines += [Note("judge", f"judge: {judge}") for judge in judges]
     lines += common_notes(collected.summaries)
     if (machines := len({summary.machine for summary in collected.summaries})) > 1:
-        lines.append(
-            f"! measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
+        text = (
+            f"measured on {machines} kinds of machines (table Hardware): every speedup is a ratio within one run, and no"
             " expectation and no best setting compares machines"
         )
-    lines += [f"! {folder}: was measured, and its folder is gone" for folder in collected.missing]
+        lines.append(warning("several machines", text))
+    lines += [
+        warning("missing folder", f"{folder}: was measured, and its folder is gone") for folder in collected.missing
+    ]
     if collected.index.changes:
-        lines.append(f"! options of the suite were overridden: {', '.join(collected.index.changes)}")
+        changed = ", ".join(collected.index.changes)
+        lines.append(warning("overridden options", f"options of the suite were overridden: {changed}"))
     elif collected.index.definition not in ("", collected.suite.definition):
-        lines.append("! measured with an earlier definition of the suite; help: measure it again")
+        text = "measured with an earlier definition of the suite"
+        lines.append(warning("earlier definition", text, help="measure it again"))
     absent = [run for run in collected.index.runs.values() if run.state != DONE]
-    return lines + [f"! {run.state}: {run.pair}, {run.task}: {run.why}" for run in absent]
+    return lines + [warning("absent run", f"{run.state}: {run.pair}, {run.task}: {run.why}") for run in absent]
 
 
 def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
@@ -194,8 +202,8 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
 
 
 def _conclusion(
-    suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict], chains: Sequence[str]
-) -> list[str]:
+    suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict], chains: Sequence[Note]
+) -> list[Note]:
     """Return the conclusion of a suite: the verdicts on its chains if there are any, else its speeds and expectations.
 
     A suite that compares whole curves has no sentences on speeds, except on slow baselines.
@@ -203,8 +211,9 @@ def _conclusion(
     if chains:
         return [*overstated(summaries), *chains]
     speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
-    counts = outcome_counts(judged, suite.is_of_paper)
-    return [*speeds, *counts, *([STAND_INS] if counts and suite.is_tiny and suite.is_of_paper else [])]
+    counts = [Note("outcomes", text) for text in outcome_counts(judged, suite.is_of_paper)]
+    stand_ins = [Note("stand-ins", STAND_INS)] if counts and suite.is_tiny and suite.is_of_paper else []
+    return [*speeds, *counts, *stand_ins]
 
 
 def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:
@@ -215,12 +224,15 @@ def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Refe
 
 def _profiles(
     suite: Suite, summaries: Sequence[RunSummary], levels: Sequence[Sequence[str]]
-) -> tuple[list[Table], list[str]]:
+) -> tuple[list[Table], list[Note]]:
     """Return the tables and verdicts of runs that profile a chain."""
-    tables, lines = [], []
+    tables, lines = list[Table](), list[Note]()
     for summary, chain in zip(summaries, levels, strict=True):
         profile = Profile.of(summary, chain)
         printed = {row.method: row.value for row in _printed_lengths(suite, [summary])}
         tables += [forwards_table(profile), pairs_table(profile, printed), prices_table(profile)]
-        lines += [f"{summary.pair}, {summary.task}: {' '.join(verdict)}" for verdict in verdicts(profile)]
+        lines += [
+            Note("middle model", f"{summary.pair}, {summary.task}: {' '.join(verdict)}")
+            for verdict in verdicts(profile)
+        ]
     return tables, lines

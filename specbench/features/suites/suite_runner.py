@@ -7,8 +7,11 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
@@ -17,7 +20,8 @@ from specbench.config.pair import HeadKind, default_base
 from specbench.config.presets import architecture_of, preset
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.features.judge.judging import JudgeRequest
+from specbench.features.judge.judging import JudgeRequest, judge_run
+from specbench.features.profile.pairings import levels_and_trees
 from specbench.features.suites import prepared_models
 from specbench.features.suites.grid import Grid, GridPart, resolve_grid
 from specbench.features.suites.prepared_heads import (
@@ -32,9 +36,9 @@ from specbench.features.suites.suite import GridLine, PreparedHead, Suite, Suite
 from specbench.features.suites.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
 from specbench.features.train.train_head import FinetuneRequest, TrainRequest, finetune_model, train_head
 from specbench.machine.threads import Cores, ThreadChoice, measured_once
+from specbench.note import Note, warning
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.method_sets import levels_and_trees
 from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.runs.locking import locked
 from specbench.runs.run_spec import word
@@ -75,8 +79,6 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
             keep.append(run.folder.name)
             _measure_and_record(_SuiteRun(request, part, part.plan, run, index, cores), keep, observer)
         last = part.plan
-    if last is not None and last.ranks:
-        last.release()
     index.definition = request.suite.definition  # the entries of an interrupted suite may be of an earlier one
     index.keep(keep)
     return _code(index)
@@ -196,12 +198,16 @@ def _complete_run(suite_run: _SuiteRun, observer: Observer) -> RunSummary:
     threads = ThreadChoice(suite_run.part.line.options.threads, suite_run.cores)
     steps = MeasureOptions(
         access=suite_run.request.access, threads=threads, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
-        judge=JudgeRequest.of_table(suite.judge) if suite.judge else None,
+        then=partial(_judge, JudgeRequest.of_table(suite.judge), suite_run.plan.device, observer) if suite.judge else None,
     )  # fmt: skip
     results = measure(suite_run.plan, [suite_run.run], steps, observer)
     if results.unscored:
         raise results.unscored
     return results.summaries[0]
+
+
+def _judge(request: JudgeRequest, device: torch.device, observer: Observer, run: PlannedRun) -> None:
+    judge_run(run.folder, run.data, request, device, observer)
 
 
 def _entry(suite_run: _SuiteRun) -> IndexEntry:
@@ -219,34 +225,34 @@ def _entry(suite_run: _SuiteRun) -> IndexEntry:
     )
 
 
-def training_notes(suite: Suite, out: Path) -> list[str]:
+def training_notes(suite: Suite, out: Path) -> list[Note]:
     """Return a line for each head and model that `train_missing` would train or skip.
 
     Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the
     free space.
     """
-    lines = [
-        f"{step.model.words} is not fine-tuned; run --suite fine-tunes it first"
+    notes = [
+        Note("not fine-tuned", f"{step.model.words} is not fine-tuned; run --suite fine-tunes it first")
         for step in prepared_models.pending(suite, out)
     ]
     features = _features_of(pending(suite, out))
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            lines.append(_skip_note(head))
+            notes.append(_skip_note(head))
         elif not is_trained(step, out):
-            feature_set = features.get(step.rows_key)
-            lines.append(f"{head.words} is not trained; run --suite trains it first")
-            if feature_set:
-                lines[-1] += (
+            text = f"{head.words} is not trained; run --suite trains it first"
+            if feature_set := features.get(step.rows_key):
+                text += (
                     f"; its features take at most {gb(feature_set.bytes)} in {head.collected(out)},"
                     f" {feature_set.texts:,} texts"
                 )
-    return [*lines, *([_disk_note(features, out)] if features else [])]
+            notes.append(Note("not trained", text))
+    return [*notes, *([_disk_note(features, out)] if features else [])]
 
 
-def _skip_note(head: PreparedHead) -> str:
-    return f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used"
+def _skip_note(head: PreparedHead) -> Note:
+    return Note("no rows", f"{head.words} is not trained without --data {head.task}=FILE; the pair's own head is used")
 
 
 class _Features(NamedTuple):
@@ -274,12 +280,12 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     return features
 
 
-def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> str:
-    """Return a line on the bytes of all features together and the free space, with a "!" if they may not fit."""
+def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> Note:
+    """Return a note on the bytes of all features together and the free space, a warning if they may not fit."""
     size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
-    return text if size <= free else f"! {text}; help: {help_}"
+    return Note("disk space", text) if size <= free else warning("disk space", text, help=help_)
 
 
 def train_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
@@ -314,12 +320,12 @@ def _finetune_missing(suite: Suite, out: Path, access: Access, observer: Observe
 def _train_missing_heads(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     missing: list[str] = []
     features = _features_of(pending(suite, out))
-    if features and (note := _disk_note(features, out)).startswith("!"):
-        observer.message(note)
+    if features and (note := _disk_note(features, out)).is_warning:
+        observer.message(note.line)
     for step in steps_of(suite):
         head = step.head
         if not has_rows(head, step.options):
-            observer.message(_skip_note(head))
+            observer.message(_skip_note(head).line)
             continue
         if is_trained(step, out):
             continue

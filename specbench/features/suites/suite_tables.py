@@ -7,10 +7,11 @@ from pathlib import Path
 
 from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
-from specbench.errors import hint
+from specbench.errors import suggestion
 from specbench.features.suites.frontier import FEWEST_POINTS, frontier_points
 from specbench.features.suites.papers.expectation import NUMBERS
 from specbench.features.suites.suite import PROMPT, Suite, TableSpec
+from specbench.note import Note, warning
 from specbench.reporting.column import NONE, NOT_REACHED, PERCENT
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
@@ -161,7 +162,7 @@ def _best(candidates: Sequence[Point], value: str) -> Point:
 def _names_of_numbers(points: Sequence[Point]) -> dict[str, str]:
     """Return what the dimensions x and weight are called where all points agree, such as `mu` and `weight of code`."""
     candidates = {
-        "x": {point.setting.partition("=")[0] for point in points if point.x is not None},
+        "x": {point.x_name for point in points if point.x is not None},
         "weight": {f"weight of {point.weighted}" for point in points if point.weighted},
     }
     return {key: min(names) for key, names in candidates.items() if len(names) == 1}
@@ -214,7 +215,7 @@ def dimension_text(name: str, value: str | float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> list[str]:
+def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> list[Note]:
     """Return a warning for each value in the suite's tables, plots and expectations that no point has.
 
     Untimed runs have no speeds, which is no reason for a warning.
@@ -226,7 +227,7 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
     ]
     names += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
     missing = [name for name in dict.fromkeys(names) if name not in measured and (is_timed or not _is_speed(name))]
-    return [f"! no value '{name}'{hint(name, measured).partition(';')[0]}" for name in missing]
+    return [warning("no value", f"no value '{name}'{suggestion(name, measured)}") for name in missing]
 
 
 def _is_speed(name: str) -> bool:
@@ -281,11 +282,10 @@ def curve_tables(points: Sequence[Point]) -> list[Table]:
     return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, points)).rows), *choice_tables(points)]
 
 
-def remarks(folder: Path, points: Sequence[Point]) -> list[str]:
+def remarks(folder: Path, points: Sequence[Point]) -> list[Note]:
     """Return the notes of a run, with a warning if no curve has a summary."""
-    few = (
-        [] if choice_tables(points) else [f"! no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"]
-    )
+    text = f"no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"
+    few = [] if choice_tables(points) else [warning("no summaries", text)]
     return [*few, *notes(summary_of(folder))]
 
 

@@ -163,7 +163,7 @@ def trial_of(method: str, against: str, summaries: Sequence[RunSummary]) -> Head
             gains.append(Gain(summary, speedup(ours, theirs, summary.end_to_end)))
         task = summary.spec.task.name
         counts += [
-            (sum(x["accepted"] for x in row.rounds), sum(x["tested"] for x in row.rounds), f"{task}/{row.sample}")
+            (sum(x.accepted for x in row.rounds), sum(x.tested for x in row.rounds), f"{task}/{row.sample}")
             for row in ours
         ]
     return HeadTrial(method, against, tuple(summaries), tuple(gains), acceptance_interval(counts))

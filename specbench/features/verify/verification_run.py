@@ -19,7 +19,6 @@ from specbench.machine.threads import using
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.placed import require_whole
 from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.observer import Observer
@@ -169,7 +168,6 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
     options, name, pair = choice.request.options, choice.preset.name, choice.pair
     on = Execution(device_of(options.device), options.dtype, options.engine)
     models = choice.resolved_models(pair, on)
-    require_whole(models)
     group = choice.methods.groups(sizes_of(models))[0]
     resolved, baseline = group[-1], group[0].method
     needed = {role: model for role, model in models.items() if role in resolved.method.roles()}

@@ -227,7 +227,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     groups = groups_of(scores_of(Path(summary.folder)))
     overall = _acceptance(rows)
     rates = [position["survival"]["value"] for position in overall["positions"]]
-    is_tree = any(entry.get("siblings") for record in rows for entry in record.rounds)
+    is_tree = any(entry.siblings for record in rows for entry in record.rounds)
     others = {} if is_tree else _for_other_tools(rates, overall["tokens_per_round"])
     return {
         "pair": summary.pair,
@@ -271,9 +271,7 @@ def _for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict
 def _acceptance(rows: Records) -> dict[str, Any]:
     """Return the acceptance of records: of all tested tokens, per round, and by position."""
     cells = [(record, position_counts([record])) for record in rows]
-    longest = max(
-        (entry["drafted"] for record in rows for entry in record.rounds if not entry.get("siblings")), default=0
-    )
+    longest = max((entry.drafted for record in rows for entry in record.rounds if not entry.siblings), default=0)
     longest = max(longest, *(len(counts) for _, counts in cells))  # the depth of trees
     return {
         "prompts": len({record.prompt for record in rows}),

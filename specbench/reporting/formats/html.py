@@ -19,8 +19,7 @@ from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.features.suites.suite_plots import of_suite as plots_of_suite
-from specbench.features.suites.suite_report import Collected, suite_notes
+from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
@@ -32,15 +31,12 @@ from specbench.reporting.notes import (
     notes_of,
     page_title,
     setup_line,
-    warnings_of,
-    without_warnings,
 )
 from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
-from specbench.runs.kind import CONFIG
 from specbench.runs.record import Record
-from specbench.runs.run_folder import ENVIRONMENT, read
+from specbench.runs.run_folder import CONFIG, ENVIRONMENT, read
 
 SCRIPTS = ("page.js", "chart.js", "tables.js", "samples.js", "start.js")  # in the order in which they run
 MOST_CONDITIONS = 12  # runs whose config and environment the page contains
@@ -66,7 +62,7 @@ class _PageTable(TypedDict):
     task: str
 
 
-class _Image(TypedDict):
+class PageImage(TypedDict):
     """A plot as data URLs, for a light and for a dark page."""
 
     name: str
@@ -75,41 +71,24 @@ class _Image(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Content:
+class PageContent:
     """The content of a page before escaping. Each table has its task, which is empty for a table of several tasks."""
 
     title: str
-    verdict: Sequence[str]
+    verdict: Sequence[Note]
     tables: Sequence[tuple[str, Table]]
-    notes: Sequence[str]
+    notes: Sequence[Note]
     summaries: Sequence[RunSummary]
-    images: Sequence[_Image] = field(default_factory=list)
-
-
-def of_suite(collected: Collected) -> str:
-    """Return the page of a suite."""
-    suite = collected.suite
-    with TemporaryDirectory() as folder:
-        images = _images(plots_of_suite(collected, Path(folder), ("svg",)))
-    return _page(
-        _Content(
-            title=f"{suite.paper}, {suite.shows}: {suite.description}",
-            verdict=collected.conclusion,
-            tables=[("", table) for table in collected.tables],
-            notes=suite_notes(collected),
-            summaries=collected.summaries,
-            images=images,
-        )
-    )
+    images: Sequence[PageImage] = field(default_factory=list)
 
 
 def of_runs(summaries: Sequence[RunSummary]) -> str:
     """Return the page of some runs."""
     with TemporaryDirectory() as folder:
-        images = _images(plots_of_runs(summaries, Path(folder), ("svg",)))
+        images = images_of(plots_of_runs(summaries, Path(folder), ("svg",)))
     merged = [("", across(summaries))] if len(summaries) > 1 else []
-    return _page(
-        _Content(
+    return page(
+        PageContent(
             title=page_title(summaries),
             verdict=conclusion(summaries),
             tables=[*merged, *((s.task, table) for s, tables in tables_by_run(summaries) for table in tables)],
@@ -120,16 +99,16 @@ def of_runs(summaries: Sequence[RunSummary]) -> str:
     )
 
 
-def _page(content: _Content) -> str:
+def page(content: PageContent) -> str:
     runs, left_out = browsed(content.summaries)
     data = {
         "about": _plain(setup_line(content.summaries)),
         "methods": list(map(_plain, method_lines(content.summaries))),
-        "verdict": list(map(_plain, content.verdict)),
+        "verdict": [_plain(str(note)) for note in content.verdict],
         "chart": chart_rows(content.summaries),
         "tables": [_shown(table, task) for task, table in content.tables],
-        "warnings": [_plain(line.removeprefix("! ")) for line in warnings_of(content.notes)],
-        "notes": list(map(_plain, [*without_warnings(content.notes), *_omitted(content.summaries)])),
+        "warnings": [_plain(str(note)) for note in warnings_of(content.notes)],
+        "notes": [_plain(str(note)) for note in (*without_warnings(content.notes), *_omitted(content.summaries))],
         "images": content.images,
         "runs": runs,
         "leftOut": left_out,
@@ -184,7 +163,7 @@ def _definition(key: str) -> str:
     return _plain(BY_KEY[key].documentation) + (f"\nUnit: {unit}" if unit else "")
 
 
-def _images(paths: Sequence[Path]) -> list[_Image]:
+def images_of(paths: Sequence[Path]) -> list[PageImage]:
     """Return SVGs as data URLs, so that the page makes no request."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
     return [{"name": name, "source": _data_url(text), "dark": _data_url(dark(text))} for name, text in texts.items()]
@@ -194,11 +173,11 @@ def _data_url(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def _omitted(summaries: Sequence[RunSummary]) -> list[str]:
+def _omitted(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return a note if the page contains the conditions of only some runs."""
     more = len(summaries) - MOST_CONDITIONS
     text = f"The page leaves out the configs of {counted(more, 'run')} after the first {MOST_CONDITIONS}."
-    return [text] if more > 0 else []
+    return [Note("omitted configs", text)] if more > 0 else []
 
 
 def _conditions(summaries: Sequence[RunSummary]) -> list[dict[str, str]]:
@@ -236,7 +215,7 @@ def chart_rows(summaries: Sequence[RunSummary]) -> list[ChartRow]:
     Headings contain pair, task, temperature and clock, and the run if these do not identify it.
     """
     settings = [_setting_of(summary) for summary in summaries]
-    styles = styles_of(method for summary in summaries for method in summary.spec.methods)
+    styles = styles_of({label: name for summary in summaries for label, name in summary.spec.presets.items()})
     return [
         row
         for summary, setting in zip(summaries, settings, strict=True)
@@ -335,7 +314,7 @@ def _sample(record: Record, label: str, score: float | list[float] | None) -> di
         "t": SEPARATOR.join(record.pieces) if has_pieces else record.text,
         "k": token_origins(record) if has_pieces else "",
         "x": rejected_drafts(record) if has_pieces else [],
-        "o": [entry["tokens"] for entry in record.rounds] or [1] * len(record.tokens),
+        "o": [entry.tokens for entry in record.rounds] or [1] * len(record.tokens),
         "n": len(record.tokens),
         "ms": round(1e3 * seconds(record, end_to_end=True), 1),
         "f": record.finish,

@@ -11,12 +11,12 @@ from itertools import count
 from zlib import crc32
 
 from specbench.analysis.run_summary import RunSummary
-from specbench.features.suites.suite_report import Collected, suite_notes
+from specbench.note import Note, warnings_of
 from specbench.reporting import escaping
 from specbench.reporting.column import NONE
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
-from specbench.reporting.notes import conditions, notes_of, warnings_of
+from specbench.reporting.notes import conditions, notes_of
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = r"""% Requires \usepackage{booktabs,graphicx}.
@@ -39,7 +39,7 @@ class Captioned:
     conditions: str = ""
     name: str = ""
     conclusion: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Note] = ()
 
 
 def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
@@ -52,15 +52,6 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
     return latex([first, *(Captioned(table, conditions([one]), one.run) for one, table in rest)])
 
 
-def of_suite(collected: Collected, full: bool = False) -> str:
-    """Return the first table of a suite, with the conclusion in its caption and warnings as its note; all if `full`."""
-    text, name = conditions(collected.summaries), collected.suite.name
-    warnings = warnings_of(suite_notes(collected))
-    captioned = [Captioned(table, text if table.measured else "", name) for table in collected.tables]
-    first = [replace(table, conclusion=" ".join(collected.conclusion), warnings=warnings) for table in captioned[:1]]
-    return latex([*first, *(captioned[1:] if full else [])])
-
-
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
     """Return a table of runs whose columns the user has chosen."""
     return latex([_captioned(replace(table, title=""), summaries)])
@@ -68,7 +59,9 @@ def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
 
 def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
     warnings = [*warnings_of(notes_of(summaries)), *reservations(summaries)]
-    return Captioned(table, conditions(summaries), _report_name(summaries), " ".join(headline(summaries)), warnings)
+    return Captioned(
+        table, conditions(summaries), _report_name(summaries), " ".join(map(str, headline(summaries))), warnings
+    )
 
 
 def _report_name(summaries: Sequence[RunSummary]) -> str:
@@ -106,7 +99,7 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
             rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
             rf"{' & '.join(column.head for column in columns)} \\", r"\midrule", *(rf"{row} \\" for row in page),
             r"\bottomrule", r"\end{tabular}}",
-            *(_note(captioned.warnings, names) if number == len(pages) else []), r"\end{table}",
+            *(_note([note.text for note in captioned.warnings], names) if number == len(pages) else []), r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines)
 
@@ -130,12 +123,12 @@ def _caption(*parts: str) -> str:
     return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda match: r"$\times$", text)
 
 
-def _note(warnings: Sequence[str], names: Set[str]) -> list[str]:
-    """Return the lines of a note below a table: warnings without what the user of the command line can do about them.
+def _note(texts: Sequence[str], names: Set[str]) -> list[str]:
+    """Return the lines of a note below a table.
 
     A sentence begins with a capital, unless it begins with one of the `names`.
     """
-    sentences = [line.removeprefix("! ").partition("; help: ")[0].rstrip(".") for line in warnings]
+    sentences = [text.rstrip(".") for text in texts]
     if not sentences:
         return []
     text = escaping.latex("Note: " + " ".join(f"{_capitalized(sentence, names)}." for sentence in sentences))

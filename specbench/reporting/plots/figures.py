@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from specbench.reporting import escaping
-from specbench.reporting.plots.styles import base_name, text_color
+from specbench.reporting.plots.styles import text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -311,5 +311,5 @@ def selected(rows: Sequence["MethodSummary"], most: int) -> list["MethodSummary"
     """Return at most `most` rows: all of them, or else the first setting of each method. Rows are ordered by preference."""
     if len(rows) <= most:
         return list(rows)
-    first = {base_name(row.method): row for row in reversed(rows)}
-    return [row for row in rows if first[base_name(row.method)] is row][:most]
+    first = {row.preset: row for row in reversed(rows)}
+    return [row for row in rows if first[row.preset] is row][:most]

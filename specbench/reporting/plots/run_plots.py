@@ -87,7 +87,7 @@ def run_plots(summary: RunSummary, title: str = "") -> dict[str, Panel]:
 def _acceptance_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return acceptance by position of the methods that draft; None if there are none."""
     rows = [row for row in ranked(summary) if row.acceptance_by_position]
-    draw = partial(_acceptance, rows=rows, styles=styles_of(summary.spec.methods))
+    draw = partial(_acceptance, rows=rows, styles=styles_of(summary.spec.presets))
     return Panel(f"{title}: acceptance by position", draw) if rows else None
 
 
@@ -120,7 +120,7 @@ def _length_panel(summary: RunSummary, title: str) -> Panel | None:
     rows = [
         row for row in ranked(summary) if row.length_counts and row.accepted_length and set(row.length_counts) != {1}
     ]
-    draw = partial(_lengths, rows=rows, styles=styles_of(summary.spec.methods))
+    draw = partial(_lengths, rows=rows, styles=styles_of(summary.spec.presets))
     return Panel(f"{title}: tokens per round", draw) if rows else None
 
 
@@ -204,7 +204,7 @@ def _quality(axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSumma
         row.method
         for row in selected(sorted((row for row, _ in rows), key=lambda row: -_speed(summary, row)), MOST_POINTS)
     }
-    labels, points, styles = [], [], styles_of(summary.spec.methods)
+    labels, points, styles = [], [], styles_of(summary.spec.presets)
     for row, score in rows:
         style, speed = styles[row.method], speedup_of(summary, row) or Estimate(1.0, None, None)
         x, y = speed.value, 100 * score.value
@@ -251,7 +251,7 @@ def _prediction_panel(summary: RunSummary, title: str) -> Panel | None:
 
 
 def _predictions(axes: "Axes", summary: RunSummary, rows: Sequence[MethodSummary]) -> list[Label]:
-    styles, labels = styles_of(summary.spec.methods), []
+    styles, labels = styles_of(summary.spec.presets), []
     for number, row in enumerate(rows):
         style, lengths = styles[row.method], row.predicted_lengths
         xs, ys = [prediction.gamma for prediction in lengths], [prediction.speedup.value for prediction in lengths]
@@ -292,7 +292,7 @@ def _break_even_panel(summary: RunSummary, title: str) -> Panel | None:
 def _break_even_curves(
     axes: "Axes", summary: RunSummary, rows: Sequence[tuple[MethodSummary, BreakEven]]
 ) -> list[Label]:
-    styles, labels = styles_of(summary.spec.methods), list[Label]()
+    styles, labels = styles_of(summary.spec.presets), list[Label]()
     for row, break_even in rows:
         style, name = styles[row.method], short(row.label)
         rates = np.linspace(0.0, 1.0, len(break_even.curve))

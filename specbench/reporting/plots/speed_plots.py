@@ -13,7 +13,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary, SpeedupSte
 from specbench.reporting.column import TIMES
 from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, selected, short
-from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, base_name, style_of, styles_of
+from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, style_of, styles_of
 from specbench.reporting.tables import ranked
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class SpeedRow:
 
     label: str
     method: str
+    preset: str
     speedup: Estimate
     predicted: float | None = None
     corrected: float | None = None
@@ -53,7 +54,7 @@ def _speed_rows(summary: RunSummary) -> list[SpeedRow]:
         if speedup is None:
             continue
         theory = {} if summary.end_to_end else {key: row.number(key) for key in ("predicted", "corrected")}
-        rows.append(SpeedRow(label=row.label, method=row.method, speedup=speedup, **theory))
+        rows.append(SpeedRow(label=row.label, method=row.method, preset=row.preset, speedup=speedup, **theory))
     return sorted(rows, key=lambda row: -row.speedup.value)
 
 
@@ -62,7 +63,7 @@ def run_speed_panel(summary: RunSummary, title: str) -> Panel | None:
     rows = most_important(_speed_rows(summary))
     title = f"{title}: speedup over {summary.baseline}"
     axis = f"speedup over {summary.baseline}, {summary.clock}"
-    return speed_panel(title, rows, axis, styles_of(summary.spec.methods)) if rows else None
+    return speed_panel(title, rows, axis, styles_of(summary.spec.presets)) if rows else None
 
 
 def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
@@ -70,8 +71,8 @@ def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
     ordered = sorted(rows, key=lambda row: -row.speedup.value)
     if len(ordered) <= MOST_ROWS:
         return ordered
-    fastest = {base_name(row.method): row for row in reversed(ordered)}
-    return [row for row in ordered if fastest[base_name(row.method)] is row]
+    fastest = {row.preset: row for row in reversed(ordered)}
+    return [row for row in ordered if fastest[row.preset] is row]
 
 
 def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style] | None = None) -> Panel:
@@ -85,7 +86,7 @@ def _drawing(rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style]) -
         if any(row.theory for row in rows):
             axes.fill_between([], [], color=NEUTRAL, alpha=0.3, label=THEORY)
         for position, row in enumerate(rows):
-            style = styles.get(row.method) or style_of(row.method)
+            style = styles.get(row.method) or style_of(row.preset)
             if row.theory:
                 _band(axes, position, row.theory, style.color)
             low, high = row.speedup.low, row.speedup.high
@@ -116,7 +117,7 @@ def _band(axes: "Axes", position: int, theory: tuple[float, float], color: str) 
 def steps_panel(summary: RunSummary, title: str) -> Panel | None:
     """Return the panel of the fastest methods of a run whose steps are known; None if there are none."""
     rows = selected([row for row in ranked(summary) if row.steps and row.number("predicted")], MOST_LINES)
-    draw = partial(_draw_steps, rows=rows, styles=styles_of(summary.spec.methods))
+    draw = partial(_draw_steps, rows=rows, styles=styles_of(summary.spec.presets))
     return Panel(f"{title}: from theory to the measured speedup", draw) if rows else None
 
 

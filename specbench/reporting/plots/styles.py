@@ -1,7 +1,7 @@
 """Colors, markers and line styles: the same for a method in every plot and on every page."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -74,32 +74,27 @@ def _on_dark(color: str) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * 0.3):02x}" for part in parts)
 
 
-def base_name(method: str) -> str:
-    """Return a method's name without its settings and labels: `sd` for `sd(gamma=3)`."""
-    return method.partition("(")[0].strip()
-
-
 def style_of(method: str, setting: int = 0) -> Style:
     """Return the style of a method. `setting` counts its settings in one plot.
 
     A method that is not in the table, such as that of a plugin, gets a color and a marker that follow from its name.
     """
-    name = base_name(method)
-    number = crc32(name.encode("utf-8", "replace"))
-    plain = METHODS.get(name) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
+    number = crc32(method.encode("utf-8", "replace"))
+    plain = METHODS.get(method) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
     return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
 
 
-def styles_of(methods: Iterable[str]) -> dict[str, Style]:
-    """Return the styles of all methods of a run. Their colors are distinct as long as there are enough, then their markers.
+def styles_of(presets: Mapping[str, str]) -> dict[str, Style]:
+    """Return the styles of all methods of a run, by label. `presets` are their names without settings.
+
+    Their colors are distinct as long as there are enough, then their markers.
 
     A method keeps its own color unless an earlier one has it. It then gets the first unused color. Neutral colors are kept.
     No two methods have both the same color and the same marker, as long as there are enough.
     """
     styles: dict[str, Style] = {}
-    numbers = setting_numbers(list(methods))
-    for method, number in numbers.items():
-        style = style_of(method)
+    for method, number in setting_numbers(presets).items():
+        style = style_of(presets[method])
         used = {other.color for other in styles.values()} - {NEUTRAL}
         free = [color for color in COLORS if color not in used] or [shade(style.color, number)]
         color = free[0] if style.color in used else style.color
@@ -126,12 +121,11 @@ def shade(color: str, step: int) -> str:
     return "#" + "".join(f"{round(part + (255 - part) * weight):02x}" for part in parts)
 
 
-def setting_numbers(methods: list[str]) -> dict[str, int]:
-    """Return the position of each method among the settings of the same method, in the order given."""
+def setting_numbers(presets: Mapping[str, str]) -> dict[str, int]:
+    """Return the position of each method among the settings of the same preset, in the order given."""
     counts: dict[str, int] = {}
     numbers = {}
-    for method in dict.fromkeys(methods):
-        name = base_name(method)
+    for method, name in presets.items():
         numbers[method] = counts.get(name, 0)
         counts[name] = numbers[method] + 1
     return numbers

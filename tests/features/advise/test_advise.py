@@ -11,11 +11,11 @@ from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise import halving as advice_module
+from specbench.features.advise.candidate_set import candidate_of, register_for_advice
 from specbench.features.advise.halving import PARTS, AdviceRequest, advise, advise_on
 from specbench.features.advise.recordings import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
-from specbench.resolution.method_sets import candidate_of, register_for_advice
 from specbench.resolution.resolve import Request, resolve
 from specbench.resolution.run_plan import plan_of_folder
 from specbench.runs.run_folder import PATHS, read, runs_in, spec_of

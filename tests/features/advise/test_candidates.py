@@ -39,7 +39,7 @@ def runs():
         "draft": usage_of({1: (2 * ROUNDS, 2 * ROUNDS * DRAFT), 2: (ROUNDS - 1, (ROUNDS - 1) * DRAFT)}),
         "target": usage_of({4: (ROUNDS - 1, (ROUNDS - 1) * BLOCK)}),
     }
-    spent = sum(each["seconds"] for each in usage.values()) + ROUNDS * HOST
+    spent = sum(each.seconds for each in usage.values()) + ROUNDS * HOST
     rows = [record("sd", str(i), tokens, spent, rounds=[round_of(3, 3)] * ROUNDS, models=usage) for i in range(PROMPTS)]
     return rows, base
 

@@ -1,27 +1,33 @@
 """Records by column: the lines come back byte for byte, and damaged columns are an error."""
 
 import json
+import zlib
 
 import pytest
 
 from specbench.errors import ConfigError
 from specbench.features.archive.columns import LONGEST_KEY, columns_of, lines_of
-from specbench.runs.record import Record, line_of
+from specbench.runs.record import CHECKSUM
 
 
 def lines() -> bytes:
-    usage = {"prefill_fed": 3, "seconds": 0.0012345, "by_fed": {1: [2.0, 1e-07], 4: [1.0, 0.5]}}
+    usage = {"prefill_fed": 3, "seconds": 0.0012345, "by_fed": {"1": [2.0, 1e-07], "4": [1.0, 0.5]}}
     plain = {"tokens": 2, "drafted": 2, "tested": 2, "accepted": 1, "proposers": ["draft", "draft"]}
     few = {**usage, "by_fed": {}}
     records = [
-        Record(method="ar", sample="0", repeat=0, seed=0, order=0, tokens=[5, 6], models={"target": usage}),
-        Record(method="sd", sample="ü\u2028", repeat=0, seed=0, order=1, rounds=[plain, {**plain, "inner": [plain]}]),
-        Record(method="sd", sample="1", repeat=1, seed=1, order=2, error="out of memory"),
-        Record(
-            method="sd", sample="2", repeat=1, seed=1, order=3, rounds=[{**plain, "counters": {}}], models={"t": few}
-        ),
+        {"method": "ar", "tokens": [5, 6], "rounds": [], "models": {"target": usage}, "error": None},
+        {
+            "method": "ü\u2028",
+            "tokens": [5],
+            "rounds": [plain, {**plain, "inner": [plain]}],
+            "models": {},
+            "error": None,
+        },
+        {"method": "sd", "tokens": [], "rounds": [], "models": {}, "error": "out of memory"},
+        {"method": "sd", "tokens": [], "rounds": [{**plain, "counters": {}}], "models": {"draft": few}, "error": None},
     ]
-    return b"".join(map(line_of, records))
+    texts = (json.dumps(record, ensure_ascii=False)[:-1].encode() for record in records)
+    return b"".join(text + CHECKSUM % zlib.crc32(text) for text in texts)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4])

@@ -222,7 +222,7 @@ def test_a_judged_run_has_win_rates_and_equal_texts_are_ties(folder, server):
     different = [one != two for one, two in pairs]
     assert len(server.received) == 2 * sum(different) > 0, "equal texts are not sent"
     assert [bool(row["exchanges"]) for row in judged["rows"]] == different
-    assert "m at 127.0.0.1" in judged_conclusion(judged)[0]
+    assert "m at 127.0.0.1" in next(map(str, judged_conclusion(judged)))
     assert "secret-key" not in (run / "judged.json").read_text()
 
 
@@ -236,9 +236,11 @@ def test_a_judge_that_was_not_called_is_not_said_to_have_judged():
         "comparisons": 2,
         "rows": [row, {**row, "sample": "1"}],
     }
-    assert judged_conclusion(judged) == ["All 2 texts of sd and ar are equal, so the judge was not called."]
+    assert list(map(str, judged_conclusion(judged))) == [
+        "All 2 texts of sd and ar are equal, so the judge was not called."
+    ]
     judged["rows"][1] = {**row, "sample": "1", "verdict": 1.0, "equal": False}
-    *_, last = judged_conclusion(judged)
+    *_, last = list(map(str, judged_conclusion(judged)))
     assert last == "1 comparison had equal texts: ties, without a call of the judge."
 
 

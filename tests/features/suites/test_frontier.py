@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.features.suites.frontier import Curve, Frontier, best, candidates, matching, summaries_of
+from specbench.features.suites.frontier import Curve, CurveKey, Frontier, best, candidates, matching, summaries_of
 
 
 def test_the_speed_at_the_large_models_quality_is_interpolated():
@@ -30,14 +30,20 @@ def test_neighbours_are_those_on_the_latency_axis_whatever_the_order_of_the_para
     assert matching(latency, quality, 0.45) == pytest.approx(1 / 0.7)
 
 
+def by_label(found):
+    return {key.label: value for key, value in found}
+
+
 def noise(points: int, prompts: int, seed: int) -> Frontier:
     """A curve whose points are all equal to the large model: what differs is noise."""
     rng = np.random.default_rng(seed)
     seconds = 1.0 + 0.1 * rng.random((points, prompts))
     quality = [np.stack([(rng.random(prompts) < 0.5).astype(float), np.zeros(prompts)], axis=1) for _ in range(points)]
-    settings = [f"alpha={i}" for i in range(points)]
+    settings = [{"alpha": i} for i in range(points)]
     large = np.stack([(rng.random(prompts) < 0.5).astype(float), np.zeros(prompts)], axis=1)
-    return Frontier(prompts, np.full(prompts, 1.2), large, "mean", [Curve("rule", settings, seconds, quality)])
+    return Frontier(
+        prompts, np.full(prompts, 1.2), large, "mean", [Curve(CurveKey("rule"), settings, seconds, quality)]
+    )
 
 
 def test_cross_validated_choices_are_unbiased():
@@ -46,7 +52,7 @@ def test_cross_validated_choices_are_unbiased():
     Over 10 worlds the mean of the chosen quality is above 0.55, that of the unseen one within 0.05 of 0.5: its standard
     error is 0.5 / sqrt(40 x 10) = 0.025 at most, less by averaging over resamples.
     """
-    found = [summaries_of(noise(20, 40, seed))["rule"] for seed in range(10)]
+    found = [by_label(summaries_of(noise(20, 40, seed)))["rule"] for seed in range(10)]
     assert np.mean([each.best.value for each in found]) > 0.55
     assert abs(np.mean([each.best.holdout_value for each in found]) - 0.5) < 0.05
     # What matched the large model where it was chosen need not match it elsewhere; every point is faster than it:
@@ -55,7 +61,7 @@ def test_cross_validated_choices_are_unbiased():
 
 
 def test_intervals_contain_the_value_and_count_resamples_without_a_crossing():
-    found = summaries_of(noise(3, 30, 1))["rule"]
+    found = by_label(summaries_of(noise(3, 30, 1)))["rule"]
     assert found.best.reach_rate == 1.0  # every point is faster than the large model
     assert found.best.low <= found.best.value <= found.best.high
     assert 0.0 < found.matching.reach_rate < 0.975
@@ -63,7 +69,7 @@ def test_intervals_contain_the_value_and_count_resamples_without_a_crossing():
 
 
 def test_from_few_prompts_there_is_no_interval():
-    found = summaries_of(noise(3, 4, 1))["rule"].best
+    found = by_label(summaries_of(noise(3, 4, 1)))["rule"].best
     assert found.value is not None
     assert (found.low, found.holdout_value, found.reach_rate) == (None, None, None)
 
@@ -72,8 +78,10 @@ def test_the_difference_of_two_curves_is_paired():
     """A curve that is better by a constant on every prompt is better in every resample, although the prompts differ."""
     world = noise(4, 40, 2)
     (curve,) = world.curves
-    better = Curve("better", curve.settings, curve.seconds, [each + np.array([0.1, 0.0]) for each in curve.statistics])
-    found = summaries_of(Frontier(40, world.seconds, world.statistics, "mean", [curve, better]))
+    better = Curve(
+        CurveKey("better"), curve.settings, curve.seconds, [each + np.array([0.1, 0.0]) for each in curve.statistics]
+    )
+    found = by_label(summaries_of(Frontier(40, world.seconds, world.statistics, "mean", [curve, better])))
     ours, theirs = found["better"].best, found["rule"].best
     assert ours.low < theirs.high, "their own intervals overlap"
     difference = ours.minus(theirs)
@@ -81,7 +89,7 @@ def test_the_difference_of_two_curves_is_paired():
 
 
 def test_a_curve_that_never_reaches_the_condition_counts_as_0():
-    found = summaries_of(noise(4, 40, 2))["rule"]
+    found = by_label(summaries_of(noise(4, 40, 2)))["rule"]
     never = replace(found.matching, value=None, resamples=(0.0,) * len(found.matching.resamples))
     assert never.minus(never) is None
     assert found.best.minus(replace(found.best, value=None, resamples=(0.0,) * len(found.best.resamples))).low > 0.0
@@ -93,9 +101,15 @@ def test_candidates_are_the_settings_that_may_be_chosen_and_their_neighbors():
     seconds = np.stack([np.full(prompts, 1.0 - 0.05 * i) for i in range(10)])
     quality = [large if i < 4 else large * 0.1 for i in range(10)]
     world = Frontier(
-        prompts, np.ones(prompts), large, "mean", [Curve("rule", [f"alpha={i}" for i in range(10)], seconds, quality)]
+        prompts,
+        np.ones(prompts),
+        large,
+        "mean",
+        [Curve(CurveKey("rule"), [{"alpha": i} for i in range(10)], seconds, quality)],
     )
     # the fastest at its quality is 3, the best within its latency the first of the equal ones, 0
-    assert candidates(world)["rule"] == ["alpha=0", "alpha=1", "alpha=2", "alpha=3", "alpha=4"]
+    assert by_label(candidates(world))["rule"] == [{"alpha": i} for i in range(5)]
     slow = Frontier(prompts, np.full(prompts, 0.1), large * 2, "mean", world.curves)
-    assert candidates(slow)["rule"] == ["alpha=0", "alpha=4", "alpha=9"], "never chosen from: the ends and the middle"
+    assert by_label(candidates(slow))["rule"] == [{"alpha": i} for i in (0, 4, 9)], (
+        "never chosen from: the ends and the middle"
+    )

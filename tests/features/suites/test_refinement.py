@@ -5,6 +5,7 @@ import json
 import pytest
 
 from specbench.errors import ConfigError
+from specbench.features.suites.frontier import CurveKey
 from specbench.features.suites.refinement import coarse
 from specbench.features.suites.suite import read_suite
 from tests.fixtures import console
@@ -51,7 +52,10 @@ def test_a_coarse_suite_has_few_prompts_and_one_repeat(suite):
 
 def test_all_prompts_are_measured_at_the_settings_that_may_be_chosen(suite, tmp_path, monkeypatch):
     """Which settings are candidates depends on times, so they are fixed here."""
-    chosen = {"lossy(bonus=deferred)": ["alpha=0.3, bonus=deferred"], "lossy(bonus=paper)": ["alpha=0.9, bonus=paper"]}
+    chosen = [
+        (CurveKey("lossy", {"bonus": bonus}), [{"target.alpha": alpha, "bonus": bonus}])
+        for alpha, bonus in ((0.3, "deferred"), (0.9, "paper"))
+    ]
     monkeypatch.setattr("specbench.features.suites.refinement.candidates", lambda curves: chosen)
     out = "".join(console.specbench("run", "--suite", suite, "--refine", 6, cwd=tmp_path))
     assert "6 prompts at every setting" in out and "refine = 6" not in out.splitlines()[0]

@@ -65,7 +65,7 @@ def trained(monkeypatch):
 
 def untrained(suite, out):
     """Return the names of the heads that are to be trained."""
-    return [note.split(" of ")[0] for note in training_notes(suite, out) if "is not trained; run --suite" in note]
+    return [note.text.split(" of ")[0] for note in training_notes(suite, out) if note.kind == "not trained"]
 
 
 def test_there_is_a_head_for_each_tau_and_they_share_the_collected_outputs(suite, trained, tmp_path):
@@ -215,24 +215,24 @@ def test_without_rows_the_pairs_own_heads_are_used(chain, trained, tmp_path):
     assert train_missing(wanted, tmp_path, Access(), Observer()) == [] and not trained
     assert with_prepared(wanted, "tiny-polybasic", "gsm8k", wanted.grid[0].options, tmp_path).heads == ()
     notes = training_notes(wanted, tmp_path)
-    assert [note.partition(" is not trained without --data dialogues=FILE")[1] != "" for note in notes] == [True, True]
+    assert [" is not trained without --data dialogues=FILE" in note.text for note in notes] == [True, True]
 
 
 def test_the_plan_says_how_much_disk_the_features_take(chain, tmp_path):
     """25 texts of at most 1,024 tokens, as the pair's recipe has it, of 192 half-precision numbers and 17 bytes."""
     for note in training_notes(read_suite(chain[0], data=chain[1]), tmp_path)[:-1]:
-        assert f"its features take at most {25 * 1024 * (2 * 192 + 17) / 1e9:.4f} GB in " in note
-        assert note.endswith("25 texts")
+        assert f"its features take at most {25 * 1024 * (2 * 192 + 17) / 1e9:.4f} GB in " in note.text
+        assert note.text.endswith("25 texts")
 
 
 def test_the_features_of_all_heads_are_compared_with_the_free_space_together(chain, trained, tmp_path, monkeypatch):
     """Each of two heads would fit alone. The line is in the plan, and is shown before the first training."""
     wanted, size = read_suite(chain[0], data=chain[1]), 25 * 1024 * (2 * 192 + 17)
-    assert training_notes(wanted, tmp_path)[-1].startswith(
+    assert training_notes(wanted, tmp_path)[-1].text.startswith(
         f"features of EAGLE heads take at most {2 * size / 1e9:.4f} GB together; "
     )
     monkeypatch.setattr(suite_runner, "free_disk_bytes", lambda folder: int(1.5 * size))
-    last, shown = training_notes(wanted, tmp_path)[-1], []
+    last, shown = training_notes(wanted, tmp_path)[-1].line, []
     assert last.startswith("! features of EAGLE heads take at most") and "help: a smaller limit or recipe.most" in last
     observer = Observer()
     monkeypatch.setattr(observer, "message", shown.append)

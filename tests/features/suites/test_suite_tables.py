@@ -2,19 +2,28 @@
 
 from dataclasses import replace
 
-from specbench.analysis.points import CurveChoice, Point, points, reference_of, swept
+from specbench.analysis.points import CurveChoice, Point, points, reference_of
 from specbench.analysis.run_metrics import Spread
 from specbench.features.suites.suite import TableSpec, read_suite
 from specbench.features.suites.suite_report import without_counterpart
 from specbench.features.suites.suite_tables import choice_tables, pivot, suite_tables, value_text
+from specbench.runs.settings import label_of, settings_in, swept_number
 from tests.fixtures.summaries import llama_vicuna_run
 
 
 def test_a_setting_is_split_into_its_number_and_the_rest():
-    assert swept("alpha=0.3") == (0.3, "")
-    assert swept("weights=[0.1, 0.9], models=['math', 'code']") == (0.1, "models=['math', 'code']")
-    assert swept("gamma=[5, 1]") == (5.0, "")
-    assert swept("head=sprinter") == (None, "head=sprinter")
+    assert swept_number({"target.alpha": 0.3}) == (0.3, "alpha", {})
+    assert swept_number({"weights": [0.1, 0.9], "models": ["math"]}) == (0.1, "weights", {"models": ["math"]})
+    assert swept_number({"gamma": [5, 1]}) == (5.0, "gamma", {})
+    assert swept_number({"head": "sprinter"}) == (None, "head", {"head": "sprinter"})
+
+
+def test_labels_show_settings_and_old_folders_are_read_by_them():
+    settings = {"proposer.gamma": [5, 1], "target.name": "chow", "deferred": True, "head": "sprinter/1.5"}
+    label = label_of("sd", settings)
+    assert label == "sd(gamma=[5, 1], target=chow, deferred=true, head=sprinter/1.5)"
+    assert settings_in(label) == {"gamma": [5, 1], "target": "chow", "deferred": True, "head": "sprinter/1.5"}
+    assert label_of("sd", settings_in(label)) == label and settings_in("sd") == {}
 
 
 def last_text(found: list[Point]) -> str:
@@ -88,7 +97,7 @@ def test_a_list_of_rates_is_not_shown_as_a_mean_with_a_deviation():
 def swept_points(*settings: str) -> list[Point]:
     places = {"pair": "tiny", "task": "gsm8k", "T": 0.0, "method": "cd-se", "run": "r"}
     return [
-        Point(**places, setting=each, x=swept(each)[0], variant=swept(each)[1], values={"speedup": 1.0 + i})
+        Point(**places, settings=settings_in(f"cd-se({each})"), values={"speedup": 1.0 + i})
         for i, each in enumerate(settings)
     ]
 

@@ -13,6 +13,7 @@ from specbench.analysis.points import points, reference_of
 from specbench.analysis.run_metrics import Spread
 from specbench.features.suites.suite import TableSpec
 from specbench.features.suites.suite_tables import paper_tables, pivot
+from specbench.note import warning
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.tables import Table
@@ -66,7 +67,7 @@ def test_captions_end_with_a_stop_and_have_the_sign_of_the_table():
 
 def test_a_long_table_is_split_into_pages_with_one_layout_and_one_note():
     rows = [[f"m{i}", "1.5"] for i in range(60)] + [["a very long name of a method", "1.5 [1.0, 2.0]"]]
-    text = latex([Captioned(Table("A title", ["method", "value"], rows), warnings=["! odd"])])
+    text = latex([Captioned(Table("A title", ["method", "value"], rows), warnings=[warning("odd", "odd")])])
     tables = text.split("\\begin{table}")[1:]
     assert len(tables) == 2 and sum(text.count(f"m{i} &") for i in range(60)) == 60
     assert len({*re.findall(r"begin\{tabular\}\{(.*)\}", text)}) == 1
@@ -165,7 +166,10 @@ def test_every_kind_of_table_compiles(tmp_path):
 
 
 def test_a_name_at_the_start_of_a_note_is_not_capitalized():
-    warnings = ["! ar reaches 12% of the measured copy bandwidth; a faster engine helps", "! outputs cut: ar 5%"]
+    warnings = [
+        warning("a", "ar reaches 12% of the measured copy bandwidth; a faster engine helps"),
+        warning("b", "outputs cut: ar 5%"),
+    ]
     text = latex([Captioned(Table("", ["method", "value"], [["ar", "1"]]), warnings=warnings)])
     assert r"Note: ar reaches 12\% of the measured copy bandwidth; a faster engine helps. Outputs cut: ar 5\%." in text
 

@@ -12,6 +12,7 @@ from specbench.analysis.theory import expected_drafts
 from specbench.features.suites.suite import PreparedHead, Suite
 from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS
 from specbench.reporting.tables import Table
+from specbench.runs.settings import setting_of
 
 REPORT = "report.json"
 HALF = 0.5  # the threshold tau_inf of the reports
@@ -91,7 +92,7 @@ def verifier_reports(suite: Suite, results: Path, points: Sequence[Point]) -> li
         )
         values = json.loads(file.read_text(encoding="utf-8"))
         here = [p for p in sampled if (p.pair, p.task) == (pair, task)]
-        mine = [p for p in here if is_only_verifier or f"head={head.name}" in p.setting.split(", ")]
+        mine = [p for p in here if is_only_verifier or setting_of(p.settings, "head") == head.name]
         length = mine[0].number("verifier_run") if mine else None
         reports[file] = VerifierReport(pair, task, head.name, head.tau, values, length)
     return list(reports.values())
@@ -122,7 +123,7 @@ def _head_of(suite: Suite, point: Point) -> PreparedHead | None:
     """Return the verifier of a point of SPRINTER, if the suite trained it."""
     heads = [head for step in suite.prepare if step.kind == "sprinter" for head in step.heads(point.pair, point.task)]
     if len(heads) > 1:
-        heads = [head for head in heads if f"head={head.name}" in point.setting.split(", ")]
+        heads = [head for head in heads if setting_of(point.settings, "head") == head.name]
     return heads[0] if heads else None
 
 

@@ -24,10 +24,21 @@ class Suite:
         self.expect = (Expectation(says="It holds", of={"method": "m"}, **keys),)
 
 
-def point(value: float, run: str = "r", **place) -> Point:
+def point(value: float, run: str = "r", x: float | None = None, **place) -> Point:
     latency = Estimate(1 / value, 1 / value - 0.01, 1 / value + 0.01)
     values = {"speedup": Estimate(value, value - 0.1, value + 0.1), "proposer_weight": 1.0, "relative_latency": latency}
-    return Point(**{"pair": "p", "task": "t", "T": 1.0, "method": "m", "run": run, "values": values, **place})
+    return Point(
+        **{
+            "pair": "p",
+            "task": "t",
+            "T": 1.0,
+            "method": "m",
+            "run": run,
+            "values": values,
+            **({} if x is None else {"settings": {"x": x}}),
+            **place,
+        }
+    )
 
 
 def outcome(*found: Point, value: str = "speedup", **keys) -> str:
@@ -72,8 +83,8 @@ def test_a_bound_may_name_another_task():
 
 
 def test_the_lowest_of_the_best_settings_of_all_cells():
-    ours = [point(1.4, "a"), point(1.0, "a", setting="s"), point(1.3, "b", task="u")]
-    others = [point(v, "c", method="n", pair="q", setting=s) for v, s in ((1.2, "s"), (1.1, "t"))]
+    ours = [point(1.4, "a"), point(1.0, "a", settings={"s": "s"}), point(1.3, "b", task="u")]
+    others = [point(v, "c", method="n", pair="q", settings={s: s}) for v, s in ((1.2, "s"), (1.1, "t"))]
     keys = {"at_least": {"method": "n", "pair": "q", "task": "t"}, "take": "lowest best"}
     suite = Suite(value="speedup", **keys)
     (verdict,) = outcomes_of(suite, [*ours[:2], *others])
@@ -117,7 +128,7 @@ def test_the_best_setting_is_chosen_at_each_place_over_runs():
 
 
 def test_the_best_of_a_bound_is_its_largest_speed_and_its_smallest_latency():
-    found = [point(1.0), point(0.5, method="n", setting="a"), point(1.5, method="n", setting="b")]
+    found = [point(1.0), point(0.5, method="n", settings={"a": "a"}), point(1.5, method="n", settings={"b": "b"})]
     assert outcome(*found, at_most={"method": "n"}, take="best") == "confirmed"
     assert outcome(*found, value="relative_latency", at_least={"method": "n"}, take="best") == "confirmed"
 
@@ -199,7 +210,7 @@ def test_the_prompts_that_would_decide_half_of_the_outcomes_are_estimated():
 
     def near(value: float, prompts: int, x: float) -> Point:
         values = {"speedup": Estimate(value, value - 0.1, value + 0.1), "prompts": prompts}
-        return replace(point(value, x=x), values=values)
+        return replace(point(value, settings={"alpha": x}), values=values)
 
     suite = Suite(value="speedup", at_least=1.0)
     (one,) = outcomes_of(suite, [near(1.05, 10, 1.0)])
@@ -327,7 +338,7 @@ def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
     reached, not_reached = CurveChoice(1.2, 1.1, 1.3), CurveChoice(None, 0.0, 0.0)
 
     def point(method: str, matching: CurveChoice) -> Point:
-        place = {"pair": "t5", "task": "wmt", "T": 1.0, "method": method, "run": "run", "variant": "bonus=paper"}
+        place = {"pair": "t5", "task": "wmt", "T": 1.0, "method": method, "run": "run", "settings": {"bonus": "paper"}}
         return Point(**place, values={"matching": matching})
 
     lower = point("cascade-opt", not_reached)

@@ -70,7 +70,7 @@ def test_a_measured_run_length_counts_what_the_prediction_counts(tmp_path):
     file.write_text(json.dumps(VALUES))
     values = {"average_tokens": 3.4, "verifier_run": 3.1}
     point = Point(
-        pair="tiny", task="xsum", T=1.0, method="sprinter", run="r", x=0.5, setting=f"head={head.name}", values=values
+        pair="tiny", task="xsum", T=1.0, method="sprinter", run="r", settings={"head": head.name}, values=values
     )
     (report,) = verifier_reports(suite, tmp_path, [point])
     assert report.run_length == 3.1
@@ -88,8 +88,8 @@ def test_table_5_has_the_measured_best_thresholds_beside_the_printed_ones():
 
     def point(x: float, tau: str, score: float, ms: float) -> Point:
         return Point(
-            pair="gpt2", task="lm1b", T=1.0, method="sprinter", run="r", x=x, variant=f"head=sprinter/{tau}",
-            setting=f"threshold={x}, head=sprinter/{tau}", values={"score": score, "generation_milliseconds": ms},
+            pair="gpt2", task="lm1b", T=1.0, method="sprinter", run="r",
+            settings={"threshold": x, "head": f"sprinter/{tau}"}, values={"score": score, "generation_milliseconds": ms},
             paper=printed,
         )  # fmt: skip
 
@@ -117,8 +117,8 @@ def test_a_point_has_the_auc_of_its_own_verifier():
     found = with_auc(
         suite,
         [
-            Point(**place, method="sprinter", setting="threshold=0.5, head=sprinter/1.5", x=0.5),
-            Point(**place, method="sprinter", setting="threshold=0.5, head=sprinter/1.2", x=0.5),
+            Point(**place, method="sprinter", settings={"threshold": 0.5, "head": "sprinter/1.5"}),
+            Point(**place, method="sprinter", settings={"threshold": 0.5, "head": "sprinter/1.2"}),
             Point(**place, method="sd"),
         ],
         reports,
