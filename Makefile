@@ -114,7 +114,6 @@ card: $(INSTALLED)  ## measure the bundled family: writes its card and results/t
 tiny: $(INSTALLED)  ## retrain the bundled family from the synthetic tasks: hours on a laptop
 	$(BIN)/python -m scripts.train_tiny $(ARGS)
 	$(MAKE) heads
-	$(BIN)/python -m scripts.dequantize_tiny
 
 heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled models: an hour
 	$(BIN)/specbench train sprinter -p tiny --answers reference --minutes 0 --trial 0 -o build/heads/sprinter --rows build/heads/rows

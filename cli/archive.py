@@ -62,7 +62,8 @@ def import_(
 ) -> None:
     """Read an archive of runs, after checking its names, sizes, checksums and records."""
     console = output_console()
-    folders = archives.unpack(archive, out, int(max_gib * GIB))
+    with archives.plain_archive(archive, int(max_gib * GIB)) as plain:
+        folders = archives.unpack(plain, out, int(max_gib * GIB))
     for folder in folders:
         recorded = load(folder)
         total = recorded.expected.generations if recorded.expected else 0

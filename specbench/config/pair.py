@@ -344,8 +344,14 @@ def head_named(name: str, heads: dict[str, Any]) -> str:
 
 
 def folder(path: str, base: Path) -> Path | None:
-    """Return the local folder of a path relative to `base` or the working directory; None for a hub id."""
+    """Return the local folder of a path relative to `base` or the working directory; None for a hub id.
+
+    Raises MissingAsset for a bundled model that is made on first use if its files cannot be written.
+    """
     if path.startswith(BUNDLED):
-        return PACKAGE / path.removeprefix(BUNDLED)
+        from specbench.tiny import dequantized  # imported here to keep `list` and `--help` fast
+
+        inner = path.removeprefix(BUNDLED)
+        return dequantized.made(inner) or PACKAGE / inner
     candidates = [base / Path(path).expanduser(), Path(path).expanduser()]
     return next((c.resolve() for c in candidates if os.path.isdir(c)), None)  # False for an impossible name

@@ -18,6 +18,7 @@ from typing import Any, cast
 from zipfile import ZIP_STORED
 
 from specbench.errors import ConfigError
+from specbench.features.archive.columns import columns_of, lines_of
 from specbench.features.suites.papers.verifiers import report_files
 from specbench.features.suites.suite import Suite
 from specbench.features.suites.suite_report import measured_runs
@@ -299,8 +300,10 @@ def _sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-PRESET = 9 | lzma.PRESET_EXTREME
-MOST_MEMORY = 256 << 20  # bytes to decompress with; PRESET needs 65 MiB
+COLUMNS = "samples.columns.json"  # in an archive of a suite, instead of SAMPLES
+XZ = b"\xfd7zXZ\0"  # the first bytes of an xz file
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}]  # for text
+MOST_MEMORY = 256 << 20  # bytes to decompress with; FILTERS need 65 MiB
 
 
 def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
@@ -312,10 +315,11 @@ def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
     files = [index.path, *(file for *_, file in report_files(suite, results))]
     by_name = {file.relative_to(results).as_posix(): file for file in files}
     with TemporaryDirectory(prefix="specbench-") as folder:
-        inner = Path(folder) / "runs.zip"
-        listing = pack([results / run.folder for run in runs], inner, suite_files=by_name, compression=ZIP_STORED)
+        rows, columns = Path(folder) / "rows.zip", Path(folder) / "columns.zip"
+        listing = pack([results / run.folder for run in runs], rows, suite_files=by_name, compression=ZIP_STORED)
+        _convert(rows, columns, SAMPLES, COLUMNS, columns_of)
         with writing(archive) as part:
-            part.write_bytes(lzma.compress(inner.read_bytes(), preset=PRESET))
+            part.write_bytes(lzma.compress(columns.read_bytes(), filters=FILTERS))
     return listing
 
 
@@ -329,10 +333,55 @@ def unpacked_results(results: Path) -> Iterator[Path]:
         yield results
         return
     with TemporaryDirectory(prefix="specbench-") as folder:
-        inner = Path(folder) / results.name
-        decompress(results, inner)
-        unpack(inner, Path(folder) / "results", mark=False)
+        unpack(_plain(results, Path(folder), MOST_BYTES), Path(folder) / "results", mark=False)
         yield Path(folder) / "results"
+
+
+@contextmanager
+def plain_archive(archive: Path, most_bytes: int = MOST_BYTES) -> Iterator[Path]:
+    """Yield a file that `unpack` reads: the archive, or for one of `pack_suite` a temporary file, deleted at the end.
+
+    Raises ConfigError if the content of an archive of `pack_suite` is damaged or exceeds `most_bytes`.
+    """
+    if not archive.is_file() or not _is_xz(archive):
+        yield archive
+        return
+    with TemporaryDirectory(prefix="specbench-") as folder:
+        yield _plain(archive, Path(folder), most_bytes)
+
+
+def _is_xz(archive: Path) -> bool:
+    with archive.open("rb") as file:
+        return file.read(len(XZ)) == XZ
+
+
+def _plain(archive: Path, folder: Path, most_bytes: int) -> Path:
+    """Write an archive of `pack_suite` as one of `pack` to a folder, and return the file."""
+    columns, rows = folder / "columns.zip", folder / archive.name
+    decompress(archive, columns, most_bytes)
+    try:
+        _convert(columns, rows, COLUMNS, SAMPLES, lines_of)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError) as error:
+        raise ConfigError(f"{archive}: not an archive of specbench export --suite: {error}") from None
+    columns.unlink()
+    return rows
+
+
+def _convert(source: Path, to: Path, old: str, new: str, change: Callable[[bytes], bytes]) -> None:
+    """Copy an archive, with the content of all members named `old` changed and these renamed to `new`.
+
+    The manifest is kept: it has the checksums of lines. Raises ConfigError if the copy exceeds MOST_BYTES.
+    """
+    left = MOST_BYTES
+    with _BoundedFile(source) as opened, zipfile.ZipFile(opened) as file, zipfile.ZipFile(to, "w") as out:
+        for name in file.namelist():
+            data = b"".join(_chunks(file, name, left, source))
+            if PurePosixPath(name).name == old:
+                name, data = f"{name.removesuffix(old)}{new}", change(data)
+            left -= len(data)
+            if left < 0:
+                raise ConfigError(f"{source.name}: more than {size_text(MOST_BYTES)} when unpacked")
+            out.writestr(zipfile.ZipInfo(name, STAMP), data)
 
 
 def decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:

@@ -1,6 +1,6 @@
 """Tables for a paper: booktabs, one environment per table, with a caption, a label, and warnings as a note.
 
-Widths are those of Computer Modern, LaTeX's default font, estimated without running LaTeX.
+LaTeX scales a table that is wider than the text down to its width.
 """
 
 import itertools
@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import count
-from textwrap import wrap
-from typing import NamedTuple
 from zlib import crc32
 
 from specbench.analysis.run_summary import RunSummary
@@ -21,46 +19,16 @@ from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of
 from specbench.reporting.tables import Table, overview, tables_by_run
 
-PREAMBLE = (
-    r"% Requires \usepackage{{{packages}}}." + "\n"
-    r"% Tables fit the text width of the class article. To choose columns: specbench report -f latex --columns"
-    r" speedup,acceptance_rate"
-)
-RESIZED = r"\resizebox{\linewidth}{!}{%"
+PREAMBLE = r"""% Requires \usepackage{booktabs,graphicx}.
+% Tables that are too wide are scaled to the text width. To choose columns, so that the type stays large:
+% specbench report -f latex --columns speedup,acceptance_rate"""
+SCALED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 # Columns of a setting, within which values are compared
 SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
 NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
-TEXT_WIDTH = 345.0  # points: of the class article at 10 pt, on letter paper
-MARGIN = 0.98  # share of it that an estimate may fill
-GAP = 4.0  # points between a number and what follows it, 0.4 em
-BOLD = 1.15  # width of bold digits relative to others
-GROUPS = {  # points at 10 pt, by character
-    2.8: "il.,:;'![]|", 3.3: " -`", 3.9: "rsfjt()/", 4.5: "cez", 5.0: "ago0123456789*", 5.6: "bdhnpuvkqxyI",
-    7.3: "wABCEFLPRSTJZY_",
-    8.4: "m%DGHKNOQUVX±×+=<>−&#@", 10.3: "MW",
-}  # fmt: skip
-WIDTHS = {letter: width for width, letters in GROUPS.items() for letter in letters}
-UNKNOWN = 7.5  # points of another character
-
-
-class Size(NamedTuple):
-    """A font size of a table, and that of what follows a number, each with its width relative to 10 pt."""
-
-    command: str
-    scale: float
-    small_command: str
-    small_scale: float
-    separation: float  # points at each side of a column
-
-
-SIZES = (
-    Size("", 1.0, r"\footnotesize", 0.85, 6.0),
-    Size(r"\small", 0.925, r"\footnotesize", 0.85, 4.0),
-    Size(r"\footnotesize", 0.85, r"\scriptsize", 0.8, 3.0),
-)
 
 
 @dataclass(frozen=True)
@@ -72,7 +40,6 @@ class Captioned:
     name: str = ""
     conclusion: str = ""
     warnings: Sequence[Note] = ()
-    may_drop: bool = True  # columns that do not fit the page; False if the user has chosen them
 
 
 def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
@@ -87,7 +54,7 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
 
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
     """Return a table of runs whose columns the user has chosen."""
-    return latex([replace(_captioned(replace(table, title=""), summaries), may_drop=False)])
+    return latex([_captioned(replace(table, title=""), summaries)])
 
 
 def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
@@ -105,46 +72,34 @@ def _report_name(summaries: Sequence[RunSummary]) -> str:
 
 
 def latex(tables: Iterable[Captioned]) -> str:
-    """Return LaTeX for a document that loads the package booktabs, and graphicx if a table is too wide without it."""
+    """Return LaTeX for a document that loads the packages booktabs and graphicx."""
     used: set[str] = set()
-    environments = [_environment(table, used) for table in tables]
-    packages = "booktabs,graphicx" if any(RESIZED in text for text in environments) else "booktabs"
-    return "\n\n".join([PREAMBLE.format(packages=packages), *environments]) + "\n"
+    return "\n\n".join([PREAMBLE, *(_environment(table, used) for table in tables)]) + "\n"
 
 
 def _environment(captioned: Captioned, used: set[str]) -> str:
     """Return the environment of a table; of a table with more rows than a page has room for, several."""
     table = captioned.table.compact()
     caption = _caption(table.title, captioned.conclusion, _capital(captioned.conditions))
-    slug = f"{captioned.name} {table.title}"
-    layout = _layout(table, table.droppable if captioned.may_drop else [])
-    table, columns, size = layout.table, layout.columns, layout.size
+    columns = [_Column(head, [row[i] for row in table.rows]) for i, head in enumerate(table.heads)]
     best = _best(table)
-    rows = (
-        " & ".join(
-            column.cell(text, size, is_best=(r, c) in best)
-            for c, (column, text) in enumerate(zip(columns, row, strict=True))
-        )
+    rows = [
+        " & ".join(columns[c].cell(text, is_best=(r, c) in best) for c, text in enumerate(row))
         for r, row in enumerate(table.rows)
-    )
-    heads = [column.head(size, layout.wrapped) for column in columns]
-    shrunk = [size.command, rf"\setlength{{\tabcolsep}}{{{size.separation:g}pt}}"] if size.command else []
-    dropped = f"Left out, as the table would be too wide: {'; '.join(layout.dropped)}" if layout.dropped else ""
+    ]
     names = {cell for row in table.rows for cell in row}
-    remarks = [note.text for note in captioned.warnings]
-    lines = [*([f"% {escaping.latex(dropped)}"] if dropped else [])]
-    pages = _pages(list(rows))
+    lines: list[str] = []
+    pages = _pages(rows)
     for number, page in enumerate(pages, 1):
         later = _caption(table.title, f"Continued, {number} of {len(pages)}")
         shown = caption if number == 1 else later
         lines += [
             r"\begin{table}", r"\centering", *([rf"\caption{{{shown}}}"] if shown else []),
-            rf"\label{{{_label(slug, used)}}}", *shrunk, *([RESIZED] if layout.resized else []),
+            rf"\label{{{_label(f'{captioned.name} {table.title}', used)}}}", SCALED,
             rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
-            rf"{' & '.join(heads)} \\", r"\midrule", *(rf"{row} \\" for row in page), r"\bottomrule",
-            r"\end{tabular}" + "}" * layout.resized,
-            *(_note([*remarks, *([dropped] if dropped else [])], names) if number == len(pages) else []),
-            r"\end{table}",
+            rf"{' & '.join(column.head for column in columns)} \\", r"\midrule", *(rf"{row} \\" for row in page),
+            r"\bottomrule", r"\end{tabular}}",
+            *(_note([note.text for note in captioned.warnings], names) if number == len(pages) else []), r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines)
 
@@ -166,46 +121,6 @@ def _caption(*parts: str) -> str:
     sentences = [part.rstrip(".") for part in parts if part]
     text = escaping.latex(". ".join(sentences) + "." if len(sentences) > 1 else "".join(sentences))
     return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda match: r"$\times$", text)
-
-
-class _Layout(NamedTuple):
-    """How a table is set. `wrapped`: its headings have several lines. `resized`: it is scaled to the width of the text."""
-
-    table: Table
-    columns: "list[_Column]"
-    size: Size
-    wrapped: bool
-    dropped: list[str]
-    resized: bool = False
-
-
-def _layout(table: Table, droppable: Sequence[int]) -> _Layout:
-    """Return the layout with the largest type in which a table fits the width of the text.
-
-    Headings are wrapped first, then the type is smaller, then columns are left out in the order of `droppable`.
-    """
-
-    def columns_of(table: Table) -> list[_Column]:
-        keys = table.keys or ("",) * len(table.heads)
-        return [
-            _Column(escaping.terminal(head), [row[i] for row in table.rows], key in RANKED)
-            for i, (head, key) in enumerate(zip(table.heads, keys, strict=True))
-        ]
-
-    columns = columns_of(table)
-    for size, wrapped in ((SIZES[0], False), *((size, True) for size in SIZES)):
-        if _fits([column.width(size, wrapped) for column in columns], size):
-            return _Layout(table, columns, size, wrapped, [])
-
-    def fitting(shown: Table) -> Size | None:
-        """Return the largest type in which a table fits with wrapped headings."""
-        columns = columns_of(shown)
-        return next((size for size in SIZES if _fits([column.width(size, True) for column in columns], size)), None)
-
-    dropped = sorted(table.dropped(droppable, lambda shown: fitting(shown) is not None))
-    shown, heads = table.without({*dropped}), [table.heads[i] for i in dropped]
-    largest = fitting(shown)
-    return _Layout(shown, columns_of(shown), largest or SIZES[-1], True, heads, resized=largest is None)
 
 
 def _note(texts: Sequence[str], names: Set[str]) -> list[str]:
@@ -250,9 +165,9 @@ class _Column:
     of its own, so that intervals do not shift the numbers.
     """
 
-    def __init__(self, heading: str, cells: Sequence[str], ranked: bool = False) -> None:
+    def __init__(self, heading: str, cells: Sequence[str]) -> None:
         matches = [NUMBER.fullmatch(text) for text in cells if text != NONE]
-        self.heading, self.cells, self.ranked = heading, cells, ranked
+        self.lines = [escaping.latex(part) for part in escaping.terminal(heading).split(", ")]
         self.is_number = bool(matches) and all(matches)
         self.is_split = self.is_number and any(match and match["rest"] for match in matches)
 
@@ -261,32 +176,16 @@ class _Column:
         """The column's part of the argument of `tabular`."""
         return r"r@{\hspace{0.4em}}l" if self.is_split else "r" if self.is_number else "l"
 
-    def width(self, size: Size, wrapped: bool) -> float:
-        """Return the width in points, with the heading in several lines if `wrapped`."""
-        cells = self._cell_width(size)
-        lines = _lines_of(self.heading, cells / size.scale) if wrapped else [self.heading]
-        return max(cells, size.scale * max(map(_text_width, lines), default=0.0))
-
-    def _cell_width(self, size: Size) -> float:
-        matches = [NUMBER.fullmatch(text) if self.is_split else None for text in self.cells]
-        numbers = [
-            f"{match['number']}{match['unit'] or ''}" if match else text
-            for match, text in zip(matches, self.cells, strict=True)
-        ]
-        rests = [_text_width(match["rest"]) for match in matches if match and match["rest"]]
-        number = size.scale * (BOLD if self.ranked else 1.0) * max(map(_text_width, numbers), default=0.0)
-        return number + (GAP * size.scale + size.small_scale * max(rests) if rests else 0.0)
-
-    def head(self, size: Size, wrapped: bool) -> str:
-        """Return the heading, of several lines if it is wider than the cells and `wrapped`."""
-        lines = _lines_of(self.heading, self._cell_width(size) / size.scale) if wrapped else [self.heading]
-        text = r" \\ ".join(map(escaping.latex, lines))
-        if len(lines) > 1:
+    @property
+    def head(self) -> str:
+        """The heading, with a line for each part between commas, over both columns if the column is split."""
+        text = r", \\ ".join(self.lines)
+        if len(self.lines) > 1:
             side = "c" if self.is_split else self.alignment
             text = rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{text}\end{{tabular}}"
         return rf"\multicolumn{{2}}{{c}}{{{text}}}" if self.is_split else text
 
-    def cell(self, text: str, size: Size, is_best: bool = False) -> str:
+    def cell(self, text: str, is_best: bool = False) -> str:
         """Return a cell; in a split column two, with the separator."""
         match = NUMBER.fullmatch(text) if self.is_number else None
         if match is None:
@@ -298,7 +197,7 @@ class _Column:
             value = rf"\textbf{{{value}}}"
         if not self.is_split:
             return value
-        return f"{value} & " + (rf"{{{size.small_command} {_rest(match['rest'])}}}" if match["rest"] else "")
+        return f"{value} & " + (rf"{{\footnotesize {_rest(match['rest'])}}}" if match["rest"] else "")
 
 
 def _rest(text: str) -> str:
@@ -315,23 +214,3 @@ def _label(words: str, used: set[str]) -> str:
     label = next(f"tab:{candidate}" for candidate in numbered if f"tab:{candidate}" not in used)
     used.add(label)
     return label
-
-
-def _text_width(text: str) -> float:
-    """Return the width of a text at 10 pt, in points."""
-    return sum(WIDTHS.get(letter, UNKNOWN) for letter in text)
-
-
-def _lines_of(heading: str, width: float) -> list[str]:
-    """Return a heading in the fewest lines that are no wider than this many points, or than its longest word."""
-    least = max(width, *map(_text_width, heading.split()), 0.0) if heading.split() else width
-    for length in range(len(heading), 0, -1):
-        lines = wrap(heading, length, break_long_words=False, break_on_hyphens=False)
-        if max(map(_text_width, lines), default=0.0) <= least:
-            return lines
-    return heading.split()
-
-
-def _fits(widths: Sequence[float], size: Size) -> bool:
-    """Return whether columns of these widths fit the width of a page's text."""
-    return sum(width + 2 * size.separation for width in widths) <= MARGIN * TEXT_WIDTH

@@ -74,6 +74,8 @@ def save(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+    from specbench.reporting.plots.svg import compact  # with an XML parser, which `list` does not need
+
     columns = min(len(panels), columns)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [max(panel.height for panel in row) for row in rows]
@@ -100,6 +102,8 @@ def save(
             _separate_labels(axes, labels, texts)
         for file in files:
             figure.savefig(file, metadata=UNDATED.get(file.suffix[1:]))
+            if file.suffix == ".svg":
+                file.write_text(compact(file.read_text(encoding="utf-8")), encoding="utf-8")
     return files
 
 

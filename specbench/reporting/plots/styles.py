@@ -61,8 +61,8 @@ def text_color(color: str) -> str:
 
 
 def dark(svg: str) -> str:
-    """Return an SVG of a figure in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
-    svg = re.sub(r"(<text[^>]*fill: )(#[0-9a-f]{6})", lambda match: match[1] + _on_dark(match[2]), svg)
+    """Return an SVG of `svg.compact` in colors for a dark page. Lines and markers keep their colors, labels are lighter."""
+    svg = re.sub(r"(\.t\d+{[^}]*fill: )(#[0-9a-f]{6})", lambda match: match[1] + _on_dark(match[2]), svg)
     return re.sub("|".join(DARK), lambda match: DARK[match[0]], svg)
 
 

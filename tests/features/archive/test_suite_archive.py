@@ -4,8 +4,6 @@ import json
 import lzma
 import os
 import shutil
-import zipfile
-from io import BytesIO
 
 import pytest
 
@@ -107,8 +105,9 @@ def test_the_page_from_the_archive_equals_the_page_from_the_runs(measured, tmp_p
 
 def test_an_archive_has_neither_prompts_nor_texts(measured):
     specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
-    with zipfile.ZipFile(BytesIO(lzma.decompress((measured / "runs.zip.xz").read_bytes()))) as file:
-        content = {name: file.read(name) for name in file.namelist()}
+    with unpacked_results(measured / "runs.zip.xz") as results:
+        found = (path for path in results.rglob("*") if path.is_file())
+        content = {path.relative_to(results).as_posix(): path.read_bytes() for path in found}
     assert sorted(name for name in content if name.startswith(("suites/", "heads/"))) == [
         "heads/tiny/cnndm/sprinter-tau1.2/report.json", "suites/mine/index.json"
     ]  # fmt: skip
@@ -123,7 +122,7 @@ def test_a_changed_or_cut_archive_is_an_error(measured, tmp_path):
     """An archive whose numbers were changed is not read: checksums of archive, records and index cover them."""
     specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     data = lzma.decompress((measured / "runs.zip.xz").read_bytes())
-    place = data.index(b'"decode_seconds": ') + len(b'"decode_seconds": 0.')
+    place = data.index(b"[0.", data.index(b'"decode_seconds"')) + len("[0.")  # in one of the columns
     changed = bytes([ord("1") if data[place] == ord("2") else ord("2")])
     (tmp_path / "bad.zip.xz").write_bytes(lzma.compress(data[:place] + changed + data[place + 1 :]))
     with pytest.raises(ConfigError), unpacked_results(tmp_path / "bad.zip.xz"):
@@ -164,3 +163,10 @@ def test_a_mistake_is_explained(measured):
     assert "give either run folders or --suite NAME" in specbench("export", "-o", "x.zip", cwd=measured, code=2).stderr
     specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     assert "is a file; help: --suite NAME" in specbench("report", "--from", "runs.zip.xz", cwd=measured, code=2).stderr
+
+
+def test_an_archive_of_a_suite_is_imported_as_run_folders(measured, tmp_path):
+    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    specbench("import", measured / "runs.zip.xz", cwd=tmp_path)
+    folders = [path.parent for path in (tmp_path / "imported").glob("*/run.toml")]
+    assert len(folders) == 2 and all(load(folder).complete and (folder / IMPORTED).exists() for folder in folders)

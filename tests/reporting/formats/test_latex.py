@@ -113,7 +113,7 @@ def test_one_table_is_written_by_default_and_all_with_full():
 
 def test_doubts_and_warnings_are_a_note_below_the_table():
     text = runs_text([summary_of_all_metrics(data="hub")], "latex")
-    (note,) = re.findall(r"\\end\{tabular\}\n.*parbox.*Note: (.*)\}\n\\end\{table\}", text)
+    (note,) = re.findall(r"\\end\{tabular\}\}\n.*parbox.*Note: (.*)\}\n\\end\{table\}", text)
     assert "Intervals need at least 5 different prompts" in note
     assert "help:" not in note
 
@@ -174,28 +174,25 @@ def test_a_name_at_the_start_of_a_note_is_not_capitalized():
     assert r"Note: ar reaches 12\% of the measured copy bandwidth; a faster engine helps. Outputs cut: ar 5\%." in text
 
 
-def test_a_table_that_is_too_wide_has_smaller_type_and_leaves_out_the_least_important_columns_by_name():
+def test_every_column_is_kept_and_a_wide_table_is_scaled_by_latex():
     text = runs_text([summary_of_all_metrics("a"), summary_of_all_metrics("b", task="wmt")], "latex")
-    (dropped,) = re.findall(r"^% Left out, as the table would be too wide: (.*)$", text, re.MULTILINE)
-    assert dropped == "at the limit; acceptance", "columns of the lowest priority"
-    assert f"Left out, as the table would be too wide: {dropped}." in text.partition("Note: ")[2]
-    assert "\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n" in text and "resizebox" not in text
-    assert "speedup, \\\\ decoding" in text, "headings are wrapped"
+    head = text.partition("\\toprule\n")[2].partition("\n")[0]
+    assert "speedup, \\\\ decoding" in head, "headings have a line for each part"
+    assert "at the limit" in head and "acceptance" in head, "columns of the lowest priority"
+    assert "\\linewidth\\else\\width\\fi}{!}{%\n\\begin{tabular}" in text and "\\end{tabular}}" in text
 
 
-def test_chosen_columns_are_kept_and_scaled_to_the_text_width():
-    keys = ["speedup", "end_to_end_speedup", "acceptance_rate", "corrected", "accepted_length", "papers_speedup"]
-    text = runs_text([summary_of_all_metrics()], "latex", keys)
-    assert "Left out" not in text and text.count("\\resizebox{\\linewidth}{!}{%\n\\begin{tabular}") == 1
-    assert "\\end{tabular}}" in text and text.startswith("% Requires \\usepackage{booktabs,graphicx}.")
-    assert runs_text([summary_of_all_metrics()], "latex", keys[:1]).startswith("% Requires \\usepackage{booktabs}.")
+def test_a_comment_names_the_packages_and_the_option_for_fewer_columns():
+    text = runs_text([summary_of_all_metrics()], "latex", ["speedup"])
+    assert text.startswith("% Requires \\usepackage{booktabs,graphicx}.") and "--columns" in text
+    assert r"\begin{tabular}{lr@{\hspace{0.4em}}l}" in text
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_latex_of_several_reports_compiles_in_one_document(two_runs):
     folder, runs = two_runs
     parts = [specbench("report", *each, "-f", "latex", cwd=folder).stdout for each in (runs[:1], runs[1:], runs)]
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\n\\end{document}\n"
+    document = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}\n%s\n\\end{document}\n"
     (folder / "x.tex").write_text(document % "\n".join(parts), encoding="ascii")
     done = subprocess.run(["pdflatex", "-halt-on-error", "x.tex"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
