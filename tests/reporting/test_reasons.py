@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.runs.record import line_of, parse_record
+from specbench.runs.record import RoundRecord, line_of, parse_record
 from tests.fixtures.console import specbench
 
 SD = ("run", "-m", "sd", "-p", "tiny", "-t", "gsm8k", "--data", "synthetic")
@@ -193,16 +193,16 @@ def test_the_winner_of_each_kind_is_named_over_each_baseline(tmp_path):
 
 def unrelated_drafts(record) -> None:
     if record.rounds:
-        round_ = {"tokens": 1, "drafted": 4, "tested": 1, "accepted": 0, "proposers": ["draft"]}
-        record.rounds = [dict(round_) for _ in record.tokens]
+        round_ = RoundRecord(tokens=1, drafted=4, tested=1, accepted=0, proposers=["draft"])
+        record.rounds = [round_ for _ in record.tokens]
 
 
 def slow_blocks(record) -> None:
     usage = record.models["target"]
-    for fed, sums in usage["by_fed"].items():
+    for fed, sums in usage.by_fed.items():
         if record.rounds and int(fed) > 1:
             more, sums[1] = 9.0 * sums[1], 10.0 * sums[1]
-            usage["seconds"] += more
+            usage.seconds += more
             record.decode_seconds += more
 
 

@@ -1,6 +1,7 @@
 """Tables for a paper: booktabs, one environment per table, with a caption, a label, and warnings as a note.
 
-LaTeX scales a table that is wider than the text down to its width.
+A table loses its least important columns until its rows have at most MOST_CHARACTERS characters. LaTeX scales what is still
+wider than the text.
 """
 
 import itertools
@@ -20,13 +21,14 @@ from specbench.reporting.notes import conditions, notes_of
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = r"""% Requires \usepackage{booktabs,graphicx}.
-% Tables that are too wide are scaled to the text width. To choose columns, so that the type stays large:
+% Tables that are too wide lose their least important columns, and are scaled to the text width. To choose columns:
 % specbench report -f latex --columns speedup,acceptance_rate"""
 SCALED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 # Columns of a setting, within which values are compared
 SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
+MOST_CHARACTERS = 95  # of a row, at which the type is about two thirds of its full size
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
 NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
 
@@ -40,6 +42,7 @@ class Captioned:
     name: str = ""
     conclusion: str = ""
     warnings: Sequence[Note] = ()
+    may_drop: bool = True  # columns that do not fit; False if the user has chosen them
 
 
 def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
@@ -54,7 +57,7 @@ def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
 
 def of_chosen(table: Table, summaries: Sequence[RunSummary]) -> str:
     """Return a table of runs whose columns the user has chosen."""
-    return latex([_captioned(replace(table, title=""), summaries)])
+    return latex([replace(_captioned(replace(table, title=""), summaries), may_drop=False)])
 
 
 def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
@@ -81,6 +84,9 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
     """Return the environment of a table; of a table with more rows than a page has room for, several."""
     table = captioned.table.compact()
     caption = _caption(table.title, captioned.conclusion, _capital(captioned.conditions))
+    dropped = table.dropped(table.droppable, _fits) if captioned.may_drop else set()
+    left_out = ", ".join(table.heads[i] for i in sorted(dropped))
+    table = table.without(dropped)
     columns = [_Column(head, [row[i] for row in table.rows]) for i, head in enumerate(table.heads)]
     best = _best(table)
     rows = [
@@ -88,6 +94,8 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
         for r, row in enumerate(table.rows)
     ]
     names = {cell for row in table.rows for cell in row}
+    remarks = [note.text for note in captioned.warnings]
+    remarks += [f"Columns that were left out, as the table would be too wide: {left_out}"] if left_out else []
     lines: list[str] = []
     pages = _pages(rows)
     for number, page in enumerate(pages, 1):
@@ -99,9 +107,18 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
             rf"\begin{{tabular}}{{{''.join(column.alignment for column in columns)}}}", r"\toprule",
             rf"{' & '.join(column.head for column in columns)} \\", r"\midrule", *(rf"{row} \\" for row in page),
             r"\bottomrule", r"\end{tabular}}",
-            *(_note([note.text for note in captioned.warnings], names) if number == len(pages) else []), r"\end{table}",
+            *(_note(remarks, names) if number == len(pages) else []), r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _fits(table: Table) -> bool:
+    """Return whether a table's rows are short enough, with headings in lines at their commas."""
+    widths = (
+        max(len(text) for text in (*head.split(", "), *(row[i] for row in table.rows)))
+        for i, head in enumerate(table.heads)
+    )
+    return sum(widths) <= MOST_CHARACTERS
 
 
 def _pages(rows: Sequence[str]) -> list[Sequence[str]]:

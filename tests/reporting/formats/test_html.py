@@ -12,7 +12,7 @@ import pytest
 
 from specbench.analysis.acceptance import rejected_drafts, token_origins
 from specbench.reporting.plots import styles
-from specbench.runs.record import Record
+from specbench.runs.record import Record, RoundRecord
 from tests.fixtures.console import specbench
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -30,7 +30,7 @@ def page(tmp_path_factory):
 
 def rounds(*rows):
     keys = ("tokens", "drafted", "tested", "accepted", "untested", "rejected")
-    return [dict(zip(keys, each, strict=False)) for each in rows]
+    return [RoundRecord(**dict(zip(keys, each, strict=False)), proposers=[]) for each in rows]
 
 
 def test_origins_of_tokens_follows_from_the_rounds():

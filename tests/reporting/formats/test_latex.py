@@ -174,11 +174,15 @@ def test_a_name_at_the_start_of_a_note_is_not_capitalized():
     assert r"Note: ar reaches 12\% of the measured copy bandwidth; a faster engine helps. Outputs cut: ar 5\%." in text
 
 
-def test_every_column_is_kept_and_a_wide_table_is_scaled_by_latex():
-    text = runs_text([summary_of_all_metrics("a"), summary_of_all_metrics("b", task="wmt")], "latex")
+def test_a_wide_table_names_the_columns_that_it_leaves_out_and_is_scaled_by_latex():
+    runs = [summary_of_all_metrics("a"), summary_of_all_metrics("b", task="wmt")]
+    text = runs_text(runs, "latex")
     head = text.partition("\\toprule\n")[2].partition("\n")[0]
     assert "speedup, \\\\ decoding" in head, "headings have a line for each part"
-    assert "at the limit" in head and "acceptance" in head, "columns of the lowest priority"
+    assert "at the limit" not in head, "a column of the lowest priority"
+    assert re.search(r"left out, as the table would be too wide: .*at the limit", text)
+    chosen = runs_text(runs, "latex", ["speedup", "speedup_at_limit", "acceptance_rate"])
+    assert "at the limit" in chosen and "left out" not in chosen, "chosen columns stay"
     assert "\\linewidth\\else\\width\\fi}{!}{%\n\\begin{tabular}" in text and "\\end{tabular}}" in text
 
 
