@@ -12,12 +12,9 @@ from specbench.cli.console import TerminalObserver, interrupted, output_console,
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError
-from specbench.features.profile.chain_profile import (
-    GAMMA,
+from specbench.features.profile.chain_profile import GAMMA, ChainCandidate, Profile, candidates, weights_seconds
+from specbench.features.profile.chain_tables import (
     NOTE,
-    ChainCandidate,
-    Profile,
-    candidates,
     candidates_table,
     conclusion_of,
     forwards_table,
@@ -25,7 +22,6 @@ from specbench.features.profile.chain_profile import (
     pairs_table,
     prices_table,
     verdicts,
-    weights_seconds,
 )
 from specbench.features.profile.forwards_table import NOTE as NOTE_ON_LINES
 from specbench.features.profile.forwards_table import (

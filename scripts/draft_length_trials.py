@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 import specbench
-from specbench.analysis.draft_lengths import LONGEST, predict
 from specbench.analysis.intervals import Estimate, interval_of_ratio
+from specbench.analysis.length_predictions import LONGEST, predict
 from specbench.analysis.run_metrics import Records, complete, seconds
 from specbench.analysis.speed import tokens_per_second
 from specbench.analysis.summary import summary_of
@@ -150,7 +150,7 @@ speed is that of the fastest of the {args.repeats} repeats of each prompt, since
 prediction uses means over all repeats. A run at length {MEASURED} predicts no length whose blocks are more than 1.25 times as
 long as its own, so a longer draft that is faster is not found; `specbench curve --over gamma=auto` measures it.
 
-The cost model has one constant, `DRAFT_HOST` in specbench/analysis/draft_lengths.py. It was fitted to two earlier
+The cost model has one constant, `DRAFT_HOST` in specbench/analysis/length_predictions.py. It was fitted to two earlier
 measurements of these settings on other prompts, with two repeats. The prompts of this page were not used for fitting.
 
 {markdown_table(Table("", heads, rows))}

@@ -12,8 +12,8 @@ from specbench.analysis.acceptance import (
     accepted_length,
     rule_rate,
 )
-from specbench.analysis.draft_lengths import RoundCosts, costs_of, is_covered
 from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
+from specbench.analysis.length_predictions import RoundCosts, costs_of, is_covered
 from specbench.analysis.method_metrics import levels
 from specbench.analysis.run_metrics import Records, rounds_of
 from specbench.decoding.traits import Theory
@@ -298,7 +298,7 @@ class BreakEven:
 def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven | None:
     """Return the break-even points of a method.
 
-    None for methods that `draft_lengths` does not cover, for a drafter without forwards, and if too few blocks of its
+    None for methods that `length_predictions` does not cover, for a drafter without forwards, and if too few blocks of its
     draft length were measured.
     """
     if method is None or not is_covered(method, rows, base) or method.models[0] not in rows[0].models:

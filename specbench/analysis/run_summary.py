@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from specbench.analysis.baseline import BaselineSpeed, SlowBaseline, slow_baseline
-from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.forwards import forward_seconds, sizes_of
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.method_metrics import ChainLevel
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_metrics import Records, Value, Values, paired, seconds, token_count

@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis import draft_lengths, run_metrics
+from specbench.analysis import run_metrics
 from specbench.analysis.acceptance import (
     acceptance_by_model,
     acceptance_by_position,
@@ -20,6 +20,7 @@ from specbench.analysis.acceptance import (
 )
 from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import predict as predict_lengths
 from specbench.analysis.method_metrics import levels
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
@@ -192,7 +193,7 @@ def _method(
         counters=counters(rows),
         window_cuts=window_cuts(rows),
         levels=levels(rows),
-        predicted_lengths=draft_lengths.predict(context.method.traits.theory, rows, context.baseline) if timed else [],
+        predicted_lengths=predict_lengths(context.method.traits.theory, rows, context.baseline) if timed else [],
         break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
         best_tree=best_tree(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
         if timed

@@ -16,6 +16,7 @@ from specbench.decoding.verify import Rejection
 from specbench.errors import ConfigError, hint
 from specbench.methods.stopping import Stop
 from specbench.methods.tree_drafts import HeadTree
+from specbench.resolution.default_length import default_length
 
 BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a table
@@ -125,12 +126,6 @@ def innermost(proposer: object, verifier: str) -> tuple[Table | None, str]:
     return (proposer if isinstance(proposer, dict) else None), verifier
 
 
-def default_length(sizes: Mapping[str, int], first: str, last: str) -> int:
-    """Return the default draft length: 1 if model `first` has more than half of the parameters of model `last`, else 5."""
-    have_sizes = first in sizes and last in sizes  # otherwise building the method raises the error
-    return 1 if have_sizes and sizes[first] > 0.5 * sizes[last] else 5
-
-
 def keys_of(table: Table, *before: str) -> set[str]:
     """Return the dotted keys that can be set in a method's table, present or not.
 
@@ -236,8 +231,7 @@ def length_value(table: Table, path: Sequence[str], value: object, pair: Pair) -
 def with_lengths(table: Table, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> Table:
     """Return a copy of a table with draft lengths: the user's, the table's, or a default by the models' sizes.
 
-    `sizes` are parameters by role. The default is 1 if the drafting model has more than half of the parameters of the model
-    that verifies its drafts, and 5 otherwise. The other models of an ensemble draft 1.
+    `sizes` are parameters by role, for `default_length`. The other models of an ensemble draft 1 token.
     """
     table = deepcopy(table)
     models, scorers = listed(table, "models"), listed(table, "scorers") or [""]

@@ -11,7 +11,8 @@ import tomli_w
 
 from specbench.analysis import method_metrics as d
 from specbench.analysis.points import reference_of
-from specbench.features.profile.chain_profile import Profile, alone, pairs_table, prices_table, under, verdicts
+from specbench.features.profile.chain_profile import Profile, alone, under
+from specbench.features.profile.chain_tables import pairs_table, prices_table, verdicts
 from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite
 from specbench.files import write_with_checksum
@@ -111,11 +112,17 @@ def rounds(tested, accepted, proposer):
     return [RoundRecord(**counts, proposers=[proposer] * tested)] * 10
 
 
+def plain(role):
+    """The options of plain decoding by a model."""
+    return {"name": "autoregressive", "scorers": [role]}
+
+
 @pytest.mark.parametrize(("middle", "kept"), [(0.2, True), (3.0, False)])
 def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, kept):
     """The verdict follows the costs: the target 1 s a forward of any size, the middle `middle` s, the drafter 0.05 s."""
     flat = {"target": (1, 1.0), "middle": (1, middle), "draft": (1, 0.05)}
     rows = [record("ar", tokens=[1] * 10, models={"target": usage(flat["target"])})]
+    options = {"ar": plain("target"), alone("middle"): plain("middle")}
     rows.append(record(alone("middle"), tokens=[1] * 10, models={"middle": usage(flat["middle"])}))
     for low, high, tested, accepted in (
         ("middle", "target", 5, 5),
@@ -123,13 +130,14 @@ def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, ke
         ("draft", "middle", 5, 4),
     ):
         models = {high: usage((6, flat[high][1])), low: usage(flat[low])}
+        proposer = {"name": "model", "model": low}
+        options[under(low, high)] = {"name": "speculative", "scorers": [high], "proposer": proposer}
         rows.append(
             record(
                 under(low, high), tokens=[1] * 10 * (accepted + 1), models=models, rounds=rounds(tested, accepted, low)
             )
         )
-    write_run(tmp_path, rows)
-    found = Profile.read(tmp_path, ["target", "middle", "draft"], "ar", {})
+    found = Profile.read(tmp_path, ["target", "middle", "draft"], write_run(tmp_path, rows, options))
     assert found.seconds("target", 6) == 1.0 and found.seconds("middle") == middle
     assert found.pairing("draft", "middle").acceptance == 0.8
     assert ["5.00", "6", "0.800", "1.000"] in [row[1:] for row in pairs_table(found).rows]
@@ -152,11 +160,12 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
     """Six quick forwards of 5 tokens beside 40 of 1 and of 6: it costs what the timed ones cost, or as much as 6 tokens."""
     by = {1: [40, 40 * seconds_of(1)], 5: [6, 6 * 0.1], 6: [40, 40 * seconds_of(6)]}
     target = replace(usage(), by_fed=by)
-    write_run(tmp_path, [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})])
+    rows = [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})]
+    spec = write_run(tmp_path, rows, {"ar": plain("target")})
     if is_timed:
         times = {str(size): [20, 20 * (seconds_of(size) + 1.0)] for size in range(1, 26)}
         write_with_checksum(tmp_path / BLOCKS, {"models": {"target": times}})
-    found = Profile.read(tmp_path, ["target", "draft"], "ar", {})
+    found = Profile.read(tmp_path, ["target", "draft"], spec)
     prices = [found.seconds("target", size) for size in (1, 5, 6)]
     assert prices == pytest.approx([2.0, 2.4, 2.5] if is_timed else [1.0, 1.5, 1.5])
     assert [found.forwards("target", size) for size in (1, 5, 6)] == ([20, 20, 20] if is_timed else [40, 0, 40])

@@ -7,7 +7,8 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
 from specbench.config.options import Options
-from specbench.features.profile.chain_profile import ChainCandidate, conclusion_of, method_toml
+from specbench.features.profile.chain_profile import ChainCandidate
+from specbench.features.profile.chain_tables import conclusion_of, method_toml
 from specbench.features.profile.forwards_table import lines_of, slow_single_forwards
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import timed_forwards

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.speed import Rank
 from specbench.machine.hardware import ForwardCheck
 from specbench.reporting import conclusion as conclusions

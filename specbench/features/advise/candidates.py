@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specbench.analysis.draft_lengths import RoundCosts, costs_of
 from specbench.analysis.forwards import Sizes, fitted, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
+from specbench.analysis.length_predictions import RoundCosts, costs_of
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_metrics import Records, seconds

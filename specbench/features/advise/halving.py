@@ -18,8 +18,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from specbench._logging import quiet
-from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import is_covered
 from specbench.analysis.predictions import break_even
 from specbench.analysis.quality import bounded_score_change, scores_by_prompt, scores_of
 from specbench.analysis.run_metrics import complete

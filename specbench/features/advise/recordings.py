@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.analysis.draft_lengths import is_covered
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import is_covered
 from specbench.analysis.replay import DrafterProbabilities, RecordedOutput
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.analysis.theory import drafting_sizes

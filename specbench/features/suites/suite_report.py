@@ -11,7 +11,8 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.features.profile.chain_profile import Profile, forwards_table, pairs_table, prices_table, verdicts
+from specbench.features.profile.chain_profile import Profile
+from specbench.features.profile.chain_tables import forwards_table, pairs_table, prices_table, verdicts
 from specbench.features.suites.frontier import frontier_points
 from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import LengthPrediction
 from specbench.cli.train import show_head
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.analysis.draft_lengths import LengthPrediction
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.predictions import BreakEven
 from specbench.reporting.plots.figures import selected
 from specbench.reporting.plots.run_plots import of_runs, run_plots

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.draft_lengths import predict
+from specbench.analysis.length_predictions import predict
 from specbench.decoding.traits import Theory
 from tests.fixtures.records import record, round_of, usage_of
 
