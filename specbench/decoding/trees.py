@@ -65,7 +65,7 @@ class Growth:
         below, eos = children_of(shape), to_device(sorted(self.eos), device)
         logits, is_open = self.first, torch.ones(1, dtype=torch.bool, device=device)  # (n, V), (n,)
         level = {-1: -1}  # tokens that get children: index in the shape -> index in the tree that the drafter reads
-        places, parents = list[int](), list[int]()  # in the shape, of all tokens so far; of the tokens that the drafter reads
+        places, parents = list[int](), list[int]()  # of all tokens so far; of tokens that the drafter reads
         scored: list[int] = []  # the tokens that the drafter reads, as indices into `places`
         drawn: list[ChildTokens] = []
         draw = partial(sampled_children, sampler=sampler) if sampled else chosen_children
