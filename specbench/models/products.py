@@ -118,9 +118,9 @@ class Panels(KernelProduct):
 def in_panels(matrix: Tensor, width: int) -> Tensor:
     """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width); the last panel is padded with zeros.
 
-    A panel holds weights in the order in which the kernel uses them: for each input, one weight per output. It is read the
-    beginning to the end while its `width` sums stay in registers. The kernels' width is 16 or 32. With a width of 4,
-    a matrix w of 6 outputs and 2 inputs becomes
+    A panel holds weights in the order in which the kernel uses them: for each input, one weight per output. It is read once,
+    in order, while its `width` sums stay in registers. The kernels' width is 16 or 32. With a width of 4, a matrix w of 6
+    outputs and 2 inputs becomes
 
         panel 0:  w[0,0] w[1,0] w[2,0] w[3,0]   w[0,1] w[1,1] w[2,1] w[3,1]
         panel 1:  w[4,0] w[5,0]   0      0      w[4,1] w[5,1]   0      0
