@@ -84,7 +84,7 @@ class RunKind(Generic[S, R]):
 
     `read_spec` takes the table of run.toml and its path, `expected` a spec, the manifest (None without one) and the folder.
     `line` returns a record as a line of samples.jsonl, and `parse` the record of a line; it raises ConfigError if the line is
-    damaged. `recordable` returns what is written for a record: the record, or that of a failure. `tables` returns what
+    damaged. `recordable` returns what is written for a record: the record itself, or a failed one. `tables` returns what
     `specbench report` prints for a folder; none for generations, whose tables it makes itself.
     """
 

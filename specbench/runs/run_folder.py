@@ -65,7 +65,7 @@ class Scores(TypedDict):
 
 
 class Judged(TypedDict):
-    """A run folder's judged.json: the last judge's comparisons, and those of judges and methods before it."""
+    """A run folder's judged.json: the last judge's comparisons, and earlier ones, of other judges or methods."""
 
     judge: Table
     label: str
@@ -202,7 +202,7 @@ def load(
 ) -> RunRecords[Any]:
     """Return all records of a run folder in measured order, and the problems of its file.
 
-    `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run of the kind.
+    By default, `expected` is read from run.toml. Raises ConfigError if the folder contains no run of the kind.
     """
     expected = expected or expected_of(folder, kind)
     problems: list[str] = []
@@ -336,7 +336,7 @@ class Recorder(Generic[R]):
         self.done: set[Hashable] = {record.key for record in recorded.records}
 
     def append(self, record: R) -> R:
-        """Write what is recordable of a record, and return that.
+        """Write a record in the form that can be stored, and return it in this form.
 
         Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
         """
