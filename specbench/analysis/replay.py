@@ -1,10 +1,10 @@
 """Expected rounds of speculative decoding, from an output that was decoded without it.
 
-Let x be an output that follows pi, and q the drafter's distribution of each of its tokens. Given that the output is x,
-token x_i was drafted and accepted with probability min(1, q_i(x_i) / pi_i(x_i)), independently of the others; otherwise x_i
-replaced a rejected token. So x determines the distribution of the rounds of every method whose output follows pi, and one
-pass over its positions gives the expected number of rounds. Products of sum min(q, pi) over positions would not, since the
-accepted tokens decide the next distributions.
+Let x be an output that follows pi, and q the drafter's distribution of each of its tokens. Given that the output is x, a
+draft that covers x_i proposed it and had it accepted with probability min(1, q_i(x_i) / pi_i(x_i)), independently of the
+others; otherwise x_i replaced a rejected token. So x determines the distribution of the rounds of every method whose
+output follows pi, and one pass over its positions gives the expected number of rounds. Products of sum min(q, pi) over
+positions would not, since the accepted tokens decide the next distributions.
 
 For example, let x be `the cat sat on`, with the probabilities a, b, c, d, and let drafts have two tokens. A round that begins
 at `the` ends in one of three ways: with probability 1 - a it commits `the` as a replacement; with a (1 - b) it commits

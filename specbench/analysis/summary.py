@@ -126,7 +126,7 @@ def sources() -> list[Path]:
         _, *parts = modules.pop().split(".")
         location = package.joinpath(*parts)
         path = location / "__init__.py" if location.is_dir() else location.with_suffix(".py")
-        if path in files or not path.is_file():  # an imported name may be that of a function
+        if path in files or not path.is_file():  # an imported name may be a function's
             continue
         files.add(path)
         modules += [".".join([package.name, *parts[:-1]])]
@@ -233,7 +233,7 @@ def _method(
 
 
 def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth) -> Context:
-    """Return the context of one method's metrics. `records` are those of all methods."""
+    """Return the context of one method's metrics. `records` has the records of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
         baseline=complete(records, spec.baseline),

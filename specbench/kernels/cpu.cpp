@@ -116,7 +116,8 @@ inline long rounded(long count) { return (count + LANES - 1) / LANES * LANES; }
 
 inline long wider(long a, long b) { return a > b ? a : b; }
 
-// Return the size in floats of the scratch buffer that all threads share: queries, keys and values, attention's output, gate and up, gated.
+// Return the size in floats of the scratch buffer that all threads share: queries, keys and values, attention's output, gate
+// and up, gated.
 inline long shared_size(const Forward& f) {
     return f.n * ((2 * f.heads + 2 * f.kv_heads) * f.dim + 3 * f.wide);
 }
