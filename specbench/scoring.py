@@ -200,8 +200,7 @@ def holds(text: str, words: str) -> bool:
 
 
 def bleu_tokenizer(text: str) -> Tokenize:
-    """Return BLEU's tokenizer for the script of most letters of a text: Chinese and other scripts without blanks have one of
-    characters."""
+    """Return BLEU's tokenizer for the script of most letters of a text: by characters for scripts without blanks."""
     letters = sum(map(str.isalpha, text))
     of_han, of_others = (len(re.findall(f"[{script}]", text)) for script in (HAN, OTHER_UNSPACED))
     if 2 * (of_han + of_others) < letters or not letters:
@@ -227,8 +226,8 @@ def is_latin(text: str) -> bool:
 class Rouge:
     """`score` gives one text's F1 against one reference, each in [0, 1]; a corpus' score is their mean.
 
-    Lsum takes its sentences from newlines. Where a text has none, a bundled rule splits it. References in other letters than
-    Latin ones have tokens of their own (`_Words`), without stemming.
+    Lsum takes its sentences from newlines; a text without newlines is split by a bundled rule. References in a script other
+    than Latin are tokenized by `_Words`, without stemming.
     """
 
     @property
@@ -324,7 +323,7 @@ class Translation:
 class Evaluate:
     """`evaluate.load(module)`, called for one text at a time; the corpus score is the mean.
 
-    `keys` are those of its result to keep. A bare word is looked up on the hub, never in the working directory.
+    `keys` are the keys of its result to keep. A bare word is looked up on the hub, never in the working directory.
     """
 
     def __init__(self, module: str, keys: tuple[str, ...], **options: Any) -> None:

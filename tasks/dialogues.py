@@ -27,7 +27,7 @@ KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
 
 
 def turns_of(questions: Sequence[T], first: str) -> Iterator[tuple[T, str, str]]:
-    """Yield each question of a dialogue, its sample's id, and that of the sample before; `first` is the first one's id."""
+    """Yield each question of a dialogue, its sample's id, and the previous sample's id; `first` is the first id."""
     ids = [f"{first}.{turn}" if turn > 1 else first for turn in range(1, len(questions) + 1)]
     yield from zip(questions, ids, ["", *ids], strict=False)
 

@@ -16,9 +16,9 @@ Reason = Literal["bandwidth", "reference"]
 class SlowBaseline:
     """A baseline over which speedups are overstated, by a factor of at most `factor`.
 
-    `share` is the measured share of `bandwidth`, which the baseline would reach in whole at the limit of memory; None if it
-    is not known. `reference_ratio` is the time of a forward of one token over that of transformers' own modules with the
-    same weights; None if it was not measured. `reasons` are those of the two that show that the baseline is slow.
+    `share` is the measured share of `bandwidth`, 1 if memory alone limits the baseline; None if it is not known.
+    `reference_ratio` is the time of a one-token forward / the time of transformers' own modules with the same weights; None
+    if it was not measured. `reasons` names which of the two show that the baseline is slow.
     """
 
     method: str
@@ -34,7 +34,7 @@ class SlowBaseline:
 class BaselineSpeed:
     """What is known of the speed of a run's baseline.
 
-    `share` is the measured share of `bandwidth`. `checks` are those of its models, None for a model without one.
+    `share` is the measured share of `bandwidth`. `checks` has the forward check of each of its models, None if there is none.
     """
 
     method: str
@@ -45,7 +45,7 @@ class BaselineSpeed:
 
     @property
     def reference_ratio(self) -> float | None:
-        """The seconds of a forward of one token of each model over those of the reference; None unless all have a check."""
+        """The seconds of one-token forwards of all models / the reference's seconds; None unless all have a check."""
         checks = [check for check in self.checks if check]
         if not checks or len(checks) < len(self.checks):
             return None

@@ -24,7 +24,7 @@ from specbench.analysis.theory import Cost
 from specbench.runs.record import Record
 
 LIMIT = 0.85  # share of the read bandwidth that a forward of one token reaches at the limit
-LEAST = 5  # forwards of a size from which its cost is a mean; other sizes lie between their neighbors
+LEAST = 5  # sizes with this many forwards have their mean as cost; others are interpolated
 REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
 
 Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
@@ -233,7 +233,7 @@ class ForwardLine(NamedTuple):
 
 
 def line_of(sizes: Sizes) -> ForwardLine | None:
-    """Fit the line of least relative squares. None unless one token and three larger sizes were measured LEAST times."""
+    """Fit a line by relative least squares. None unless one token and three larger sizes were measured LEAST times."""
     means = {size: sizes[size][1] / sizes[size][0] for size in measured_sizes(sizes)}
     one = means.pop(1, None)
     if one is None or len(means) < 3:
@@ -244,7 +244,7 @@ def line_of(sizes: Sizes) -> ForwardLine | None:
 
 
 def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
-    """Return the costs of all sizes from sums (..., sizes, 2), with those of the sizes `at` as measured."""
+    """Return the costs of all sizes from sums (..., sizes, 2). The costs of the sizes `at` are the measured means."""
     measured = _increasing(sums[..., at, 0], sums[..., at, 1])
     sizes, last = np.arange(sums.shape[-2]), at[-1]
     right = np.minimum(np.searchsorted(at, sizes), len(at) - 1)

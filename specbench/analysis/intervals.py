@@ -86,7 +86,7 @@ def interval_of_sums(table: np.ndarray, statistic: Statistic) -> Estimate:
 def interval_of_ratio(table: np.ndarray, statistic: Statistic) -> Estimate:
     """Return a positive statistic of column sums with its interval, which is symmetric in logarithms.
 
-    Prompts with unequal weights count as fewer prompts (Kish 1965): the degrees of freedom are those of the effective
+    Prompts with unequal weights count as fewer prompts (Kish 1965): the degrees of freedom are computed from this effective
     number.
 
     Args:
@@ -124,7 +124,7 @@ def crossed(
 ) -> tuple[float, float]:
     """Combine (standard error, degrees of freedom) over prompts, repeats and single generations.
 
-    The variance between repeats is added as far as it exceeds that between single generations.
+    The variance between repeats is added as far as it exceeds the variance between single generations.
     """
     (a, n), (b, m), (c, k) = prompts, repeats, cells
     extra = b**2 - c**2

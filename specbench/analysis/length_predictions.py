@@ -1,12 +1,12 @@
 """Predicted speed of every draft length, from a run at one draft length.
 
 A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths
-(`replay`). Positions that were not tested, such as those of bonus tokens, are filled in at random, with the acceptance rate
-late in a draft of that prompt. Costs are means over all forwards (`forwards.fitted`). The first forward of each model
-is prefill, which decoding time does not include: it saves the first round of an output a draft token and a verifying
-block.
+(`replay`). At positions that were not tested, such as bonus tokens, acceptance is drawn at random, at the rate with which
+late draft tokens of that prompt are accepted. Costs are means over all forwards (`forwards.fitted`). The first forward of
+each model is prefill and not part of decoding time; so the first round of an output costs a draft token and a verifying
+block less.
 
-Costs and replay are sums over prompts, so that one jackknife over prompts gives intervals that contain the noise of both.
+Costs and replay are sums over prompts, so one jackknife over prompts gives intervals that include the noise of both.
 """
 
 import sys
@@ -34,7 +34,7 @@ SHRINKAGE = 20.0  # weight of the late rate of all prompts in the rate of one pr
 
 @dataclass(frozen=True)
 class LengthPrediction:
-    """The predicted decoding speedup of one draft length, and `gain`, its speed over that of the measured length."""
+    """The predicted decoding speedup of one draft length, and `gain`, its speed / the speed at the measured length."""
 
     gamma: int
     speedup: Estimate
@@ -48,12 +48,12 @@ class LengthPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCosts:
-    """Seconds of the parts of a round that drafts k tokens; numbers, or arrays of one shape.
+    """The costs of a round that drafts k tokens, in seconds; numbers, or arrays of one shape.
 
-    The first draft token costs `first`, or `doubled` if the drafter has to read two tokens, since the draft before was
-    accepted whole; each later one costs `later`. `host` is work outside forwards per round, `host_per_token` per draft
-    token. `per_token` is what the baseline takes for a token. `blocks` are the costs of each verifying model by the
-    tokens that it reads, in the last axis. `levels` is what a tree costs below its first level.
+    The first draft token costs `first`, or `doubled` after a fully accepted draft, when the drafter must read two tokens.
+    Each later draft token costs `later`. `host` is the time outside forwards per round, and `host_per_token` per draft token.
+    `per_token` is the baseline's time per token. `blocks` are the costs of each verifying model, with the number of tokens
+    that it reads in the last axis. `levels` is the cost of a tree below its first level.
     """
 
     first: np.ndarray
@@ -67,7 +67,7 @@ class RoundCosts:
     levels: float = 0.0
 
     def of_round(self, k: int, follows_whole: bool = False) -> np.ndarray:
-        """Return the seconds of a round that drafts `k` tokens, after a draft that was accepted whole or not."""
+        """Return the seconds of a round that drafts `k` tokens. `follows_whole`: the draft before was fully accepted."""
         if not k:
             return np.asarray(self.of_block(0) + self.host)
         start = self.doubled if follows_whole and self.bonus else self.first
@@ -75,7 +75,7 @@ class RoundCosts:
         return np.asarray(drafting + self.of_block(k) + self.host)
 
     def of_prefill(self, k: int) -> np.ndarray:
-        """Return the seconds of the first forward of each model in a round; decoding time leaves out those of an output."""
+        """Return the seconds of each model's first forward in an output's first round, which decoding time excludes."""
         return np.asarray(self.of_block(k) + (self.first if k else 0.0))
 
     def of_block(self, k: int) -> np.ndarray:
@@ -86,9 +86,9 @@ class RoundCosts:
         """Return the decoding seconds of rounds: (..., replays).
 
         Args:
-            rounds: Their number by drafted tokens, those after a draft that was accepted whole separately
-                (..., replays, 2, k).
-            firsts: The number of those that begin an output (..., replays, k), whose first forwards are prefill.
+            rounds: The number of rounds by drafted tokens (..., replays, 2, k). Index 1 of the axis of 2 has the rounds
+                after a fully accepted draft, index 0 all others.
+            firsts: The number of rounds that begin an output (..., replays, k), whose first forwards are prefill.
         """
         drafts = range(rounds.shape[-1])
         of_round = np.stack(
@@ -101,11 +101,11 @@ class RoundCosts:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What costs and replays are computed from: sums over prompts, or one entry per prompt in the first axis.
+    """The inputs of costs and replays: sums over prompts, or one entry per prompt in the first axis.
 
-    `blocks` are forwards and seconds of each verifying model by size (..., models, sizes, 2), `times` the columns of
-    TIMES (...,), `rounds` the number of rounds that draft k tokens at each length, those after a draft that was
-    accepted whole separately (..., lengths, 2, k), and `firsts` the number of rounds that begin an output (..., lengths, k).
+    `blocks` are forwards and seconds of each verifying model by size (..., models, sizes, 2), and `times` the columns of
+    TIMES (...,). `rounds` (..., lengths, 2, k) are the numbers of rounds that draft k tokens at each length, with the rounds
+    after a fully accepted draft in a separate row. `firsts` (..., lengths, k) are the numbers of rounds that begin an output.
     """
 
     blocks: np.ndarray
@@ -123,9 +123,9 @@ class _Parts:
 
 
 def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
-    """Return whether this model of a round applies to a method.
+    """Return whether these costs of rounds describe a method.
 
-    It does not apply to methods without a fixed draft length, to chains, or to deferred bonus tokens.
+    They do not describe methods without a fixed draft length, chains, or deferred bonus tokens.
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
         return False
@@ -169,7 +169,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     weights = parts.times[:, TIMES.index("seconds")]
 
     def estimate(speeds: _Speeds, gamma: int) -> Estimate:
-        """Return a speed with its interval, widened by what the costs that were not measured may be."""
+        """Return a speed with its interval, widened by the possible range of costs that were not measured."""
         value, without, others = (part[..., gamma - 1] for part in speeds)
         return _widened(jackknifed_ratio(float(value), without, weights), others, 0.0 if gamma == used else TOLERANCE)
 
@@ -194,7 +194,7 @@ def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
 
 
 def _sizes(rows: Records, base: Records, role: str) -> dict[int, tuple[float, float]]:
-    """Return the forwards of a verifying model, those of one token by the baseline, since such a block is rare."""
+    """Return a verifying model's forwards by size; one-token forwards are the baseline's, since the method has few."""
     one = sizes_of(base, role).get(1)
     return sizes_of(rows, role) | ({1: one} if one else {})
 
@@ -203,9 +203,9 @@ def _sizes(rows: Records, base: Records, role: str) -> dict[int, tuple[float, fl
 class _CostModel:
     """A method, and the assumptions about costs that were not measured.
 
-    `sizes` are the sizes of blocks whose cost is known, by verifying model, and `bound` is the field of `BlockCosts`
-    that has the others. `cold` says why the first forward of a draft costs more if it reads two tokens than a later one
-    that reads one: because it is the first (1) or because it reads two (0).
+    `sizes` are the sizes of blocks whose cost is known, by verifying model. `bound` is the field of `BlockCosts` from which
+    the other costs are taken. The first forward of a draft costs more if it reads two tokens than a later forward of one
+    token. `cold` attributes this to being the first forward (1) or to reading two tokens (0).
     """
 
     method: Theory
@@ -300,10 +300,10 @@ def _costs(parts: _Parts, model: _CostModel) -> RoundCosts:
 
 
 def _draft_seconds(totals: Mapping[str, np.ndarray], cold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of the first draft token of a round, of one that reads two tokens, and of each later one.
+    """Return the seconds of a round's first draft token, of a first draft token that reads two tokens, and of later ones.
 
-    Forwards of one token are first or later ones, which records do not distinguish. `cold` is the share of the difference
-    between a forward of two tokens and a later one that a first forward of one token has as well.
+    Records do not distinguish first and later forwards of one token. `cold` is the share of the extra cost of a forward of
+    two tokens that a first forward of one token has as well.
     """
     n, two = totals["singles"], totals["doubles"]
     first = np.maximum(totals["rounds"] - two, 0.0)  # first forwards of one token
@@ -336,9 +336,9 @@ def _host_seconds(record: Record) -> float:
 
 
 def _late_rate(rows: Records) -> float:
-    """Return the acceptance rate in the second half of the drafts that were accepted up to there.
+    """Return the acceptance rate in the second half of drafts whose first half was accepted.
 
-    An untested position mostly follows a draft that was accepted whole, where the models agree more often than elsewhere.
+    An untested position mostly follows a fully accepted draft, where the models agree more often than elsewhere.
     """
     rounds = [(x.tested, x.accepted) for x in rounds_of(rows)]
     longest = max(tested for tested, _ in rounds)
@@ -348,13 +348,13 @@ def _late_rate(rows: Records) -> float:
 
 
 def _prompt_rate(rows: Records, late: float) -> float:
-    """Return the rate at which untested tokens of a prompt agree: its acceptance rate, drawn towards the late rate of all."""
+    """Return the rate at which untested tokens of a prompt agree: its own rate, shrunk towards all prompts' late rate."""
     tested, accepted = (sum(x.tested for x in rounds_of(rows)), sum(x.accepted for x in rounds_of(rows)))
     return (accepted + SHRINKAGE * late) / (tested + SHRINKAGE)
 
 
 def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[float]:
-    """Return for each token of an output 1 if the drafter would have proposed it and had it accepted, else 0."""
+    """Return 1 for each token of an output that the drafter would have proposed and that would be accepted, else 0."""
     agrees: list[float] = (rng.random(len(record.tokens)) < rate).astype(float).tolist()
     position = 0
     for x in record.rounds:
@@ -366,6 +366,6 @@ def _agreement(record: Record, rate: float, rng: np.random.Generator) -> list[fl
 
 
 def _limits(record: Record) -> OutputLimits:
-    """Return where drafts of a generation end. One that was not ended by its length might have been of any length."""
+    """Return where drafts of a generation end. Without a limit, unless the length limit or window ended it."""
     most = len(record.tokens) if record.finish in ("length", "window") else sys.maxsize
     return OutputLimits(tokens=len(record.tokens), most=most, eos=record.finish == "eos")

@@ -1,8 +1,9 @@
 """Polybasic: the exact speedup of chains of n >= 2 models. Each model verifies the tokens of the model below it.
 
 Model 0 drafts, and the last model is the target, as in a `Cost`. acceptance[i] is the rate at which model i + 1 accepts
-tokens of model i. thresholds[i] is the least number of tokens that model i + 1 collects before model i + 2 tests them. Tokens
-of a middle model follow its own distribution, so the rounds of a level are independent and identically distributed.
+tokens of model i. thresholds[i] is the minimum number of tokens that model i + 1 collects before model i + 2 tests them.
+The tokens of a middle model follow its own distribution, so the rounds of a level are independent and identically
+distributed.
 
 See docs/papers/polybasic.md, Speedup with measured costs.
 """
@@ -17,7 +18,7 @@ from specbench.analysis.theory import Cost, Lengths, expectation, round_lengths
 
 Ends = dict[
     tuple[int, int], float
-]  # (tokens of a round or block, those up to its end that a model has not read): probability
+]  # (tokens of a round or block, tokens up to its end that a model has not read): probability
 DRAFTED, THRESHOLDS = range(1, 17), range(1, 33)  # candidates of best_chain
 
 
@@ -124,8 +125,8 @@ def _tested(a: float, ends: Ends) -> Ends:
 
 
 def _unread(levels: _Levels, i: int) -> dict[int, float]:
-    """Return the expected number of blocks per forward of the target that model i begins, by the number of unread tokens."""
-    # It has not read its own last token
+    """Return how many blocks model i begins per forward of the target, on average, by its number of unread tokens."""
+    # The model has not read its own last token
     ends: Ends = {(length, 1): probability for length, probability in levels.blocks[i].items()}
     counts: dict[int, float] = defaultdict(float)
     for level in range(i, len(levels.acceptance)):
@@ -146,9 +147,9 @@ def _unread(levels: _Levels, i: int) -> dict[int, float]:
 def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
     """Return the exact expectations per forward of the target.
 
-    A forward feeds the block to test and the token before it. It feeds one more token if the model's last block was accepted
-    whole, and another one for each level above that accepted it whole. Every drafted token is a forward of the drafter.
-    Raises ValueError if the number of thresholds is not that of middle models, or a length is below 1.
+    A forward feeds the block to test and the token before it. It feeds one more token if the model's last block was fully
+    accepted, and another one for each level above that fully accepted it. Every drafted token is a forward of the drafter.
+    Raises ValueError if there is not one threshold per middle model, or if a length is below 1.
     """
     levels = _levels(acceptance, drafted, thresholds)
     below: list[Lengths] = [{0: 1.0}, *levels.blocks]  # tokens that a forward of model i feeds besides the unread ones
@@ -199,8 +200,9 @@ def keeps_middle(
 ) -> Middle:
     """Compare the best chain of models 0, 1 and 2 with the best chain of two of them (the question of Theorem 3.2).
 
-    Model 1 accepts tokens of model 0 at the rate `inner`; model 2 accepts those of model 1 at `outer` and those of model 0 at
-    `direct`. `drafted` and `thresholds` are the candidates for three models; two models may draft up to 16 tokens.
+    Model 1 accepts tokens of model 0 at the rate `inner`. Model 2 accepts tokens of model 1 at the rate `outer`, and tokens
+    of model 0 at the rate `direct`. `drafted` and `thresholds` are the candidates for three models; two models may draft up
+    to 16 tokens.
     """
 
     def of_two(models: tuple[int, int], a: float) -> ChainPlan:
@@ -212,9 +214,10 @@ def keeps_middle(
 
 
 # Polybasic's own formulas, as printed and as corrected, for comparison with the exact theory. Here alone, models are numbered
-# from the target, as in the paper. lengths[0] is L_1, the tokens that a forward of the target commits; lengths[1] is L_2,
-# those of a forward of the next model; seconds[0] is T_1. kappa is the number of forwards of the drafter per verification: K
-# for a chain draft, the depth for a tree. See docs/papers/polybasic.md, Forwards per token and Theorem 3.2.
+# from the target, as in the paper. lengths[0] is L_1, the number of tokens that a forward of the target commits; lengths[1]
+# is L_2, the number that a forward of the next model commits; seconds[0] is T_1. kappa is the number of forwards of the
+# drafter per verification: K for a chain draft, the depth for a tree. See docs/papers/polybasic.md, Forwards per token and
+# Theorem 3.2.
 
 
 class Condition(NamedTuple):

@@ -220,7 +220,7 @@ def _tree(method: Theory, rates: Rates) -> Predict | None:
 
 
 def _chain(method: Theory, rates: Rates) -> Predict | None:
-    """Return the formula of a chain, from the acceptance by level. What an EAGLE head and its base read again is left out."""
+    """Return the formula of a chain, from the acceptance by level. Ignores what an EAGLE head and its base reread."""
     acceptance = rates.levels(len(method.thresholds) + 1)
     if acceptance is None:
         return None
@@ -282,9 +282,9 @@ class BreakEven:
     """The break-even points of a method at one draft length, in decoding time.
 
     `acceptance` is the acceptance rate at which the method equals its baseline, if tokens are accepted independently;
-    None if it is slower even when every token is accepted. `cost_ratio` is the largest cost of a draft token over that
-    of a one-token forward of the verifying models at which it equals the baseline, at the measured tokens per round;
-    None if it is slower even with free drafts. `curve` has the speedup at acceptance rates from 0 to 1.
+    None if it is slower even when every token is accepted. `cost_ratio` is the cost of a draft token / the cost of a
+    one-token forward of the verifying models at which it equals the baseline, at the measured tokens per round; None if it is
+    slower even with free drafts. `curve` has the speedup at acceptance rates from 0 to 1.
     """
 
     gamma: int

@@ -55,9 +55,9 @@ class Quality:
 
 
 def quality(method: str, scores: Scores) -> Quality:
-    """Return the scores of one method, over the generations that no method failed at.
+    """Return the scores of one method, over the generations that completed with every method.
 
-    A method must not gain from failing on hard prompts.
+    Otherwise a method would gain from failing on hard prompts.
     """
     rows = [row for row in _common_rows(scores["rows"]) if row["method"] == method]
     unanswered = [float(v) for row in rows if isinstance(v := row["values"].get(NO_ANSWER), int | float)]
@@ -153,7 +153,7 @@ def _score(rows: list[ScoreRow], name: str, combine: str) -> Estimate | None:
     return score_estimate(scored, combine) if scored else None
 
 
-# Win rates: how often a judge preferred the continuation of one method to that of another
+# Win rates: how often a judge preferred one method's continuation to another's
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class WinRates:
 
     `decided` is wins / (wins + losses), None if every comparison is a tie. `half_ties` is wins + ties / 2. `wins_spread` is
     the standard deviation of the wins over repeats, as in SPRINTER's table. `unclear` counts answers that name no letter,
-    and `equal` the comparisons of equal texts, which the judge does not see.
+    and `equal` the comparisons of equal texts, which are not sent to the judge.
     """
 
     wins: Estimate

@@ -1,15 +1,21 @@
 """Expected rounds of speculative decoding, from an output that was decoded without it.
 
-Let x be an output that follows pi, and q the drafter's distribution of each of its tokens. Given x, token i of a draft is
-accepted with probability min(1, q_i(x_i) / pi_i(x_i)), independently of the others, and x_i is the replacement otherwise. So
-x determines the distribution of rounds of every method whose output follows pi, and a pass over its positions gives the
-expected number of rounds. Products of sum min(q, pi) over positions do not: the accepted tokens decide the next
-distributions.
+Let x be an output that follows pi, and q the drafter's distribution of each of its tokens. Given that the output is x, a
+draft that covers x_i proposed it and had it accepted with probability min(1, q_i(x_i) / pi_i(x_i)), independently of the
+others; otherwise x_i replaced a rejected token. So x determines the distribution of the rounds of every method whose
+output follows pi, and one pass over its positions gives the expected number of rounds. Products of sum min(q, pi) over
+positions would not, since the accepted tokens decide the next distributions.
 
-A draft is described by its length, provided that it agrees with the output, and by the probability that its first token,
-its first two tokens, ... are accepted. Tokens that are drafted after a rejected one are assumed to fill the draft: a wrong
-token may be an EOS, or stop a draft early, and then fewer are drafted. So committed tokens are exact for every draft here,
-and drafted tokens are an estimate for stop rules and chains.
+For example, let x be `the cat sat on`, with the probabilities a, b, c, d, and let drafts have two tokens. A round that begins
+at `the` ends in one of three ways: with probability 1 - a it commits `the` as a replacement; with a (1 - b) it commits
+`the cat`, `cat` being a replacement; with a b it commits `the cat sat`, `sat` being the bonus token. The next round begins
+after 1, 2 or 3 tokens with these probabilities. `replay` carries them forward position by position; their sum over all
+positions is the expected number of rounds.
+
+A draft is described by its length, provided that it agrees with the output, and by the probabilities that its first token,
+its first two tokens, ... are accepted. Tokens that are drafted after a rejected one are assumed to fill the draft, although a
+wrong token may be an EOS or stop a draft early. So the numbers of committed tokens are exact for every draft here, and the
+numbers of drafted tokens are estimates for stop rules and chains.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +32,11 @@ import numpy as np
 class DrafterProbabilities:
     """What a drafter gives each of the m tokens of an output.
 
-    `q` (D, m) is the probability with which it is drafted as the first token of a draft, the second, ...; D is 1 for a model,
-    whose probabilities do not depend on where the draft began. `rank` (D, m) is the number of tokens that the logits place
-    before it. `confidence` (m,) is its probability at T = 1 without filters, and `largest` (m,) the largest one there, which
-    stop rules read. `room` (m,) is the number of tokens that the drafter can draft before its context window ends.
+    `q` (D, m) is the probability that the token is drawn as the first token of a draft, as the second, ...; D is 1 for a
+    model, whose probabilities do not depend on where the draft began. `rank` (D, m) is the number of tokens with larger
+    logits. `confidence` (m,) is the token's probability at T = 1 without filters, and `largest` (m,) the largest probability
+    at its position; stop rules read them. `room` (m,) is the number of tokens that the drafter can draft there before its
+    context window ends.
     """
 
     q: np.ndarray
@@ -44,8 +51,8 @@ class RecordedOutput:
     """An output of m tokens, and the probabilities of its tokens.
 
     `ids` are the token ids that it continues, `pi` (m,) the probabilities of its tokens in the distribution that it follows,
-    and `drafters` those of each drafter by role. Generation stops at `most` tokens or at an id in `eos`; ids are below
-    `vocabulary`.
+    and `drafters` the probabilities that each drafter gives them, by role. Generation stops at `most` tokens or at an id in
+    `eos`; ids are below `vocabulary`.
     """
 
     ids: list[int]
@@ -62,9 +69,9 @@ class RecordedOutput:
         return OutputLimits(tokens=len(self.tokens), most=self.most, eos=self.tokens[-1] in self.eos)
 
     def accepted(self, role: str, scorer: str = "") -> "Rows":
-        """Return the probability that each token is accepted by the token rule if it is in a draft of this role (D, m).
+        """Return the probability (D, m) that each token, given the output, was drafted by this role and accepted.
 
-        `scorer` is the model that tests it, by default the output's own distribution.
+        `scorer` is the model that tests drafts, by default the output's own distribution.
         """
         pi = self.drafters[scorer].q[0] if scorer else self.pi
         ratio = np.divide(self.drafters[role].q, pi, out=np.ones_like(self.drafters[role].q), where=pi > 0.0)
@@ -74,7 +81,7 @@ class RecordedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputLimits:
-    """Where drafts of an output end: its number of tokens, the most that it may have had, and whether it ends with an EOS."""
+    """Where drafts of an output end: its number of tokens, the maximum number, and whether it ends with an EOS."""
 
     tokens: int
     most: int
@@ -85,7 +92,7 @@ Rows = Sequence[Sequence[float]]  # a number for each token of an output, as the
 
 
 def draft_of(rows: Rows, position: int, k: int) -> Sequence[float]:
-    """Return the numbers of the k tokens of a draft, up to the end of the output. A single row is that of every place."""
+    """Return the numbers of the k tokens of a draft, up to the end of the output. A single row applies to every place."""
     if len(rows) == 1:
         return rows[0][position : position + k]
     return [rows[i][position + i] for i in range(min(k, len(rows[0]) - position))]
@@ -96,8 +103,9 @@ class ReplayedDraft(NamedTuple):
 
     `length` is the number of tokens on its path, and `survival` (at most length,) the probability that the first, the first
     two, ... are accepted, up to the end of the output. `size` is the number of its tokens: more than `length` in a tree.
-    `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token.
-    `probability` is that of this draft among those that may follow. Of a chain, `inner` are the rounds of its inner level.
+    `ended` says whether a stop rule ended it after the drafter had read all of it, in a forward that drew no token. If
+    several drafts are possible at the position, `probability` is the probability of this one. For a chain, `inner` are the
+    expected rounds of its inner level.
     """
 
     length: int
@@ -108,9 +116,9 @@ class ReplayedDraft(NamedTuple):
     inner: "InnerRounds | None" = None
 
     def outcomes(self, left: int, eos: bool, bonus: bool) -> Iterator["Outcome"]:
-        """Yield what may happen to the draft before the last `left` tokens of an output.
+        """Yield the possible outcomes of the draft when `left` tokens of the output remain.
 
-        `eos` says whether the output ends with an EOS, and `bonus` whether a token follows a draft that is accepted whole.
+        `eos` says whether the output ends with an EOS, and `bonus` whether a token follows a fully accepted draft.
         """
         n, alive = min(self.length, left), 1.0
         for i in range(n):
@@ -127,9 +135,10 @@ class ReplayedDraft(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a round: committed and drafted tokens, with a probability.
+    """The outcome of a round: numbers of committed and drafted tokens, with a probability.
 
-    `is_unread` says whether the drafter's next forward reads two tokens, since its draft was accepted whole.
+    `is_unread` says whether the drafter's next forward reads two tokens. This follows a fully accepted draft: the drafter has
+    read neither its last drafted token nor the bonus token after it.
     """
 
     committed: int
@@ -139,10 +148,12 @@ class Outcome(NamedTuple):
 
 
 class InnerRounds(NamedTuple):
-    """Expected rounds of the inner level of a chain, by drafted tokens.
+    """Expected rounds of the inner level of a chain, by the number of tokens that they draft.
 
-    `drafted` (2, largest + 1) is as in `ExpectedRounds`. `first` (largest + 1,) are the first rounds, of a draft or of an
-    output. They are in the first row of `drafted`, unless the level above had accepted the draft before whole.
+    `drafted` (2, largest + 1) is as in `ExpectedRounds`: rounds whose drafter first reads one token, and two tokens. `first`
+    (largest + 1,) counts the first round of each draft (in a `ReplayedDraft`) or of each output (in `ExpectedRounds`). In a
+    `ReplayedDraft` the first round is always counted in row 0 of `drafted`. `_added` moves it to row 1 where the level above
+    had fully accepted the previous draft.
     """
 
     drafted: np.ndarray
@@ -172,7 +183,7 @@ class DraftsByToken:
 class DraftsByBlock:
     """Drafts of `gamma` tokens that are tested as a whole (`rejection.BlockRejection`), given pi (m,) and q (D, m).
 
-    The first i tokens are accepted with probability prod_j min(1, q_j / (p_{j-1} pi_j)), where p_0 = 1 and
+    At least i tokens are accepted with probability prod_{j <= i} min(1, q_j / (p_{j-1} pi_j)), where p_0 = 1 and
     p_j = min(1, p_{j-1} pi_j / q_j). Sun et al. 2024.
     """
 
@@ -193,9 +204,9 @@ class DraftsByBlock:
 
 @dataclass(frozen=True)
 class StoppedDrafts:
-    """Drafts that a stop rule without state may end once they have `least` tokens.
+    """Drafts that a stateless stop rule may end once they have `least` tokens.
 
-    `before` and `after` say whether it ends a draft before each of the m tokens of the output, and after it.
+    `before` and `after` say for each of the m tokens of the output whether the rule stops before it, and after it.
     """
 
     drafts: DraftsByToken | DraftsByBlock
@@ -258,7 +269,7 @@ class ChosenTree:
             if rank >= len(below):
                 break
             accepted, below = accepted + 1, self._children[below[int(rank)] + 1]
-        is_leaf = not below  # the path is accepted whole, also above the deepest leaf
+        is_leaf = not below  # then the whole path is accepted, even if other leaves are deeper
         length = accepted if is_leaf else longest
         return [ReplayedDraft(length, [1.0] * accepted, size)]
 
@@ -279,13 +290,20 @@ class ChosenTree:
 
 @dataclass(frozen=True)
 class ChainDrafts:
-    """Drafts of a chain: a model verifies the drafts of an inner proposer until at least `threshold` tokens are pending.
+    """Drafts of a chain: a middle model verifies an inner proposer's drafts until at least `threshold` tokens are pending.
 
-    `inner` are the inner proposer's drafts as that model accepts them, of at most `largest` tokens, and `outer` the drafts
-    of that model as the level above accepts them. `limits` are those of the output.
+    `inner` are the inner proposer's drafts, of at most `largest` tokens, which the middle model tests. `outer` are the middle
+    model's drafts, which the level above tests. `limits` say where the output ends.
 
-    Given the output, the tokens that both levels commit are exact. The draft after a token that the level above rejects is
-    not on the output; it is assumed to go on as it would have on the output.
+    `at` enumerates the inner rounds. Let the threshold be 3 and inner drafts have two tokens. From 0 pending tokens, an inner
+    round leads to 1, 2 or 3 pending tokens: 3 if both drafted tokens are accepted and a bonus follows. 3 tokens are a draft
+    for the level above; from 1 and 2 there is another inner round. So the draft may have 3, 4 or 5 tokens. States are visited
+    in the order of their length, and since every round adds a token, a state has its whole probability when it is visited.
+    Each state also carries the numbers of rounds that led to it, weighted with their probability. Dividing them by the
+    probability of the final state gives the expected inner rounds of a draft of that length.
+
+    Given the output, the numbers of tokens that both levels commit are exact. After a token that the level above rejects, the
+    draft is not on the output; it is assumed to go on as it would have on the output.
     """
 
     inner: Drafts
@@ -296,7 +314,7 @@ class ChainDrafts:
 
     def at(self, position: int, room: int) -> list[ReplayedDraft]:
         left, out = self.limits.tokens - position, list[ReplayedDraft]()
-        # What may be pending: tokens, and whether the drafter has a token to read besides the last one
+        # State: the number of pending tokens, and whether the drafter must read a token besides the last one
         pending: dict[tuple[int, bool], _Pending] = {(0, False): _Pending(self.largest, 1.0)}
         while pending:
             at = length, is_unread = min(pending)
@@ -306,7 +324,7 @@ class ChainDrafts:
                 inner = InnerRounds(state.drafted / state.weight, state.first / state.weight)
                 out.append(whole._replace(length=length, size=length, probability=state.weight, inner=inner))
                 continue
-            if length >= left:  # beyond the output, drafts are assumed to be accepted whole
+            if length >= left:  # beyond the output, drafts are assumed to be fully accepted
                 followers = [(Outcome(min(self.largest + 1, room - length), 1.0, self.largest, True), 1.0)]
             else:
                 followers = [
@@ -322,14 +340,14 @@ class ChainDrafts:
 
 
 class _Pending:
-    """Pending tokens of a chain: the probability that so many are pending, and the inner rounds weighted with it."""
+    """A state of a chain: the probability that so many tokens are pending, and the inner rounds so far, weighted with it."""
 
     def __init__(self, largest: int, weight: float = 0.0) -> None:
         self.weight = weight
         self.drafted, self.first = np.zeros((2, largest + 1)), np.zeros(largest + 1)
 
     def add(self, before: "_Pending", share: float, drafted: int, is_unread: bool) -> None:
-        """Add what follows from `before` with the probability `share`, in a round of so many drafted tokens."""
+        """Add the paths that come from `before` with probability `share`, by a round of `drafted` tokens."""
         weight = before.weight * share
         self.weight += weight
         self.drafted += before.drafted * share
@@ -343,11 +361,11 @@ class _Pending:
 class ExpectedRounds:
     """Expected numbers of rounds of one output.
 
-    `drafted` (2, largest + 1) counts rounds by the number of drafted tokens; in those of the second row the drafter first
-    reads two tokens, since the draft before was accepted whole. `first` (largest + 1,) are the first rounds, whose forwards
-    are prefill. `reached` (largest,) counts rounds that test a token at each position of their draft, and `accepted`
-    (largest,) those that accept it. `without_token` counts the drafter's forwards after which a stop rule drew no token.
-    `inner` are the rounds of a chain's inner level; its `first` are those of outputs.
+    `drafted` (2, largest + 1) counts rounds by the number of drafted tokens. In the second row are the rounds after a fully
+    accepted draft, in which the drafter first reads two tokens. `first` (largest + 1,) counts the first round, whose forwards
+    are prefill. `reached` (largest,) counts the rounds that test a token at each position of their draft, and `accepted`
+    (largest,) the rounds that accept it. `without_token` counts the drafter's forwards after which a stop rule drew no token.
+    `inner` are the rounds of a chain's inner level; its `first` counts the first inner round of the output.
     """
 
     drafted: np.ndarray
@@ -380,13 +398,13 @@ def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = Tru
         drafts: The drafts of a proposer along the output.
         limits: Where drafts end.
         largest: The maximum number of tokens in a draft.
-        bonus: Whether a token follows a draft that is accepted whole.
+        bonus: Whether a token follows a fully accepted draft.
     """
     m, without_token = limits.tokens, 0.0
     drafted, first = [[0.0] * (largest + 1) for _ in range(2)], [0.0] * (largest + 1)
     reached, accepted = [0.0] * largest, [0.0] * largest
     inner: InnerRounds | None = None
-    # The probability that a round begins at each position, after what the drafter has read, and with a token unread
+    # P(a round begins at each position): row 0 if the drafter reads one token first, row 1 if it reads two
     arriving = [[0.0] * (m + largest + 2) for _ in range(2)]
     arriving[0][0] = 1.0
     for position in range(m):
@@ -423,8 +441,11 @@ def replay(drafts: Drafts, limits: OutputLimits, largest: int, bonus: bool = Tru
 
 
 def _added(total: InnerRounds | None, inner: InnerRounds, shares: np.ndarray, is_first: bool) -> InnerRounds:
-    """Return the sum of inner rounds and those of a draft, with the probabilities (2,) that the draft before was not and was
-    accepted whole.
+    """Add the inner rounds of a draft to a total.
+
+    `shares` (2,) are the probabilities of this draft after a draft that was not, and that was, fully accepted. In the second
+    case the drafter reads two tokens in the first inner round: the last pending token of the previous draft and the bonus
+    token of the level above. So `inner.first` moves from row 0 to row 1.
     """
     drafted = inner.drafted * shares.sum() + np.outer([-shares[1], shares[1]], inner.first)
     first = inner.first * shares.sum() * is_first

@@ -51,7 +51,7 @@ class SpeedupSteps:
 
 
 def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> SpeedupSteps | None:
-    """Return the steps of a method whose models besides `verifiers`, those of the baseline, draft.
+    """Return the steps of a method. `verifiers` are the baseline's models; all other models draft.
 
     None without rounds, without forwards of single tokens, for a method that does not run these models, and for models that
     run at the same time, whose seconds do not add up.
@@ -189,8 +189,8 @@ class RunState:
 
     `stamp` identifies the files and the code that the summary was computed from. `imported` is the archive that the run
     came from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count.
-    `metrics` are those of the scores, `headline` is the task's main one. `clock` is the run's, or end to end where the
-    two clocks disagree or prefill is a large share of the time.
+    `metrics` are the metrics of the scores, and `headline` is the task's main metric. `clock` is the run's, or end to end if
+    the two clocks disagree or prefill is a large share of the time.
     """
 
     schema: int = SCHEMA

@@ -206,7 +206,7 @@ def _method(
 
 
 def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth) -> Context:
-    """Return the context of one method's metrics. `records` are those of all methods."""
+    """Return the context of one method's metrics. `records` has the records of all methods."""
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
         baseline=complete(records, spec.baseline),

@@ -1,8 +1,8 @@
 """Predictions of the papers' theory from plain numbers: speculation, ensembles, cascades, SPRINTER, draft trees.
 
-`polybasic` has chains. Throughout: acceptance events are independent with a rate per proposing model, and drawing and
-combining cost nothing. `cost(i, k)` is the cost of a forward of model i over k tokens. The papers assume
-cost(i, k) = cost(i, 1): a block for the cost of one. Giving the measured cost instead yields the corrected prediction.
+For chains see `polybasic`. All predictions assume that acceptance events are independent, with one rate per proposing model,
+and that drawing and combining cost nothing. `cost(i, k)` is the cost of a forward of model i over k tokens. The papers assume
+cost(i, k) = cost(i, 1), a block for the cost of one token. With the measured cost, the prediction is the corrected one.
 
 A distribution of lengths is {length in tokens: probability}. Every test accepts with probability `a`, independently. In a
 tree, a child of rank r is accepted with probability a[r] if its parent was accepted and its earlier siblings were rejected,
@@ -103,10 +103,10 @@ def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: 
 def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
     """Return the exact long-run speedup of Speculative Ensemble over the sequential ensemble of the same models.
 
-    a[i] is the acceptance rate of model i's proposals. After every rejection, all models lack one token and model 0 proposes
-    again. So runs between rejections are independent and identically distributed, and without a rejection the sequence of
-    forwards is fixed. Weighting each forward by the probability that a run reaches it gives the expected tokens and the
-    expected cost of a run. For two models the result equals the closed form with three types of cycles.
+    a[i] is the acceptance rate of model i's proposals. After every rejection, each model has one unread token and model 0
+    proposes again. So runs between rejections are independent and identically distributed, and without a rejection the
+    sequence of forwards is fixed. Weighting each forward by the probability that a run reaches it gives the expected tokens
+    and the expected cost of a run. For two models the result equals the closed form with three types of cycles.
 
     See docs/papers/speculative-ensemble.md, Long-run speedup.
     """
@@ -159,8 +159,9 @@ def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
 
 # SPRINTER: a learned verifier reads every drafted token, and the target tests only the last token of a run.
 #
-# A token is acceptable iff the draft gives it at most the probability that the target gives it. eta_tp is the rate at which
-# the verifier accepts acceptable tokens, eta_fp that at which it accepts the others. See docs/papers/sprinter.md, Theory.
+# A token is acceptable iff its probability in the draft model is at most its probability in the target. eta_tp is the rate at
+# which the verifier accepts acceptable tokens, eta_fp the rate at which it accepts others. See docs/papers/sprinter.md,
+# Theory.
 
 
 def expected_run(n: int, eta_tp: float, eta_fp: float) -> float:
@@ -207,10 +208,10 @@ def sprinter(
     """Return the long-run speedup of SPRINTER over a baseline that costs `baseline` per token.
 
     Model 0 drafts, and model 1 is the target. `drafted` is the measured number of drafted tokens per forward of the target.
-    The last one is tested, and accepted at the rate `accepted`. All are committed, the last one or its replacement included,
-    and a bonus token after an accepted one. The target reads all of them and one token before; without a bonus token, one
-    less. The draft reads two tokens after a bonus token. `gate` is the cost of the verifier per token. The result is exact if
-    the cost of a block is linear in its length.
+    The last one is tested, and accepted at the rate `accepted`. All drafted tokens are committed, with a replacement for a
+    rejected last one, and a bonus token after an accepted one. The target reads the drafted tokens and the token before them;
+    without a bonus token, one token less. The draft model reads two tokens after a bonus token. `gate` is the cost of the
+    verifier per token. The result is exact if the cost of a block is linear in its length.
 
     See docs/papers/sprinter.md, Speedup with measured costs.
     """

@@ -4,7 +4,7 @@
 {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]}
 
 A text may also be a list of parts of type text; they are joined by line breaks. Conversations with tool calls or pictures
-are left out, since the models here neither call tools nor see pictures.
+are left out, since the models here neither call tools nor read pictures.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ def left_out(rows: Sequence[Row], keys: Sequence[str] = tuple(SCHEMAS)) -> Mappi
 def messages_of(row: Row, location: str, keys: Sequence[str] = tuple(SCHEMAS)) -> list[Message]:
     """Return the messages of a row in either schema. Raises Unusable for one without a question, or with what is not text.
 
-    `keys` are the keys under which a conversation is looked for; the schema is that of its first turn.
+    `keys` are the keys under which a conversation is looked for. The first turn decides which schema it has.
     """
     key = next((name for name in keys if isinstance(row.get(name), list)), None)
     if key is None:

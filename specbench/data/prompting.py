@@ -11,18 +11,18 @@ from specbench.files import in_one_line
 from specbench.vocabulary import Overflow
 
 BEFORE = 16  # tokens of a prompt that show how what follows is spaced
-BROKEN = "\ufffd"  # what a tokenizer makes of a part of a character
+BROKEN = "\ufffd"  # the text of an incomplete character
 
 
 class Prompt(NamedTuple):
-    """What the models read, and how many tokens of the prompt were cut away for it."""
+    """The ids that the models read, and how many tokens of the prompt were cut."""
 
     ids: list[int]
     cut: int
 
 
 class PromptTooLong(ValueError):
-    """A prompt of more tokens than are allowed, where the task calls that an error."""
+    """Raised for a prompt with more tokens than allowed, if the task treats this as an error."""
 
     def __init__(self, tokens: int, most: int) -> None:
         super().__init__(f"the prompt has {tokens} tokens, {most} are allowed; help: --on-overflow truncate-left")
@@ -59,7 +59,7 @@ def encode(
 def encode_firsts(
     tokenizer: Any, task: Task, samples: Sequence[Sample], window: int | None, has_encoder: bool = False
 ) -> list[list[int]]:
-    """Return the ids of the prompts that begin a conversation. Those of later turns depend on answers.
+    """Return the ids of the prompts that begin a conversation. Prompts of later turns depend on answers.
 
     Raises ConfigError for a prompt that cannot be encoded, and with their number for prompts that are too long.
     """
@@ -171,7 +171,7 @@ def _templated(
 
 
 def dialogue_ids(tokenizer: Any, messages: list[Message]) -> tuple[list[int], list[int]]:
-    """Return the ids of a dialogue up to its first question, and those of all later turns.
+    """Return the ids of a dialogue up to its first question, and the ids of all later turns.
 
     They follow the models' chat template, or USER and ASSISTANT if there is none. Raises ConfigError if the template fails.
     """

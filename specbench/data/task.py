@@ -206,7 +206,7 @@ class Task(Named):
 
     @property
     def is_published(self) -> bool:
-        """Whether the source `hub` has rows: those of the hub, of a file on the web, or of the task's own file."""
+        """Whether the source `hub` has rows, which are on the hub, in a file on the web, or in the task's own file."""
         return bool(self.hub or self.web or self.local)
 
     def stopped(self, text: str) -> str:
@@ -296,8 +296,8 @@ class Task(Named):
     def rows(self, source: str, split: str = "test") -> Rows:
         """Return the checked rows of a split.
 
-        A source that names a data set of the hub or a file is the split `test`. Other splits are those of the same data set,
-        or files next to the file.
+        A source that names a data set on the hub or a file is the split `test`. Other splits are read from the same data set,
+        or from files next to the file.
         """
         if source == "hub":
             rows = self._published(split)

@@ -1,4 +1,4 @@
-"""What a method, a proposer and a target may return. Plugins define them, so the results are checked where they are used."""
+"""Checks of what methods, proposers and rejection rules return. Plugins define them, so results are checked where used."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from specbench.decoding.verify import BY_TOKEN, Rejection, Verified, rows_of_tre
 from specbench.errors import PluginError, exits_as_errors, short_repr
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end
-MOST_DRAFTED = 2**16  # tokens of a round
+MOST_DRAFTED = 2**16  # tokens per round
 COUNTS = ("drafted", "tested", "accepted", "untested")
 
 
 class CheckedRounds:
-    """The rounds of a method. `step` computes the next one and can be timed; `require_valid` checks it."""
+    """The rounds of a method. `step` computes the next round and can be timed; `require_valid` checks it."""
 
     def __init__(self, method: Method, rounds: Iterator[Round], vocabulary: int) -> None:
         self._name, self._vocabulary, self._empty = name_of(method), vocabulary, 0
@@ -35,7 +35,7 @@ class CheckedRounds:
         return next(self._rounds)
 
     def require_valid(self, round_: Round) -> None:
-        """Raise PluginError if the round is not one that a method may yield."""
+        """Raise PluginError if a method may not yield this round."""
         if fault := fault_in(round_, self._vocabulary):
             raise PluginError(f"{self._name}: {fault}")
         self._drafted += round_.drafted
@@ -72,7 +72,7 @@ def name_of(method: object) -> str:
 
 
 def fault_in(round_: Round, vocabulary: int) -> str:
-    """Return why a round is not valid in a vocabulary of V tokens; empty if it is."""
+    """Return what is wrong with a round over a vocabulary of V tokens; empty if it is valid."""
     if not isinstance(round_, Round):
         return f"yielded {short_repr(round_)}, which is not a Round"
     for name in COUNTS:
@@ -115,23 +115,23 @@ def fault_in(round_: Round, vocabulary: int) -> str:
 
 
 def require_usage(role: str, usage: object) -> None:
-    """Raise PluginError if the cost of a session has a negative or infinite number."""
+    """Raise PluginError if a session's usage contains a negative or non-finite number."""
     for name, value in vars(usage).items():
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise PluginError(f"the session '{role}': Usage.{name} = {short_repr(value)} must be at least 0 and finite")
 
 
 def require_draft(draft: Draft, room: int, proposer: str) -> None:
-    """Raise PluginError if a draft is not at most `room` tokens long, or lacks a row of its distributions for a token.
+    """Raise PluginError if a draft has more than `room` tokens, or does not have one distribution per token.
 
-    The sums of the rows are not computed, which would wait for the device.
+    Whether the rows sum to 1 is not checked, since that would wait for the device.
     """
     if fault := fault_in_draft(draft, room):
         raise PluginError(f"the proposer '{proposer}': {fault}")
 
 
 class _CheckedRejection(Rejection):
-    """The rejection rule of a plugin, whose results are checked."""
+    """Checks the results of a plugin's rejection rule."""
 
     def __init__(self, rule: Rejection) -> None:
         self._rule = rule
@@ -147,14 +147,14 @@ class _CheckedRejection(Rejection):
 
 
 def checked_rejection(rule: Rejection | None) -> Rejection:
-    """Return the rule, by default token by token; one of a plugin with its results checked."""
+    """Return the rule (by default token by token). The results of a plugin's rule are checked."""
     if rule is None or type(rule).__module__.startswith(OURS):
         return rule or BY_TOKEN
     return _CheckedRejection(rule)
 
 
 def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
-    """Return why a rejection rule may not return this for a draft; empty if it may."""
+    """Return what is wrong with a rejection rule's result for a draft; empty if it is valid."""
     if not isinstance(out, Verified):
         return f"{short_repr(out)} is not a Verified"
     k = len(draft.tokens)
@@ -180,7 +180,7 @@ def fault_in_verified(out: object, draft: Draft, pi: Tensor) -> str:
 
 
 def fault_in_draft(draft: Draft, room: int) -> str:
-    """Return why a draft is not valid; empty if it is."""
+    """Return what is wrong with a draft; empty if it is valid."""
     if not isinstance(draft, Draft):
         return f"{short_repr(draft)} is not a Draft"
     shape: tuple[int, ...] = getattr(draft.probs, "shape", ())
@@ -197,7 +197,7 @@ def fault_in_draft(draft: Draft, room: int) -> str:
 
 
 def fault_in_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> str:
-    """Return why these are not token ids of a vocabulary of V tokens; empty if they are."""
+    """Return what is wrong with token ids over a vocabulary of V tokens; empty if they are valid."""
     if not isinstance(tokens, list):
         return f"{name} = {short_repr(tokens)} must be a list of ints"
     for token in tokens:

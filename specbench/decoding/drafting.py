@@ -20,7 +20,8 @@ class Scoring(Protocol):
 class Rule:
     """A stop rule for one sequence.
 
-    It sees every draft as it grows, and learns from the next `ids` how many tokens were accepted.
+    It is called for every token of a growing draft. The ids that the next draft begins after show how many tokens were
+    accepted.
 
     `start` is the position at which the current draft begins. At least `min_len` tokens are drafted regardless of the
     rule.
@@ -31,10 +32,10 @@ class Rule:
         self._last: list[int] = []  # ids with the newest draft appended
 
     def begin(self, ids: list[int]) -> None:
-        """Start a draft after ids.
+        """Start a draft after ids, and update the rule with the outcome of the previous draft.
 
         The tokens of the previous draft that ids still contains were accepted. If the outer level of a chain has
-        removed the previous draft entirely, nothing is learned from it.
+        removed tokens from before the previous draft, its outcome is unknown and `learn` is not called.
         """
         drafted, accepted = len(self._last) - self.start, common_prefix(self._last, ids) - self.start
         if drafted > 0 and accepted >= 0:
@@ -86,7 +87,7 @@ def roll(
 
 
 def widened(draft: Draft, vocabulary: int) -> Draft:
-    """Return the draft over a vocabulary of V tokens, of which its model has the first. It draws none of the others."""
+    """Return the draft with distributions over V tokens. Its model has only the first of them; the others get zero."""
     missing = vocabulary - draft.probs.shape[-1]
     if missing <= 0 or not draft.tokens:
         return draft
@@ -96,7 +97,7 @@ def widened(draft: Draft, vocabulary: int) -> Draft:
 def common_prefix(a: list[int], b: list[int]) -> int:
     """Return the length of the longest common prefix.
 
-    Bisects over slices, so that long prompts are compared by C code.
+    Bisects over slices, so that C code compares long prompts.
     """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

@@ -33,7 +33,7 @@ class OpenSessions(Sessions, Protocol):
 class Generation:
     """The result of decoding one prompt. Times are in seconds.
 
-    `tokens` are the committed ones, including the first stop token.
+    `tokens` are the committed tokens, including the first stop token.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -48,11 +48,10 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """What ends a generation.
+    """What ends a generation: EOS ids, a number of new tokens, a context window, and stop strings in the detokenized text.
 
-    EOS ids, the maximum number of new tokens, a context window with the model that it belongs to, and stop strings in
-    the detokenized text. `ends` says whether a text that contains a stop string ends; by default, it does. `vocabulary` is
-    the number of tokens that may be committed.
+    `window_of` is the model that the context window belongs to. `ends` decides whether a text that contains a stop string
+    ends there; by default, it does. Committed token ids are below `vocabulary`.
     """
 
     eos: frozenset[int]
@@ -94,10 +93,9 @@ def decode(
     """Run a method on one prompt until it finishes.
 
     `clock` returns seconds at the rate of `time.perf_counter`, with which sessions time their forwards. It is read around
-    each round that the method computes; cutting, detokenizing and bookkeeping are not timed. Each
-    model's first forward, including its encoder's, counts as prefill wherever it happens; everything else counts as
-    decoding. The caller enters `torch.inference_mode`. Raises PluginError if the method yields an invalid round, ends too
-    early, or exits.
+    each round; cutting, detokenizing and bookkeeping are not timed. The first forward of each model, including its encoder,
+    counts as prefill wherever it happens; everything else counts as decoding. The caller enters `torch.inference_mode`.
+    Raises PluginError if the method yields an invalid round, ends too early, or exits.
     """
     stop = limits.criteria(len(models.ids))
     out, seconds, finish = Generation(), 0.0, ""
@@ -130,7 +128,7 @@ def decode(
 
 
 def _add_seconds(out: Generation, seconds: float, usages: Sequence[Usage]) -> None:
-    """Divide the seconds of all rounds into prefill, decoding and forwards, by the sessions' own clocks."""
+    """Split the seconds of all rounds into prefill, decoding and forwards, from the times that the sessions measured."""
     out.prefill_seconds = sum(usage.prefill_seconds - usage.prefill_overlapped_seconds for usage in usages)
     out.decode_seconds = seconds - sum(usage.excluded_seconds for usage in usages) - out.prefill_seconds
     out.forward_seconds = sum(usage.own_seconds for usage in usages)
@@ -148,10 +146,10 @@ def _finish(tokens: list[int], limits: GenerationLimits, max_tokens: int) -> str
 
 
 def output_logits(models: OpenSessions, roles: Iterable[str], tokens: list[int]) -> dict[str, Tensor]:
-    """Return each model's logits (m, V) at the m tokens of an output, read in one forward of sessions that are still unused.
+    """Return each model's logits (m, V) at the m tokens of an output, from one forward of sessions that are still unused.
 
-    A model that only drafts may be unable to read some of them. It drafts nothing there, and its rows are those before, or
-    uniform.
+    A model that only drafts may be unable to read some of the tokens. It drafts nothing after them; their rows repeat the
+    last row before them. All rows are uniform if it cannot read the prompt.
     """
     context, start = models.ids + tokens[:-1], len(models.ids) - 1
     unread = torch.zeros(len(tokens), models.vocabulary, device=models.device)

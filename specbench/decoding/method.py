@@ -22,9 +22,9 @@ Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most
 
 @dataclass(frozen=True)
 class StopCriteria:
-    """What ends a sequence: EOS ids, and the maximum length of prompt and output.
+    """What ends a sequence: EOS ids, and the maximum length of prompt and output together.
 
-    `stopped` is a test for stop strings, for methods that decode without the driver.
+    `stopped` tests for stop strings, in methods that decode without the driver.
     """
 
     eos: frozenset[int]
@@ -34,7 +34,7 @@ class StopCriteria:
     def room(self, ids: list[int]) -> int:
         """Return how many more tokens may be committed.
 
-        It depends on committed tokens only, so limiting a draft by it does not bias the output.
+        The room depends only on the number of committed tokens, so limiting a draft by it does not bias the output.
         """
         return self.length - len(ids)
 
@@ -52,7 +52,7 @@ class Sessions(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """V, the number of tokens that can be written."""
+        """V, the number of tokens that the models can write."""
 
     @property
     def device(self) -> torch.device:
@@ -118,12 +118,12 @@ class Method(Named):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The numbers of tokens that a forward may have, ascending, except prompts and the levels of a tree that grows."""
+        """The possible sizes of a forward in tokens, ascending, without prompts and the levels of a growing tree."""
         return (1,)
 
     @property
     def depth(self) -> int:
-        """The maximum number of tokens of a draft that a round can accept."""
+        """The maximum number of drafted tokens that can be accepted per round."""
         return max(self.blocks) - 1
 
     @property
@@ -147,11 +147,11 @@ class Method(Named):
 
     @property
     def flops(self) -> Literal["", "speculation", "sprinter"]:
-        """Which of SPRINTER's formulas counts the work; empty if neither applies."""
+        """Which of SPRINTER's formulas counts the FLOPs; empty if neither applies."""
         return ""
 
     def traits(self) -> Traits:
-        """Return all that reports need to know about the method, as plain data."""
+        """Return everything that reports need from the method, as plain data."""
         return Traits(
             roles=self.roles(),
             heads=self.heads,
@@ -164,13 +164,13 @@ class Method(Named):
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
         """Return the scorers and the target that define the distribution of the output, or None.
 
-        None means that the output does not follow any distribution that can be declared.
+        None means that the distribution of the output cannot be declared.
         """
         return None
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """The models that define the output's distribution, or all if it is unknown. Without them nothing is written."""
+        """The models that define the output's distribution, or all if it is unknown. Their limits bound the output."""
         if declared := self.declared_distribution():
             return declared[0]
         tests = self.verifications()
@@ -178,16 +178,16 @@ class Method(Named):
 
     @property
     def combines_logits(self) -> bool:
-        """Whether the output's distribution is defined only for tokens that all deciding models have."""
+        """Whether the output's distribution is defined only over tokens that all deciding models share."""
         declared = self.declared_distribution()
         return declared is not None and declared[1].combines_logits
 
     def verifications(self) -> tuple[Verification, ...]:
-        """Return all tests of drafts, the outermost first: a chain of models tests what drafts for its own drafts."""
+        """Return all tests of drafts, the outermost first. In a chain, each middle model tests drafts too."""
         return ()
 
     def calibrated(self, pilot: "Pilot") -> "Method":
-        """Return the method with the parameters set that depend on the models' output for the run's own prompts."""
+        """Return the method with those parameters set that must be calibrated on the run's own prompts."""
         return self
 
     @abstractmethod
@@ -199,7 +199,7 @@ Pilot = Callable[[Method], Iterable[list[Round]]]  # runs a method on every prom
 
 
 class Level(NamedTuple):
-    """A middle model of a chain, its rejection rule, and how many tokens it collects before the next model tests them."""
+    """A middle model of a chain, its rejection rule, and how many tokens it collects before the next model's test."""
 
     model: str
     threshold: int
@@ -217,7 +217,7 @@ class Proposer(Named):
     @property
     @abstractmethod
     def longest(self) -> int:
-        """The maximum number of tokens that can be accepted of a draft: the depth of a tree."""
+        """The maximum number of tokens of a draft that can be accepted; the depth, if drafts are trees."""
 
     @property
     def nodes(self) -> int:
@@ -231,7 +231,7 @@ class Proposer(Named):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The parents of the tokens of every draft, if all drafts are the same tree, else None."""
+        """The parents of the tokens, if every draft is a tree of the same shape, else None."""
         return None
 
     @property

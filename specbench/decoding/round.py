@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 class Round:
     """One round: the tokens that it committed, and the outcome of its draft.
 
-    `tokens` holds untested tokens first, then accepted ones, then at most one replacement or bonus. `drafted` counts
-    the tokens proposed in this round, `tested` those verified, and `proposers` names the proposer of each tested token;
-    tested - accepted is 0 or 1. Of a draft that is a tree, `tested` and `accepted` count depths, and `siblings` the tokens
-    that were tested at each tested depth, the accepted one last. `counters` holds whatever else a method counts:
-    `deferrals` among the `positions` where a deferral rule was evaluated, `fallbacks` of a drafter that stopped early, ...
-    `inner` holds the rounds of the chain that made the draft. If the driver cut the round's tokens, `counters`, `drafted`
-    and `inner` still count the whole round. Raises ValueError if `proposers` does not have one role per tested token.
+    `tokens` holds untested tokens first, then accepted ones, then at most one replacement or bonus. `drafted` counts the
+    proposed tokens and `tested` the verified ones; tested - accepted is 0 or 1. `proposers` names the proposer of each
+    tested token. For example, if the draft is `cat sat on` and `sat` is rejected and replaced by `ran`, then `tokens` is
+    `cat ran`, drafted = 3, tested = 2, accepted = 1, and `rejected` is `sat on`.
+
+    In a round with a tree, `tested` and `accepted` count depths. `siblings` has one number per tested depth: how many
+    siblings were tested there, the accepted one last. `counters` holds whatever else a method counts, such as the
+    `deferrals` among the `positions` where a deferral rule was evaluated, or the `fallbacks` of a drafter that stopped
+    early. `inner` holds the rounds of the chain that made the draft. If the driver cut the round's tokens, `counters`,
+    `drafted` and `inner` still count the whole round.
+
+    Raises ValueError if `proposers` does not have one role per tested token.
     """
 
     tokens: list[int]
@@ -35,7 +40,7 @@ class Round:
             )
 
     def then(self, other: "Round") -> "Round":
-        """Merge with the next round. All tokens that this round tested must have been accepted."""
+        """Merge with the next round. This round may contain accepted tokens only."""
         if not self.tokens and not self.drafted and not self.counters:
             return other
         assert self.tested == self.accepted == len(self.tokens)
@@ -60,7 +65,7 @@ class Round:
     def cut(self, count: int) -> "Round":
         """Return the round as if it had ended with its first `count` tokens.
 
-        So committed = untested + accepted + replaced + bonus still holds.
+        committed = untested + accepted + replaced + bonus still holds.
         """
         if count == len(self.tokens):
             return self

@@ -21,14 +21,14 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 class Tree(NamedTuple):
-    """Tokens that may follow a sequence. Each follows its parent: an earlier token of the tree, or -1, the sequence's end."""
+    """Tokens that may follow a sequence. A parent is an earlier token of the tree, or -1 for the end of the sequence."""
 
     tokens: list[int]
     parents: tuple[int, ...]
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """Return how many tokens precede each one in a tree with these parents, which come before their children."""
+    """Return the depth of every token, 0 for the children of the root. Parents come before their children."""
     out: list[int] = []
     for parent in parents:
         out.append(0 if parent < 0 else out[parent] + 1)
@@ -36,7 +36,7 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def children_of(parents: Sequence[int]) -> list[list[int]]:
-    """Return the children of the root and of every token, in order: item i + 1 are those of token i."""
+    """Return the children of the root (item 0) and of every token i (item i + 1), in order."""
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for token, parent in enumerate(parents):
         children[parent + 1].append(token)
@@ -44,7 +44,7 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 
 
 def path_to(parents: Sequence[int], token: int) -> list[int]:
-    """Return the tokens from the root of a tree to a token, which is included; none for the root, -1."""
+    """Return the path from the root of a tree to a token, which is included; empty for the root, -1."""
     path: list[int] = []
     while token >= 0:
         path.append(token)
@@ -56,9 +56,9 @@ def path_to(parents: Sequence[int], token: int) -> list[int]:
 class Draft:
     """Tokens and the distribution that each was drawn from, given the tokens before it.
 
-    Invariant: tokens[i] ~ probs[i]. With `parents` the draft is a tree, and probs[i] is also given the earlier children of
-    the token's parent: q without them, renormalized, for children drawn without replacement; q for those drawn with
-    replacement; one-hot for those that are not drawn at all.
+    Invariant: tokens[i] ~ probs[i]. With `parents` the draft is a tree, and probs[i] is also conditional on the earlier
+    siblings of token i: for children drawn without replacement it is q without the earlier siblings, renormalized; for
+    children drawn with replacement it is q; for children that were chosen rather than drawn it is one-hot.
     """
 
     tokens: list[int]  # (k,)
@@ -104,7 +104,7 @@ class Sampler:
     def probs(self, logits: Tensor) -> Tensor:
         """Return the next-token distribution: divide by T, keep the top_k largest, then the smallest set that reaches top_p.
 
-        logits (..., V) -> (..., V), float32 or better. At temperature 0, rows are one-hot at the arg max, ties resolved
+        Maps logits (..., V) to (..., V), float32 or better. At temperature 0, rows are one-hot at the arg max, ties resolved
         to the lowest token id, so that greedy decoding needs no special case elsewhere.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -132,11 +132,11 @@ class Sampler:
     def choose(self, probs: Tensor, uniform: Tensor | None = None) -> Tensor:
         """Draw one index per row: (..., V) -> (...). Both tokens and accepted counts are drawn here.
 
-        `uniform` gives each row its number in [0, 1); by default the generator does.
+        `uniform` holds a number in [0, 1) for each row; by default the generator draws them.
 
         Uses inversion in float64, four times as fast as torch.multinomial on a CPU. An index of probability 0 is never
-        drawn. Raises FloatingPointError for a row that is not a distribution. On a CUDA device, which is not
-        synchronized here, such a row yields INVALID, for which `read_tokens` raises.
+        drawn. Raises FloatingPointError for a row that is not a distribution. A CUDA device is not synchronized here:
+        such a row yields INVALID, and `read_tokens` raises.
         """
         waits = probs.device.type != "cuda"
         if waits and self.temperature == 0.0:  # most rows are one-hot, and checking that is faster than drawing
@@ -188,7 +188,7 @@ def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
     A CUDA device copies from pinned memory, so that the host does not wait.
     """
     if device.type != "cuda":
-        if len(numbers) == 1:  # of each drafted token; takes half as long as torch.tensor
+        if len(numbers) == 1:  # once per drafted token; takes half as long as torch.tensor
             return torch.full((1,), numbers[0], dtype=torch.long, device=device)
         return torch.tensor(numbers, dtype=torch.long, device=device)
     return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
@@ -208,8 +208,8 @@ def read_tokens(picked: Tensor) -> list[int]:
 class EnumeratingSampler(Sampler):
     """A sampler that follows one given branch of the tree of choices and records the alternatives.
 
-    `weight` is the probability of the branch. `forks` lists the branches that leave it; a choice with one possible
-    outcome adds none.
+    `branch` gives the first choices; after them the first possible outcome is taken. `weight` is the probability of all
+    choices. `forks` lists the branches for the other possible outcomes after the given ones.
     """
 
     def __init__(self, branch: list[int], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> None:

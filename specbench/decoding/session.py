@@ -26,7 +26,7 @@ class Usage:
     seconds: float = 0.0
     by_fed: dict[int, list[float]] = field(default_factory=dict)  # tokens fed -> [forwards, seconds]
     read: int = 0  # cached positions that the decoding forwards attended to, summed
-    excluded_seconds: float = 0.0  # in no other time: synthetic logits, stop strings in transformers' loop
+    excluded_seconds: float = 0.0  # counted nowhere else: synthetic logits, stop strings in transformers' loop
     overlapped_seconds: float = 0.0  # part of `seconds` during which a slower model was running
     prefill_overlapped_seconds: float = 0.0  # part of `prefill_seconds`, likewise
 
@@ -57,7 +57,7 @@ class Usage:
 
 
 class Ends(NamedTuple):
-    """What ends a sequence: EOS ids, none if its length is fixed, and the largest number of new tokens, if it is known."""
+    """What ends a sequence: EOS ids (none if its length is fixed), and the maximum number of new tokens if known."""
 
     eos: frozenset[int] = frozenset()
     new_tokens: int | None = None
@@ -71,14 +71,14 @@ class Counted(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What the forwards have cost so far."""
+        """The cost of the forwards so far."""
 
     def finish(self) -> None:
         """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
 
 
 class Session(Counted, Protocol):
-    """What a method sees of a model: next-token logits after any prefix, drafts that follow them, and usage.
+    """The interface of a model to methods: next-token logits after any prefix, drafts, and usage.
 
     Logits are over the V tokens of the pair; a token that the model lacks has -inf. Setting `keeps_hidden` before the
     first forward makes the session keep its hidden states.
@@ -89,36 +89,36 @@ class Session(Counted, Protocol):
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         """Return logits (len(ids) - start + m, V); row j is for the token after ids[: start + j + 1].
 
-        The last m rows are those of the tokens after each token of a tree that follows ids. Raises ValueError, with the
-        reason, if the session cannot score trees.
+        The last m rows belong to a tree of m tokens that follows ids: each scores what comes after one token of the tree.
+        Raises ValueError, with the reason, if the session cannot score trees.
         """
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
         """Draft up to k tokens after ids, one forward each, ending at an EOS.
 
-        The first forward also reads the ids not yet read.
+        The first forward also reads the ids that are not cached yet.
         """
 
     def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
-        """Return what a tree after ids grows from, at most `room` deep. Reads ids if needed."""
+        """Return the start of a tree after ids, at most `room` deep. Reads ids if needed."""
 
     def room(self, ids: list[int]) -> int:
-        """Return how many tokens the model can draft after ids; a proposer drafts no more.
+        """Return the maximum number of tokens that the model can draft after ids.
 
-        It is 0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
+        0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
         """
 
     def hidden(self, ids: list[int], start: int) -> Tensor:
-        """Return the last layer's states of ids[start:], as the LM head reads them, (len(ids) - start, H).
+        """Return the last layer's states of ids[start:], which the LM head reads, (len(ids) - start, H).
 
         Reads ids first if needed.
         """
 
     def cached_length(self, ids: list[int]) -> int:
-        """Return how many of ids, counted from the first, the session has read."""
+        """Return the length of the longest prefix of ids that the session has read."""
 
     def logits_of(self, states: Tensor) -> Tensor:
-        """Return the LM head's logits (n, W) of states (n, H), where W <= V is the number of tokens that the model has.
+        """Return the LM head's logits (n, W) for states (n, H), where W <= V is the size of the model's vocabulary.
 
         The states may be another module's predictions.
         """
@@ -129,7 +129,7 @@ class Concurrent(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What it has cost so far; replaced by a new object with every result."""
+        """The cost so far. Every result replaces the object."""
 
     @property
     def busy(self) -> float:
@@ -140,10 +140,10 @@ class Concurrent(Protocol):
         """Bytes sent and received so far."""
 
     def submit(self, ids: list[int], start: int) -> None:
-        """Start what `Session.score` computes."""
+        """Start the forward of `Session.score`."""
 
     def result(self) -> Tensor:
-        """Return what `Session.score` would have returned."""
+        """Wait for the submitted forward and return its logits, as `Session.score` does."""
 
     def finish(self) -> None:
         """Finish as `Session.finish` does."""
@@ -156,7 +156,7 @@ class TrainedHead(Protocol):
 
 
 class InstrumentedModel(Protocol):
-    """A transformers model that a library runs itself. Its forwards are counted and timed like a session's."""
+    """A model whose decoding loop is run by transformers. Its forwards are counted and timed like a session's."""
 
     @property
     def model(self) -> Any:
@@ -164,7 +164,7 @@ class InstrumentedModel(Protocol):
 
     @property
     def prompt(self) -> list[int]:
-        """The ids that it reads first: the prompt, or the encoder's input."""
+        """The ids of the first forward: the prompt, or the encoder's input."""
 
     @property
     def rules(self) -> Mapping[str, Any]:
@@ -172,7 +172,7 @@ class InstrumentedModel(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What its forwards have cost so far."""
+        """The cost of its forwards so far."""
 
     @property
     def fed(self) -> list[int]:

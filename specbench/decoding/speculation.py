@@ -21,8 +21,8 @@ from specbench.errors import PluginError
 class VerifiedRound:
     """One verified round, and pi (rows, V), the distributions that the committed tokens follow.
 
-    `beyond` is the last extra scorer's logits (1, V) after the whole draft. It is None unless there is such a scorer
-    and the whole draft was accepted.
+    `beyond` holds the logits (1, V) of the last scorer in `Speculation.beyond` for the position after the draft. It is None
+    if there is no such scorer, if a drafted token was rejected, or if no token may follow the draft.
     """
 
     round: Round
@@ -40,8 +40,9 @@ class Speculation:
     """Draft, score in parallel, verify: Leviathan et al. 2023, Algorithm 1, for any pi (SpecCascade, Algorithm 4).
 
     `proposer` is the role that drafted tokens are attributed to. With `bonus`, a token drawn from pi follows a fully
-    accepted draft; this requires scorers that do not draft. `beyond` are scorers that also read the position after the
-    draft, although pi is unknown there because the drafting model is a scorer and has not read the end of its draft.
+    accepted draft. This needs pi after the draft, which costs a drafter that is itself a scorer another forward. For chain
+    drafts of such a drafter, set `beyond` instead: these scorers also score the position after the draft, and the caller
+    decides what to do with their logits. See `round`.
     """
 
     proposer: str
@@ -54,10 +55,24 @@ class Speculation:
     rejection: Rejection = BY_TOKEN
 
     def round(self, ids: list[int], stop: StopCriteria) -> VerifiedRound:
-        """Compute one round after ids.
+        """Draft k tokens after ids, score them in one forward per scorer, and verify them.
 
-        If a stop rule left the draft empty, the round commits one token drawn from pi, or none if there are scorers in
-        `beyond`.
+        Row j of pi is the distribution of the token after ids and the first j drafted tokens. Verifying k drafted tokens
+        needs rows 0 .. k - 1, and a bonus token needs row k. Say the draft after `the` is `cat sat`:
+
+        - With `bonus`, the drafter is not one of the scorers. They read `the cat sat` and return three rows: after `the`,
+          after `cat` and after `sat`. If both tokens are accepted, a third one is drawn from the row after `sat`.
+        - With `beyond`, the drafter is a scorer, as in a cascade where pi depends on the small model's q and the large
+          model's p. To draft `cat sat` it read `the cat`, but not `sat`, so q and pi after `sat` would cost it another
+          forward. Only two rows of pi are computed, and nothing follows the draft in this round. The other scorers read
+          `sat` in their verifying forward anyway, so the last one's p after `sat` is free; it is returned as `beyond`.
+
+        `Speculative` uses `beyond` for a deferred bonus token: it draws t = `on` from p and keeps it as a draft of one token
+        with distribution p. In the next round the drafter's first forward reads `sat on`. This yields q after `sat`, with
+        which t is verified against pi, and q after `on`, from which drafting continues if t is accepted.
+
+        The draft may be empty, for example because a stop rule ended it before the first token. Then the round commits one
+        token drawn from pi. With `beyond` it commits none, as q after ids may cost another forward, and returns p after ids.
         """
         room, sampler = stop.room(ids), self.sampler
         draft = self.propose(ids, room - 1 if self.bonus else room)
@@ -68,7 +83,7 @@ class Speculation:
         rows = k + 1 if is_open and (self.bonus or (not k and not self.beyond)) else k
         context, start = ids + draft.tokens, len(ids) - 1
         reads_beyond = is_open and room > k
-        if reads_beyond:
+        if reads_beyond:  # one forward reads the whole draft; the calls below reuse its cached rows
             for scorer in self.beyond:
                 scorer.score(context, start)
         if not rows:
@@ -101,7 +116,10 @@ class Speculation:
             )
 
     def _tree_round(self, ids: list[int], draft: Draft, stop: StopCriteria) -> VerifiedRound:
-        """Verify a draft that is a tree. Without a bonus token, the scorers do not read its leaves."""
+        """Verify a draft that is a tree.
+
+        A leaf's row of pi is needed only for a bonus token after it. Without a bonus, the scorers do not read the leaves.
+        """
         assert draft.parents is not None and not self.beyond
         tree, start = Tree(draft.tokens, draft.parents), len(ids) - 1
         logits = [
@@ -203,7 +221,7 @@ def counters_of(draft: Draft | None, deferrals: Deferrals | None = None) -> dict
 
 
 def draw_token(pi: Tensor, deferred: Tensor | None, sampler: Sampler) -> tuple[list[int], dict[str, float]]:
-    """Draw a token from pi (1, V), and count whether the rule deferred there; reads the device once."""
+    """Draw a token from pi (1, V), and count whether the rule deferred. Reads the device once."""
     picked = sampler.choose(pi)  # (1,)
     token, *flags = read_tokens(picked if deferred is None else torch.cat([picked, deferred]))
     return [token], counters_of(None, Deferrals(flags))

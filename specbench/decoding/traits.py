@@ -1,4 +1,4 @@
-"""A method's properties that reports need, as plain data that run.toml can hold."""
+"""The properties of a method that reports need, as plain data that run.toml can hold."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +10,8 @@ class Theory:
 
     `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time,
     the default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the
-    innermost first. `drafter_scores` says whether the proposer is also one of the scorers. `shape` are the parents of the
-    tokens of a static draft tree. `parameters` are other numbers that the formula takes, by name.
+    innermost first. `drafter_scores` says whether the proposer is also a scorer. `shape` holds the parent of every token of
+    a static draft tree. `parameters` holds other numbers that the formula takes, by name.
     """
 
     formula: str
@@ -29,7 +29,7 @@ class Traits:
     """The properties of a method that are stored with its results.
 
     `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `adaptive` says
-    that a stop rule decides how long a draft is. `flops` names the paper's formula for the work per generation, which
+    that a stop rule decides how long a draft is. `flops` names the paper's formula for the FLOPs per generation, which
     takes the first and the last of `roles`.
     """
 

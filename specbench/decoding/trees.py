@@ -25,7 +25,8 @@ class Scoring(Protocol):
 class Place(NamedTuple):
     """A token of a draft.
 
-    `draft` is its index there, `read` its index in the tree that the drafter has read, or its parent's until it is read.
+    `draft` is its index in the draft, and `read` its index in the tree that the drafter has read. Until the token itself is
+    read, `read` is the index of its parent.
     """
 
     draft: int
@@ -37,10 +38,11 @@ ROOT = Place(-1, -1)  # the end of the sequence
 
 @dataclass(frozen=True)
 class Growth:
-    """The logits that a tree is built from: those of its first tokens, and those after tokens of the tree.
+    """The logits that a tree is built from.
 
-    `first` is (1, V). A tree is at most `room` deep, and has no token after an EOS. `learn` is called with the tokens that
-    were scored, once they have been read from the device; -1 is a placeholder.
+    `first` (1, V) gives the children of the root, and `score` returns the logits after tokens of the tree. A tree is at most
+    `room` deep, and has no token after an EOS. `learn` is called with the tokens that were scored, once they have been read
+    from the device; -1 is a placeholder.
     """
 
     first: Tensor
@@ -52,8 +54,8 @@ class Growth:
     def grow(self, shape: Sequence[int], sampler: Sampler, children: Children) -> Draft:
         """Return a draft of this shape, given by the parent of every token. Reads the device once, at the end.
 
-        `sampled` children are drawn without replacement, in order; where no mass is left there are fewer. `chosen` children
-        are those with the largest logits, whatever the temperature, and their rows are one-hot. `auto` samples unless the
+        `sampled` children are drawn without replacement, in order; once no mass is left, no further child is drawn. `chosen`
+        children have the largest logits at any temperature, and their rows are one-hot. `auto` samples unless the
         temperature is 0, where a sampled tree would be a chain. Below an EOS, and where no mass is left, the tree has
         placeholders, which are removed at the end.
         """
@@ -62,9 +64,9 @@ class Growth:
         sampled = children == "sampled" or (children == "auto" and sampler.temperature > 0.0)
         below, eos = children_of(shape), to_device(sorted(self.eos), device)
         logits, is_open = self.first, torch.ones(1, dtype=torch.bool, device=device)  # (n, V), (n,)
-        level = {-1: -1}  # tokens that get children: place in the shape -> in the tree that the drafter reads
-        places, parents = list[int](), list[int]()  # of all tokens so far; of those that the drafter reads
-        scored: list[int] = []  # which of all tokens the drafter reads
+        level = {-1: -1}  # tokens that get children: index in the shape -> index in the tree that the drafter reads
+        places, parents = list[int](), list[int]()  # of all tokens so far; of tokens that the drafter reads
+        scored: list[int] = []  # the tokens that the drafter reads, as indices into `places`
         drawn: list[ChildTokens] = []
         draw = partial(sampled_children, sampler=sampler) if sampled else chosen_children
         for depth in range(1, self.room + 1):
@@ -97,14 +99,14 @@ class Growth:
     def grow_by_confidence(self, width: int, depth: int, nodes: int) -> Draft:
         """Return the `nodes` most probable tokens of a tree that grows `width` tokens per depth. Li et al. 2024, EAGLE-2.
 
-        The confidence in a token is the product of the model's probabilities on its path, at temperature 1. At each depth the
-        `width` best tokens get `width` children each, the most probable ones. All rows are one-hot. Reads the device once per
-        depth.
+        The confidence of a token is the product of the model's probabilities along its path, at temperature 1. At each depth,
+        the `width` most confident tokens get their `width` most probable children. All rows are one-hot. Reads the device
+        once per depth.
         """
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []  # logarithms
-        read, scored = list[int](), list[int]()  # of the tokens that the drafter reads: parents, tokens
+        read, scored = list[int](), list[int]()  # parents and ids of the tokens that the drafter reads
         level, logits = [ROOT], self.first
         for reached in range(1, min(depth, self.room) + 1):
             best = logits.log_softmax(-1).topk(min(width, logits.shape[-1]))  # (n, width) each
@@ -128,7 +130,7 @@ class Growth:
             scored += [tokens[place.draft] for place in open_places]
             logits = self.score(to_device(scored[-len(level) :], self.first.device), tuple(read))
         self.learn(scored)
-        # A token is never more probable than its parent, which comes first
+        # A token is never more confident than its parent, and parents come first: so parents of kept tokens are kept
         kept = sorted(sorted(range(len(tokens)), key=lambda i: -confidence[i])[:nodes])
         index = {-1: -1} | {old: new for new, old in enumerate(kept)}
         chosen = [tokens[i] for i in kept]
@@ -138,7 +140,7 @@ class Growth:
 
 
 def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
-    """Return what a tree after ids grows from. The session reads every token from the device."""
+    """Return the start of a tree after ids, for any session. Reads the tokens of each level from the device."""
     read: list[int] = []
 
     def score(tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
@@ -149,7 +151,7 @@ def growth(session: Scoring, ids: list[int], room: int, eos: frozenset[int]) -> 
 
 
 class ChildTokens(NamedTuple):
-    """Children of tokens: all first ones, then all second ones, ... `exists` is False for placeholders."""
+    """Children of several tokens: all first children, then all second ones, ... `exists` is False for placeholders."""
 
     tokens: Tensor  # (m,)
     probs: Tensor  # (m, V)
@@ -157,7 +159,7 @@ class ChildTokens(NamedTuple):
 
 
 def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sampler: Sampler) -> ChildTokens:
-    """Draw children without replacement after logits (n, V), `counts` for each row, where `is_open` (n,) and mass is left."""
+    """Draw `counts[i]` children without replacement from row i of logits (n, V), if `is_open` (n,) and mass is left."""
     remaining_probs, parts = sampler.probs(logits), list[ChildTokens]()  # (n, V)
     certain = torch.zeros_like(remaining_probs[:1]).index_fill_(
         -1, to_device([0], remaining_probs.device), 1.0
@@ -176,7 +178,7 @@ def sampled_children(logits: Tensor, counts: Sequence[int], is_open: Tensor, sam
 
 
 def chosen_children(logits: Tensor, counts: Sequence[int], is_open: Tensor) -> ChildTokens:
-    """Choose the tokens with the largest logits (n, V) as children, `counts` for each row, where `is_open` (n,)."""
+    """Choose the `counts[i]` tokens with the largest logits as children in row i of (n, V), if `is_open` (n,)."""
     width = max(counts)
     padded = F.pad(logits, (0, max(width - logits.shape[-1], 0)), value=-torch.inf)
     best = padded.topk(width)  # (n, width) each
@@ -191,7 +193,7 @@ def chosen_children(logits: Tensor, counts: Sequence[int], is_open: Tensor) -> C
 
 
 def shape_of_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the parents in a tree in which every token of a depth has as many children as `widths` gives for it."""
+    """Return the parents of a tree in which each token at depth d has widths[d] children, the root being at depth 0."""
     parents: list[int] = []
     level = [-1]
     for width in widths:
@@ -202,9 +204,9 @@ def shape_of_widths(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def shape_of_paths(paths: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the parents in a tree of paths: (0, 2) is the third child of the first token's.
+    """Return the parents of a tree that is given by paths: (0, 2) is the third child of the root's first child.
 
-    Raises ValueError for a path whose parent or whose earlier sibling is not in the tree.
+    Raises ValueError if the parent or the previous sibling of a path is not in the tree.
     """
     index: dict[tuple[int, ...], int] = {(): -1}
     for path in sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path)):

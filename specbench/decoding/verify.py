@@ -32,8 +32,8 @@ from specbench.decoding.sampling import (
 class Verified:
     """The result of `verify`: accepted drafted tokens, then at most one replacement or bonus. The tokens follow pi.
 
-    `extra_values` holds the values of `unread`, which `verify` reads from the device together with its own. `path` are the
-    places of the accepted tokens in a draft that is a tree.
+    `extra_values` holds the values of `unread`, which `verify` reads from the device together with its own. If the draft
+    is a tree, `path` holds the indices of the accepted tokens in it.
     """
 
     tokens: list[int]
@@ -45,11 +45,11 @@ class Verified:
 def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     """Turn a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
-    Each drafted x is accepted with probability min(1, pi(x) / q(x)). pi is (k, V), or (k + 1, V) for one more token if
-    all are accepted. The number of accepted tokens is drawn at once, from the distribution that k successive tests
-    have. The first rejected token is replaced by one drawn from the residual, and the rest of the draft is dropped.
-    Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. If q(x) = 0, which only rounding can cause, x is
-    accepted by definition, unless pi allows another token only.
+    Each drafted x is accepted with probability min(1, pi(x) / q(x)). The first rejected token is replaced by one drawn
+    from the residual, and the rest of the draft is dropped. pi is (k, V), or (k + 1, V) for a bonus token after a fully
+    accepted draft. Instead of k successive tests, the number of accepted tokens is drawn once, from the distribution that
+    the tests would give it. Leviathan et al. 2023, Algorithm 1, whose proof holds for any pi. If q(x) = 0, which only
+    rounding can cause, x is accepted by definition, unless pi allows only one other token.
     """
     if pi.device.type == "cuda":
         return verify_at_once(draft, pi, sampler, unread)
@@ -58,7 +58,7 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
     require_distributions(pi)
     if sampler.temperature == 0.0 and (certain := certain_tokens(pi)) is not None:
-        # A test accepts the only token that pi allows, and the residual of any other is that token, whatever q is
+        # Each row of pi allows one token: a test accepts it and replaces any other token by it, whatever q is
         accepted = next((i for i, token in enumerate(tokens) if token != certain[i]), k)
         return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, extra_values)
     if k:
@@ -76,8 +76,8 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
 def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     """Verify as `verify` does, with one read of the device: both choices are made before either is read.
 
-    For devices that are expensive to wait for. The output distribution is the same. If no bonus is wanted and all
-    tokens were accepted, the second choice is unused.
+    For devices that are expensive to wait for. The output distribution is the same. The second choice (the replacement or
+    bonus) is discarded if all tokens were accepted and pi has no row for a bonus.
     """
     k = len(draft.tokens)
     assert k <= len(pi) <= k + 1 and len(draft.probs) == k
@@ -89,7 +89,7 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
     accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
     valid = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
     accepted = torch.where(valid, accepted, INVALID)
-    # q is zero after the draft, so the residual there is pi and the bonus is drawn from pi:
+    # A row of zeros is added to q for the bonus: its residual is norm(max(0, pi - 0)) = pi
     q = F.pad(draft.probs, (0, 0, 0, 1))  # (k + 1, V)
     last = accepted.clamp(0, len(pi) - 1)
     probs = residual(pi.index_select(0, last.view(1)), q.index_select(0, last.view(1)))  # (1, V)
@@ -102,22 +102,26 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
 def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
     """Turn a draft that is a tree into tokens that follow pi, with one read of the device.
 
-    Starting at the root, the children of a token are tested in order: with t = pi, child x with row d is accepted with
-    probability min(1, t(x) / d(x)); otherwise t becomes norm((t - d)+) for the next one. A token is drawn from what is left
-    after the last. t at a token depends on that token's children only. So the distribution of the place where the walk ends
-    is computed for the whole tree and sampled once. Multi-round rejection sampling: Miao et al. 2024, SpecInfer.
+    The tests walk down from the root. At a token whose children are x_1, x_2, ... with distributions d_1, d_2, ..., let
+    t = pi after that token. Child x_1 is accepted with probability min(1, t(x_1) / d_1(x_1)), and the walk goes on there.
+    Otherwise t becomes norm((t - d_1)+), and x_2 is tested against the new t. If all children are rejected, one token is
+    drawn from the last t and the walk ends. Multi-round rejection sampling: Miao et al. 2024, SpecInfer.
 
-    pi is (1 + k, V): after the sequence, then after each token. Without a bonus token it lacks the rows of the leaves.
+    Whether a child is accepted depends only on its parent's t, not on how the walk got there. So the probability of ending
+    at each token is computed for the whole tree, and one draw chooses the end.
+
+    pi is (1 + k, V): one row after the sequence, then one after each token. If no bonus token is wanted, the rows of the
+    leaves are missing.
     """
     assert draft.parents is not None and len(draft.probs) == len(draft.tokens)
     if pi.device.type != "cuda":
         require_distributions(pi)
     device, parents, groups = pi.device, draft.parents, children_of(draft.parents)
-    rows = rows_of_tree(groups, len(pi))  # of the root, then of each token; -1 for none
+    rows = rows_of_tree(groups, len(pi))  # rows of pi for the root, then for each token; -1 for none
     x = to_device(draft.tokens, device).unsqueeze(-1)  # (k, 1)
-    residuals = pi[to_device([max(row, 0) for row in rows], device)]  # (1 + k, V): t of the root, then of each token
+    residuals = pi[to_device([max(row, 0) for row in rows], device)]  # (1 + k, V): t at the root, then at each token
     ends = residuals.new_ones(len(groups))  # P(no child is accepted)
-    steps = residuals.new_zeros(len(parents))  # P(accepted), given that the parent was
+    steps = residuals.new_zeros(len(parents))  # P(accepted | the walk is at the parent)
     for rank in range(max(map(len, groups))):
         at = to_device([group for group, children in enumerate(groups) if len(children) > rank], device)  # (n,)
         tested = to_device([children[rank] for children in groups if len(children) > rank], device)  # (n,)
@@ -140,7 +144,10 @@ def verify_tree(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | Non
 
 
 def _visits(parents: Sequence[int], steps: Tensor) -> Tensor:
-    """Return P(the walk visits) of the root and of each token (1 + k,), from P(accepted | its parent was) of each (k,)."""
+    """Return the probability (1 + k,) that the walk visits the root and each token.
+
+    `steps` (k,) are the probabilities that each token is accepted if the walk is at its parent.
+    """
     reached, depth = steps.new_ones(1 + len(parents)), depths(parents)
     for level in range(max(depth, default=-1) + 1):
         tokens = [i for i, token_depth in enumerate(depth) if token_depth == level]
@@ -151,9 +158,10 @@ def _visits(parents: Sequence[int], steps: Tensor) -> Tensor:
 
 
 def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Return which row of pi belongs to the root and to each token of a tree, or -1. `children` is by token, root first.
+    """Return the row of pi for the root and for each token of a tree, or -1 if there is none.
 
-    pi has `count` rows: of all of them, or of those with children only.
+    `children` lists the children of the root, then of each token. pi has `count` rows: either one for the root and each
+    token, or one for each of them that has children.
     """
     if count == len(children):
         return list(range(count))
@@ -162,7 +170,7 @@ def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:
 
 
 def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
-    """Return the distribution (k + 1,) of the number of accepted tokens x (k, 1) in k successive tests."""
+    """Return the distribution (k + 1,) of the number of accepted tokens when x (k, 1) are tested one after another."""
     stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # 0 / 0; callers check pi for NaN
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)
     # (k + 2,): P(this token and all before it are accepted)
@@ -194,8 +202,8 @@ def tv(p: Tensor, q: Tensor) -> Tensor:
 class Rejection(Named):
     """A rule that turns a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
-    `independent` says whether every token of a chain is accepted at the rate of `expected`, independently of the others, as
-    the formulas of speedups assume. `trees` says whether the rule takes drafts that are trees.
+    `independent` says whether every token of a chain is accepted with the probability that `expected` returns,
+    independently of the others; the formulas for speedups assume this. `trees` says whether drafts may be trees.
     """
 
     independent: ClassVar[bool] = False
@@ -203,17 +211,20 @@ class Rejection(Named):
 
     @abstractmethod
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:
-        """Test a draft of k tokens. pi is (k, V), or (k + 1, V) for one more token if all are accepted.
+        """Test a draft of k tokens.
 
-        For a tree, pi is as in `verify_tree`.
-
-        The values of `unread` are read from the device together with the rule's own.
+        Args:
+            draft: The draft. Its distributions are (k, V).
+            pi: The distributions that the output must follow: (k, V), or (k + 1, V) for a bonus token after a fully
+                accepted draft. For a tree, see `verify_tree`.
+            sampler: The source of random choices.
+            unread: Values that are read from the device together with the rule's own.
         """
 
     def expected(self, q: Tensor, pi: Tensor) -> Tensor | None:
-        """Return the probability that a first token from q (..., V) is accepted: (...). None if it has no closed form.
+        """Return the probability (...) that the first token of a chain, drawn from q (..., V), is accepted.
 
-        It is that of a chain; the tests of a tree have none.
+        None if it has no closed form, as in trees.
         """
         return None
 
@@ -222,7 +233,7 @@ class Rejection(Named):
         return None
 
     def distance(self, q: Tensor, pi: Tensor) -> Tensor | None:
-        """Return the probability that a first token from q is rejected, at least 0: (...). None where `expected` is None."""
+        """Return the probability (...) that the first token, drawn from q, is rejected; None where `expected` is None."""
         accepted = self.expected(q, pi)
         return None if accepted is None else (1.0 - accepted).clamp_min(0.0)
 
@@ -254,10 +265,10 @@ class TokenRejection(Rejection, name="token"):
 class BlockRejection(Rejection, name="block"):
     """Test a whole draft at once, which accepts at least as many tokens on average. Sun et al. 2024, Algorithm 2.
 
-    With p_0 = 1 and p_i = min(1, p_{i-1} pi(x_i) / q(x_i)), the first i tokens are acceptable with probability h_i, and the
-    longest acceptable prefix is committed. h_i = m_i / (m_i + 1 - p_i), where m_i is the mass of (p_i pi - q)+ after them;
-    h_0 = 1, and h_k = p_k at the end of the draft, whatever ended it. The token after a shorter prefix is drawn from that
-    excess.
+    Let p_0 = 1 and p_i = min(1, p_{i-1} pi(x_i) / q(x_i)). The prefix of i tokens is acceptable with probability h_i, and the
+    longest acceptable prefix is committed. h_i = m_i / (m_i + 1 - p_i), where m_i is the sum of (p_i pi - q)+ over the tokens
+    that may follow the prefix; h_0 = 1, and h_k = p_k for the whole draft, whatever ended it. The token after a shorter
+    prefix is drawn from norm((p_i pi - q)+).
     """
 
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:

@@ -33,7 +33,7 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
 SELECT = "SPECBENCH_KERNELS"  # environment variable: a level, or `torch`
 LIMIT = 300  # seconds of a compilation
-_SECONDS: list[float] = []  # of a compilation that was not reported yet
+_SECONDS: list[float] = []  # durations of compilations that were not reported yet
 OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 Pointer = ctypes.c_void_p
@@ -84,7 +84,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why this machine has no kernels, and how to fix it; empty if nothing does."""
+    """Why this machine has no kernels, and how to fix it; empty if it cannot be fixed."""
 
     reason: str
     help: str = ""
@@ -103,7 +103,7 @@ def all_levels() -> list[Kernels]:
 
 
 def rule() -> str:
-    """Return which kernels compute matrix products on this machine: those of a set of instructions, or `torch`."""
+    """Return which kernels compute matrix products on this machine: the name of a set of instructions, or `torch`."""
     found = kernels()
     return found.name if found else TORCH
 
@@ -143,7 +143,7 @@ def _of_level(library: ctypes.CDLL, chosen: str) -> Kernels | Missing:
 
 
 def _in_folder(folder: Path) -> ctypes.CDLL | Missing | None:
-    """Return the library in a folder, compiled first unless it is there; why it cannot be used; None without access."""
+    """Return the library in a folder, compiled first if it is missing; or why it cannot be used; None without access."""
     sources, digest = Path(__file__).parent, hashlib.sha256("\0".join(FLAGS).encode())
     for name in SOURCES:
         digest.update((sources / name).read_bytes())

@@ -1,12 +1,15 @@
 // Products and decoder layers of a model on a CPU, for blocks of a few rows.
 //
-// Decoding reads every weight once per forward, so the time of a forward is that of reading memory as long as a block's
-// arithmetic takes no longer. Matrices are stored in panels: WIDTH outputs, and for each input their WIDTH weights in a
-// row, (panels, in, WIDTH). A panel is read from memory once, in order, and multiplied with ROWS rows at a time.
+// Decoding reads every weight once per forward. As long as the arithmetic of a block takes no longer, a forward takes the
+// time of reading the weights from memory. Matrices are stored in panels of WIDTH outputs: for each input, the WIDTH weights
+// of these outputs follow each other, (panels, in, WIDTH). `in_panels` in specbench/models/products.py has an example. A
+// panel is read from memory once, in order, and multiplied with up to ROWS rows of x at a time.
 //
-// Every output is the sum over the inputs in their order, one fused multiply-add each. Its bits depend neither on the
-// number of rows, nor on the number of threads, nor on the width of the processor's vectors. A block therefore scores a
-// token as decoding without drafts does.
+// Order of sums. Output j of a row is ((x[0] w[j,0] + x[1] w[j,1]) + x[2] w[j,2]) + ..., one fused multiply-add per input, in
+// one lane of a vector register. Codes of 8 and 4 bits are summed in the same way within each group of inputs, and the groups
+// are added in their order. In a product, no sum is split over lanes, threads or blocks. So the bits of an output depend
+// neither on the number of rows, nor on the number of threads, nor on the width of the processor's vectors: a block that
+// verifies a draft gives a token the same score as decoding without drafts.
 //
 // The interface is plain C, loaded by ctypes (__init__.py): this file needs neither Python's nor torch's headers.
 
@@ -113,7 +116,8 @@ inline long rounded(long count) { return (count + LANES - 1) / LANES * LANES; }
 
 inline long wider(long a, long b) { return a > b ? a : b; }
 
-// Return the size in floats of the scratch buffer that all threads share: queries, keys and values, attention's output, gate and up, gated.
+// Return the size in floats of the scratch buffer that all threads share: queries, keys and values, attention's output, gate
+// and up, gated.
 inline long shared_size(const Forward& f) {
     return f.n * ((2 * f.heads + 2 * f.kv_heads) * f.dim + 3 * f.wide);
 }

@@ -115,7 +115,7 @@ def bandwidth_of(environment: Environment) -> Bandwidth:
 
 
 def fingerprint(device: str = "cpu") -> Fingerprint:
-    """Return the fingerprint of this machine and process, for measurements on a device. The kernels are those of a CPU."""
+    """Return the fingerprint of this machine and process, for measurements on a device. It names kernels for `cpu` only."""
     import torch
 
     out: Fingerprint = {

@@ -105,7 +105,7 @@ class ThreadChoice:
     cores: Callable[[], Cores] = field(default_factory=measured_once)
 
     def threads(self, weights_bytes: int, recorded: Threads | None = None) -> Threads:
-        """Return the number of a run: the user's, that of the records which it already has, or the chosen one.
+        """Return the number of a run: the user's, the number in the records that it already has, or the chosen one.
 
         The chosen one is at most the number that torch uses, which the program may have set.
         """

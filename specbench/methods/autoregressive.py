@@ -1,6 +1,6 @@
-"""Autoregressive decoding with one or more models: the sequential ensemble (SE, Section 3.2) and the parallel one.
+"""Autoregressive decoding with one or more models: the sequential ensemble (SE, Section 3.2) and the parallel ensemble.
 
-In the parallel ensemble, WE-P and CD-P (CoS), every model reads every token, and all forwards of a token run concurrently.
+In the parallel ensemble (WE-P and CD-P in CoS), every model reads every token, and their forwards run concurrently.
 """
 
 import time
@@ -51,9 +51,9 @@ class Autoregressive(Method, name="autoregressive"):
 class Parallel(Method, name="parallel"):
     """x ~ E(p_1, ..., p_n), as in the sequential ensemble, with the n forwards of a token running concurrently.
 
-    On a CPU every model has a process and an equal share of the threads; on a GPU, a stream. Ideally a token takes as
-    long as the slowest model. `communication_seconds` counts the time beyond that, `moved_bytes` the data sent between
-    processes. Streams send nothing, and their overlap is recorded when the sessions finish.
+    On a CPU every model runs in its own process with an equal share of the threads; on a GPU, in its own stream. Ideally a
+    token takes as long as the slowest model. `communication_seconds` counts the time beyond that, and `moved_bytes` the data
+    sent between processes. Streams send no data, and their overlap is recorded when the sessions finish.
     """
 
     scorers: tuple[str, ...]

@@ -18,13 +18,13 @@ from specbench.methods.stopping import Unsure
 class OriginalBild(Method, name="bild"):
     """Greedy decoding only; the output is close to the large model's arg max, not equal to it.
 
-    The large model writes the first token. The small one then continues while its likeliest token has at least the
-    probability `fallback`, for at most `gamma` tokens; a less likely token is dropped before it is drawn. The large
-    model reads the draft in one forward. At the first token whose -log pbar exceeds `rollback` nats and which is not
-    its own choice, it replaces that token and drops the rest (a rollback); otherwise it appends a token of its own.
-    (The authors' code stops at the first token that exceeds the threshold, even if the large model would choose it too,
-    which requires that no token has a probability above e^-rollback.) With `check_eos = False` the output ends at a
-    small model's EOS that the large one has not read, as in the authors' code.
+    The large model writes the first token. The small model then drafts up to `gamma` tokens, and stops before a token if
+    its largest probability is below `fallback`. The large model reads the draft in one forward. It looks for the first
+    token whose -log pbar exceeds `rollback` nats and which is not its own choice. It replaces this token and drops the rest
+    (a rollback); if there is no such token, it appends a token of its own. (The authors' code rolls back at the first token
+    that exceeds the threshold, even if the large model would choose it too. This can only happen if every token's
+    probability is below e^-rollback.) With `check_eos = False` the output ends at a small model's EOS that the large one has
+    not read, as in the authors' code.
     """
 
     small: str
@@ -86,5 +86,5 @@ class OriginalBild(Method, name="bild"):
 
 
 def _reuse(draft: Draft, ids: list[int], room: int) -> Draft:
-    """Return a draft that was made before: a proposer for `Speculation`."""
+    """Return a given draft: a proposer for `Speculation`."""
     return draft

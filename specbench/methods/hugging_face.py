@@ -89,14 +89,14 @@ class Assisted(Method, name="hf-assisted"):
 
 
 class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
-    """Records tokens and times while the library decodes.
+    """Records tokens and times while transformers decodes.
 
-    It is a streamer for tokens, and a stopping criterion for stop strings.
+    It is both a streamer, which gets the tokens, and a stopping criterion, which checks stop strings.
     """
 
     def __init__(self, target: InstrumentedModel, start: list[int], stop: StopCriteria) -> None:
         self._target, self._start, self._stop = target, start, stop
-        self._recorded: list[tuple[list[int], float]] = []  # tokens of a round, seconds since the start
+        self._recorded: list[tuple[list[int], float]] = []  # tokens per round, seconds since the start
         self._checked, self._begin = len(start), time.perf_counter()
 
     def put(self, tokens: Tensor) -> None:
@@ -120,7 +120,7 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
         return torch.tensor([stopped], device=input_ids.device)
 
     def rounds(self, draft: str = "") -> Iterator[Round]:
-        """Yield the recorded rounds. The first recorded tokens are what the sequence starts with."""
+        """Yield the recorded rounds, without the ids that the sequence starts with, which are recorded first."""
         feeds = self._target.fed
         for i, (tokens, seconds) in enumerate(self._recorded[1:]):
             drafted = feeds[i] - (len(self._start) if i == 0 else 1) if draft else 0
@@ -132,7 +132,7 @@ class _Rounds(StoppingCriteria):  # type: ignore[misc]  # transformers is untype
 def _generate(
     target: InstrumentedModel, start: list[int], sampler: Sampler, stop: StopCriteria, rounds: _Rounds, **more: Any
 ) -> None:
-    """Call `generate` with nothing of the model's own generation config but its rules over logits.
+    """Call `generate`. Of the model's own generation config, only the rules that change logits apply.
 
     Random numbers come from the sampler's generator.
     """

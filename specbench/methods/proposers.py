@@ -58,10 +58,10 @@ class DraftModel(Proposer, name="model"):
 class PromptLookup(Proposer, name="pld"):
     """Copies what followed the last earlier occurrence of the sequence's newest tokens; uses no model.
 
-    Looks for the longest n-gram at the end of the sequence, from `ngram` tokens down to 1, that also occurs earlier,
-    and takes its newest earlier occurrence. Up to gamma of the tokens after it are the draft. Each has q = 1, so that
-    pi accepts x with probability pi(x). If nothing is found the draft is empty. Saxena 2023; Spec-Bench's PLD takes the
-    first occurrence.
+    Finds the longest n-gram at the end of the sequence, of `ngram` tokens or fewer, that also occurs earlier. The draft is up
+    to gamma tokens that follow its newest earlier occurrence; it is empty if there is none. For example, after
+    `the cat sat on the cat` the 2-gram `the cat` is found at the beginning, and the draft is `sat on the cat`. Each token
+    has q = 1, so x is accepted with probability pi(x). Saxena 2023; Spec-Bench's PLD takes the first occurrence.
     """
 
     gamma: int = 10
@@ -83,11 +83,11 @@ class PromptLookup(Proposer, name="pld"):
         return ()
 
     def index(self) -> "NGramIndex":
-        """Return the index of one sequence, which `copied` fills."""
+        """Return a new index for one sequence, which `copied` fills."""
         return NGramIndex(self.ngram)
 
     def copied(self, index: "NGramIndex", ids: list[int], vocabulary: int, eos: frozenset[int]) -> list[int]:
-        """Return the tokens that are copied after ids: up to gamma, up to an EOS, and before a token that is not written."""
+        """Return the tokens copied after ids: at most gamma, ending at an EOS or before an id of `vocabulary` or above."""
         at = index.continuation(ids)
         tokens = ids[at : at + self.gamma] if at else []
         tokens = list(itertools.takewhile(lambda token: token < vocabulary, tokens))
@@ -124,7 +124,7 @@ class NGramIndex:
         return 0
 
     def _read(self, ids: list[int]) -> None:
-        """Remove the n-grams of dropped tokens and add those of new tokens."""
+        """Remove the n-grams that end at dropped tokens, and add the n-grams that end at new tokens."""
         common = common_prefix(ids, self._ids)
         for end in range(len(self._ids), common, -1):
             for n in range(1, min(self._longest, end) + 1):
@@ -139,8 +139,9 @@ class NGramIndex:
 class Eagle(Proposer, name="eagle"):
     """An EAGLE-1 head that drafts a chain of gamma tokens from its base's features.
 
-    If a level above has added a token after one that the base has not read, then with `catch_up` the base reads it in
-    an extra forward; otherwise the head continues from its own prediction of the missing feature.
+    The head needs the base's feature of every token but the last. In a chain, a level above may append a token after one
+    that the base has not read. With `catch_up`, the base then reads it in an extra forward; otherwise the head continues
+    from its own prediction of the missing feature.
 
     See Li et al. 2024; docs/papers/drafting.md, EAGLE-1.
     """
@@ -189,9 +190,12 @@ class Chain(Proposer, name="chain"):
     """A verified draft: `model` speculates over an inner proposer until at least `threshold` tokens are pending.
 
     Polybasic (PB, Algorithm 1, corrected in docs/papers/polybasic.md, Three models). The threshold is the paper's mu_1.
-    The tokens are exact samples of this model's distribution, which is the q of the level above, whatever proposed them
-    (docs/papers/polybasic.md, Chain of n models). When to stop collecting depends on their number only. The inner
-    proposer may itself be a chain.
+    With a threshold of 3 and an inner proposer that drafts two tokens, a first inner round may commit 2 tokens and a second
+    one 3 (two accepted tokens and a bonus); the level above then tests these 5 tokens together.
+
+    Whatever the inner proposer is, the collected tokens are exact samples of this model's distribution, which is the q of
+    the level above (docs/papers/polybasic.md, Chain of n models). When to stop collecting depends only on their number, so
+    it does not bias them. The inner proposer may itself be a chain.
     """
 
     proposer: Proposer

@@ -1,4 +1,4 @@
-"""Drafts of methods along a recorded output: which methods can be replayed, and with what."""
+"""Drafts of methods along a recorded output: which methods can be replayed, and from which recorded probabilities."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ HEAD_DEPTH = 8  # the longest draft of a head whose probabilities are recorded
 
 @dataclass(frozen=True)
 class Replay:
-    """A method whose rounds on a recorded output are known.
+    """A method whose rounds can be computed from a recorded output.
 
-    `drafters` are the models and heads whose probabilities of the output it needs, the one that is innermost first.
+    `drafters` are the models and heads whose probabilities of the output it needs, innermost first.
     """
 
     method: Speculative
@@ -52,7 +52,7 @@ class Replay:
 
 
 def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput) -> Drafts:
-    """Return the drafts of a proposer along an output, as `scorer` accepts them; empty for the output's distribution."""
+    """Return a proposer's drafts along an output. `scorer` tests them; if it is empty, the output's distribution does."""
     if isinstance(proposer, PromptLookup):
         text, start = output.ids + output.tokens, len(output.ids)
         index = proposer.index()
@@ -82,7 +82,7 @@ def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output
 def _verified(
     proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput
 ) -> DraftsByToken | DraftsByBlock:
-    """Return drafts of a proposer's longest length as `scorer` accepts them."""
+    """Return drafts of a proposer's maximum length, tested by `scorer`."""
     if isinstance(rejection, BlockRejection):
         pi = output.drafters[scorer].q[0] if scorer else output.pi
         return DraftsByBlock(pi.tolist(), output.drafters[proposer.role].q.tolist(), proposer.longest)
@@ -92,8 +92,8 @@ def _verified(
 def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> Replay | str:
     """Return how a method is replayed on outputs that follow the distribution of `scorers`, or why it cannot be.
 
-    Trees of sampled children, trees whose shape depends on the drafter, and stop rules that learn from rejected tokens are
-    measured instead.
+    Not replayed, but measured, are trees with sampled children, trees whose shape depends on the drafter, and stop rules that
+    adapt to rejected tokens.
     """
     if not isinstance(method, Speculative) or method.declared_distribution() is None:
         return "only lossless speculative decoding is replayed"
@@ -106,14 +106,14 @@ def replay_of(method: Method, scorers: tuple[str, ...], temperature: float) -> R
 
 
 def drafters_of(proposer: Proposer) -> tuple[str, ...]:
-    """Return the models and heads whose probabilities of an output determine a proposer's drafts, the innermost first."""
+    """Return the models and heads whose probabilities of an output determine a proposer's drafts, innermost first."""
     if isinstance(proposer, Chain):
         return (*drafters_of(proposer.proposer), proposer.model)
     return () if isinstance(proposer, PromptLookup) else (proposer.role,)
 
 
 def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, temperature: float) -> str:
-    """Return why the drafts of a proposer are not replayed on outputs of the target; empty if they are."""
+    """Return why a proposer's drafts cannot be replayed on outputs of the target; empty if they can."""
     if rejection is not None and not isinstance(rejection, BlockRejection):
         return f"the rejection rule '{rejection.name}' is not replayed"
     if isinstance(proposer, ModelTree | EagleTree) and (
@@ -151,12 +151,13 @@ def probabilities(
     """Return pi (m,) of the m tokens of an output, and what each drafter gives them.
 
     Args:
-        scored: Logits (m, V) of every scorer at each token.
-        target: The distribution of the output, of the scorers' logits.
-        logits: Logits (m, V) of every drafter at each token; of a head, as the first token of a draft, the second, ...
+        scored: Logits (m, V) of each scorer at the m tokens.
+        target: The distribution of the output, as a function of the scorers' logits.
+        logits: Logits (m, V) of each drafter at the m tokens. A head has one such array for the tokens as the first of a
+            draft, one for the tokens as the second, ...
         sampler: The sampler that the output was decoded with.
         tokens: The output.
-        rooms: The number of tokens that each drafter can draft at each token (m,).
+        rooms: The number of tokens that each drafter can draft at each position (m,).
     """
     x = torch.tensor(tokens, device=scored[0].device).unsqueeze(-1)  # (m, 1)
     pi, _ = target.distributions(scored, sampler)  # (m, V)
@@ -179,7 +180,7 @@ def _of_drafter(logits: Iterable[Tensor], sampler: Sampler, x: Tensor, room: Seq
 
 
 def _ranks(logits: Tensor, x: Tensor) -> np.ndarray:
-    """Return the number of tokens that logits (m, V) place before the tokens x (m, 1); ties go to the lowest token."""
+    """Return the ranks (m,) of the tokens x (m, 1) by logits (m, V), 0 for the largest; ties go to the lowest token id."""
     own = logits.gather(-1, x)  # (m, 1)
     index = torch.arange(logits.shape[-1], device=logits.device)
     before = (logits > own) | ((logits == own) & (index < x))  # (m, V)

@@ -1,7 +1,7 @@
 """Cascades without drafts: TokenCascade [Chow] (SpecCascade, Section 3) and SeqCascade [Chow] (Section 2, equation 1).
 
-In a token cascade, the small model writes the tokens that it is confident of, the large one the rest. In a sequence
-cascade, the small model answers. If it was not confident, the large one answers instead.
+In a token cascade, the small model writes the tokens that it is confident of, and the large model the rest. In a sequence
+cascade, the small model answers; if it was not confident, the large model answers instead.
 """
 
 import math
@@ -23,8 +23,8 @@ from specbench.decoding.traits import Theory
 class TokenCascade(Method, name="token-cascade"):
     """Exact samples of the rule's pi. The small model reads every token, the large one only if it is deferred to.
 
-    The large model then reads all that it has not seen in one forward; its encoder, if any, runs at the first deferral.
-    The rule must not need the large model: `chow` or `chow-log`.
+    The large model then reads all unread tokens in one forward; its encoder, if any, runs at the first deferral. The rule
+    must be computable without the large model: `chow` or `chow-log`.
     """
 
     small: str
@@ -63,12 +63,12 @@ class TokenCascade(Method, name="token-cascade"):
 class SequenceCascade(Method, name="sequence-cascade"):
     """Keeps the small model's sequence if its score is at least `threshold`, otherwise returns the large model's.
 
-    Scores are computed from the unscaled probabilities qbar of its tokens, in nats: the logarithm of their product (as
-    in the paper), of their geometric mean, or of their minimum. The paper's rule s < 1 - alpha has the threshold log(1
-    - alpha). The product over a long text is tiny regardless of quality. The default threshold is therefore a
-    `quantile` of the scores on the run's prompts, as the first repeat decodes them. A pilot computes it before timing,
-    so about this share of sequences is deferred. Later turns of a conversation are not part of the pilot. The output
-    follows no distribution over single tokens that could be verified.
+    A score is computed from the unscaled probabilities qbar of the sequence's tokens, in nats: the logarithm of their
+    product (as in the paper), of their geometric mean, or of their minimum. The paper's rule s < 1 - alpha corresponds to
+    the threshold log(1 - alpha). As the product over a long text is tiny regardless of quality, the threshold can instead be
+    a `quantile` of the scores on the run's prompts. A pilot decodes the prompts as in the first repeat, before anything is
+    timed, and sets the threshold, so about this share of sequences is deferred. Later turns of a conversation are not part
+    of the pilot. The output has no distribution over single tokens that could be verified.
     """
 
     small: str
@@ -94,10 +94,10 @@ class SequenceCascade(Method, name="sequence-cascade"):
             return self
         keeping = replace(self, quantile=None, threshold=-math.inf)
         scores = [rounds[0].counters["score"] for rounds in pilot(keeping)]
-        if not scores:  # every prompt failed, and will fail again when measured
+        if not scores:  # every prompt failed and will fail again in the run
             return keeping
         below = math.inf if self.quantile == 1.0 else float(np.quantile(scores, self.quantile, method="higher"))
-        # The quantile's share of the scores is below the threshold
+        # A share `quantile` of the scores is below the threshold
         return replace(self, quantile=None, threshold=below)
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
@@ -119,7 +119,7 @@ class SequenceCascade(Method, name="sequence-cascade"):
 
 
 def _sequence(session: Session, ids: list[int], sampler: Sampler, stop: StopCriteria) -> tuple[list[int], list[float]]:
-    """Return a model's whole answer, up to EOS, stop string or limit, and each token's log qbar."""
+    """Return a model's whole answer, up to an EOS, a stop string or the length limit, and log qbar of each token."""
     tokens: list[int] = []
     log_probs: list[float] = []
     while stop.room(ids + tokens) > 0 and not stop.closes(tokens) and not _stopped(session, tokens, stop):

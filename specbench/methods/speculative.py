@@ -25,15 +25,15 @@ class Speculative(Method, name="speculative"):
     `bonus` selects what follows a fully accepted draft. If the drafting model is a scorer, pi is unknown there until it
     has read the end of the draft (docs/papers/speccascade.md, Bonus token):
 
-    - deferred: draw a token t from the last other scorer's distribution and keep it as a proposal. The drafter's
-      next forward reads t together with the draft's end, which gives its distribution at t and after t. t is tested
-      immediately, and drafting continues after it.
-    - exact: the drafter reads the draft's end in an extra forward, and a token of pi follows.
+    - deferred: draw a token t from the last other scorer's distribution and keep it as a proposal. The drafter's next
+      forward reads the last drafted token and t together, which gives its distributions at t and after t. t is tested
+      immediately, and if it is accepted, drafting continues after it. `Speculation.round` has an example.
+    - exact: the drafter reads the last drafted token in an extra forward, and a token is drawn from pi.
     - none: nothing follows, as in SE's naive ensembles (Section 3.2).
-    - paper: a token of the last other scorer's distribution is committed untested, as printed. This biases the
-      output; all other options follow pi.
+    - paper: a token drawn from the last other scorer's distribution is committed untested, as printed. This biases the
+      output. With the other options, the output follows pi.
 
-    If the drafting model is not a scorer, pi is known immediately, and deferred equals exact. If its drafts are trees,
+    If the drafting model is not a scorer, pi is known immediately, and deferred equals exact. If a scorer drafts trees,
     deferred and paper are not defined.
     """
 
@@ -122,7 +122,7 @@ class Speculative(Method, name="speculative"):
         others = [role for role in self.scorers if role != drafter]
         scorers = [models[role] for role in self.scorers]
         rejection = checked_rejection(self.rejection)
-        # Whether pi after a draft is known: without the drafter, or because the drafter reads the leaves of its trees
+        # Whether verification yields pi after a draft: no scorer drafts, or the drafter reads the leaves of its trees
         is_next_distribution_known = drafter not in self.scorers or self.proposer.tree
         speculation = Speculation(
             proposer=drafter,
@@ -136,14 +136,14 @@ class Speculative(Method, name="speculative"):
         )
 
         def pi() -> tuple[Tensor, Tensor | None]:
-            """Return the distribution of the next token (1, V), and where a rule deferred (1,)."""
+            """Return the distribution of the next token (1, V), and whether a rule deferred (1,)."""
             return self.target.distributions([scorer.score(ids, len(ids) - 1) for scorer in scorers], sampler)
 
-        pending: Draft | None = None  # t, with the last other scorer's distribution
-        current = Round([])  # the round so far
+        pending: Draft | None = None  # t, drawn from the last other scorer's distribution
+        current = Round([])  # the round so far; an accepted t joins the round of the draft after it
         while stop.room(ids) > 0:
             if pending is not None:
-                if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # also read t, for the token after it
+                if stop.room(ids) > 1 and not stop.closes(pending.tokens):  # the drafter reads t too, to draft after it
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
                 observed = Observed.of(deferred, pending, target, rejection)

@@ -30,9 +30,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
 
     The models take turns: each scores the pending tokens, and its bonus token is a proposal.
 
-    `models` are in the target's order. The first is the default proposer, which starts again after a rejection (as in
-    the paper's text; its pseudo-code omits this). `gamma` is each model's draft length, including its bonus. No bonus
-    is drawn where the length limit or an EOS makes it useless.
+    `models` are in the target's order. The first is the default proposer, which starts over after a rejection (as in the
+    paper's text; its pseudo-code omits this). `gamma` is the draft length of each model, including its bonus. No bonus is
+    drawn if the length limit is reached or the last proposal is an EOS.
     """
 
     models: tuple[str, ...]
@@ -75,7 +75,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
         pending: deque[Proposal] = deque()  # B
         scored: list[deque[Tensor]] = [
             deque() for _ in range(n)
-        ]  # C_i: model i's logits (1, V), from the front of B on
+        ]  # C_i: model i's logits (1, V), starting at the front of B
 
         def room() -> int:
             """Return how many more proposals B may hold."""
@@ -83,9 +83,9 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             return 0 if stop.closes(tokens) else stop.room(ids) - len(tokens)
 
         def score(i: int) -> None:
-            """Let model i score the part of B that it has not scored.
+            """Score, with model i, the part of B that it has not scored.
 
-            It also scores the next position if another proposal may follow.
+            The position after B is scored too if another proposal may follow.
             """
             tokens = [proposal.token for proposal in pending]
             read = ids + (tokens if room() else tokens[:-1])
@@ -93,7 +93,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             scored[i].extend(row.unsqueeze(0) for row in rows)
 
         def propose(i: int, k: int) -> int:
-            """Let model i draft up to k proposals. Returns how many it drew."""
+            """Draft up to k proposals with model i. Returns how many were drawn."""
             if min(k, room()) < 1:
                 return 0
             session, read = models[self.models[i]], ids + [proposal.token for proposal in pending]
@@ -101,7 +101,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             rows = [row.unsqueeze(0) for row in draft.probs]  # k x (1, V)
             pending.extend(Proposal(x, q, self.models[i]) for x, q in zip(draft.tokens, rows, strict=True))
             read, start = read + draft.tokens[:-1], len(ids) - 1 + len(scored[i])
-            if start < len(read):  # the logits that it drew from, which the session has cached
+            if start < len(read):  # the logits that the proposals were drawn from, which are cached
                 scored[i].extend(row.unsqueeze(0) for row in session.score(read, start))
             return len(draft.tokens)
 

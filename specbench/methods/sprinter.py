@@ -21,11 +21,11 @@ from specbench.models.heads import Verifier
 class Sprinter(Method, name="sprinter"):
     """Drafts until the verifier scores a token below `threshold` (tau_inf), then lets the target test that one token.
 
-    All tokens before it are committed untested, so the output follows neither model's distribution, unless the verifier
-    accepts only tokens that the target would accept with certainty, q(x) <= p(x): then it follows p (Theorem 1). The
-    target reads what it has not seen in one forward per run. As in the authors' code, the `max_run`th token of a run is
-    tested regardless of the verifier (with `test_on_cap`; otherwise it is committed and a new run begins), and an
-    accepted token is followed by a `bonus` from the target. The paper does not specify either.
+    All tokens before it are committed untested, so the output follows neither model's distribution. The exception is a
+    verifier that accepts only tokens with q(x) <= p(x), which the target would accept with certainty: then the output follows
+    p (Theorem 1). The target reads all unread tokens in one forward per run. As in the authors' code, the `max_run`th token
+    of a run is tested regardless of the verifier (with `test_on_cap`; otherwise it is committed and a new run begins), and an
+    accepted token is followed by a `bonus` token from the target. The paper specifies neither.
     """
 
     draft: str

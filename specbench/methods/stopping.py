@@ -1,8 +1,8 @@
 """Stop rules, which decide how long a draft is.
 
-A rule may read committed and drafted tokens and distributions to decide whether the *next* token is drawn. So drafted
-tokens still follow the distributions that they are tested with, and lossless methods stay lossless. A token that a rule
-has read must not be dropped.
+A rule may read the committed and drafted tokens and their distributions, and decides whether the *next* token is drawn.
+Drafted tokens then still follow the distributions that they are tested with, so lossless methods stay lossless. A rule must
+not drop a token after reading it: the remaining tokens would not follow q any more.
 """
 
 import math
@@ -21,7 +21,7 @@ from specbench.models.heads import AcceptanceHead, LengthHead
 
 
 class Stop(Named):
-    """A rule that ends drafts early. A stateless rule overrides `before` or `after`; a rule that learns overrides `open`."""
+    """A rule that ends drafts early. A stateless rule overrides `before` or `after`; a rule with state overrides `open`."""
 
     min_len: int = 0  # tokens that are drafted regardless of the rule
 
@@ -95,12 +95,12 @@ class Confidence(AdaptiveLength, name="confidence"):
 class AdaEDL(AdaptiveLength, name="adaedl"):
     """Stops before a token if an entropy-based lower bound of its acceptance falls below a moving threshold.
 
-    Agrawal et al. 2024: acceptance is at least 1 - sqrt(KL(q || p) / 2) by Pinsker's inequality; with the divergence
-    approximated by a multiple `scale` of 2 H(q), in nats, drafting stops where 1 - sqrt(scale H(q)) < lam. After each
-    verification, with accepted share a of the draft, A <- beta1 A + (1 - beta1) a, and lam moves up by `step` if A is
-    below `wanted` and down otherwise, smoothed by beta2. At T = 0, H is computed from the T = 1 distribution. A stopped
-    draft costs a forward that yields no token. `lam` is the initial threshold, and A starts at `wanted`: the paper
-    specifies neither (docs/papers/drafting.md, AdaEDL).
+    Agrawal et al. 2024. By Pinsker's inequality, acceptance is at least 1 - sqrt(KL(q || p) / 2). The divergence is
+    approximated by 2 `scale` H(q), in nats, so drafting stops where 1 - sqrt(scale H(q)) < lam. After each verification, let
+    a be the accepted share of the draft: A <- beta1 A + (1 - beta1) a, and lam moves up by `step` if A is below `wanted` and
+    down otherwise, smoothed by beta2. At T = 0, H is computed from the T = 1 distribution. A stopped draft costs a forward
+    that yields no token. `lam` is the initial threshold, and A starts at `wanted`: the paper specifies neither
+    (docs/papers/drafting.md, AdaEDL).
     """
 
     scale: float = 0.2
@@ -142,8 +142,9 @@ class _AdaEDL(Rule):
 class SpecDecPlusPlus(AdaptiveLength, name="specdec++"):
     """Stops where a trained head predicts that some drafted token was rejected: 1 - prod phat_i > threshold.
 
-    Huang et al. 2024. phat_i is computed from the drafter's state at x_i, which is available once x_i is read, one
-    forward later; the token drawn in that forward is the last one (docs/papers/drafting.md, SpecDec++).
+    Huang et al. 2024. phat_i is computed from the drafter's state at x_i, which exists once x_i has been read, one forward
+    after it was drawn. If this stops the draft, the token drawn in that forward is the last one (docs/papers/drafting.md,
+    SpecDec++).
     """
 
     head: str

@@ -18,7 +18,7 @@ from specbench.decoding.trees import Children, Growth, shape_of_paths, shape_of_
 from specbench.models.heads import EagleHead, EagleSession
 
 NOTHING = Draft([], torch.empty(0, 0))
-LARGEST = 1024  # tokens of a tree: each takes a row of logits of every model
+LARGEST = 1024  # maximum tokens of a tree: each takes a row of logits of every model
 EAGLE_TREE = (
     *((i,) for i in range(4)),
     (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
@@ -83,7 +83,7 @@ class ModelTree(TreeProposer, name="model-tree"):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadTree(TreeProposer):
-    """Trees of an EAGLE-1 head; `head`, `base` and `catch_up` are those of `Eagle`."""
+    """Trees drafted by an EAGLE-1 head. See `Eagle` for `head`, `base` and `catch_up`."""
 
     kind: ClassVar[str] = EagleHead.kind
 
@@ -100,7 +100,7 @@ class HeadTree(TreeProposer):
 
     @abstractmethod
     def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:
-        """Return a draft."""
+        """Return a draft that grows from the head's logits."""
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base = models[self.base]
@@ -147,8 +147,8 @@ class EagleTree(HeadTree, name="eagle-tree"):
 class Eagle2(HeadTree, name="eagle2"):
     """An EAGLE-1 head that drafts the tree of the `size` most probable tokens. Li et al. 2024, EAGLE-2.
 
-    It grows `width` tokens at each of `depth` depths. Its tokens are chosen, not sampled: a tree whose sampled tokens are
-    selected by their probabilities would not follow the target's distribution.
+    See `Growth.grow_by_confidence` for `width`, `depth` and `size`. Tokens are chosen, not sampled: if sampled tokens were
+    selected by their probabilities, the output would not follow the target's distribution.
     """
 
     width: int = 10

@@ -1,8 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
 The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The feeder truncates
-the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. A tree stays cached after
-its sequence; the next sequence selects a path through it, which is kept without a forward.
+the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. After a tree was scored,
+it stays in the cache. If the next sequence continues along a path of the tree, the path is kept without a forward.
 """
 
 import sys
@@ -68,7 +68,17 @@ class CachedSession:
         return torch.stack(rows[len(rows) - (len(ids) - start) :])
 
     def _score_tree(self, ids: list[int], start: int, tree: Tree, cached: int) -> Tensor:
-        """Score ids and a tree after them in one forward, which reads what is missing. `cached` ids can stay."""
+        """Score ids and a tree after them in one forward over the tokens that are not cached.
+
+        The first `cached` ids are in the cache. Say ids are `the cat`, `cat` is not cached, and the tree has the tokens
+        `sat ran down` with the parents (-1, -1, 0), so `down` follows `sat`. The unread ids are prepended as a chain: one
+        forward reads `cat sat ran down` with the parents (-1, 0, 0, 1). Its four rows of logits score what follows `the cat`,
+        `the cat sat`, `the cat ran` and `the cat sat down`.
+
+        If the next sequence is `the cat sat up`, `_select` moves the entries of `sat` to the end of `the cat` and drops `ran`
+        and `down`, so the next forward begins at `up`. If instead a larger tree is scored after the same ids, as when a
+        drafter grows a tree level by level, `Branches.add` finds the tokens that were read before, and only new ones are fed.
+        """
         self._require_branches()
         if cached < len(self._ids) or cached < len(ids):
             self._cut(cached)
@@ -78,9 +88,9 @@ class CachedSession:
         new, unread = len(branches.tokens) - cached_branch_count, ids[cached:]
         if new or unread:
             tokens = to_device(unread + branches.tokens[cached_branch_count:], self.feeder.device)
-            above = [-1, *range(len(unread))]  # a chain of the unread ids, then the tree after it
+            above = [-1, *range(len(unread))]  # parents of the unread ids, a chain; its last token is the tree's root
             parents = (*above[:-1], *(above[-1] if p < 0 else p + len(unread) for p in branches.parents))
-            count = len(ids) - max(cached, start)  # rows of ids
+            count = len(ids) - max(cached, start)  # rows for ids, before the rows for new tokens of the tree
             out = self.timed.feed(Feed(tokens, cached, parents), count + new)
             self._keep(out.states)
             read = [*out.logits.unbind()]
@@ -97,7 +107,7 @@ class CachedSession:
             raise ConfigError(f"{self.feeder.name}: {NO_TREES}")
 
     def _select(self, ids: list[int]) -> None:
-        """Append the path of the tree that ids continue with, and drop the rest of it, if ids go beyond the sequence."""
+        """If ids go beyond the cached ones, append the path of the tree that they follow, and drop the rest of it."""
         at = len(self._ids)
         if self._branches is None or len(ids) <= at or ids[:at] != self._ids:
             return
@@ -137,7 +147,7 @@ class CachedSession:
         return Draft(tokens[:length], out.probs[:length])
 
     def _next(self, ids: list[int], sampler: Sampler) -> UnreadDraft | None:
-        """Feed the last of ids and draw the next token in one graph; None if there is none, or if more has to be fed."""
+        """Feed the last of ids and draw the next token in one graph; None without such a graph, or if more must be fed."""
         cached = len(ids) - 1
         if not self._rows or not 0 < self.cached_length(ids) == cached:
             return None
@@ -153,7 +163,7 @@ class CachedSession:
         return self.growth_at_once(ids, room, eos)
 
     def growth_at_once(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
-        """Return what a tree grows from, for devices that are expensive to wait for: each token is fed before it is read."""
+        """Return the start of a tree, for devices that are expensive to wait for: each token is fed before it is read."""
         first = self.score(ids, len(ids) - 1)  # (1, V)
         self._cut(len(ids))
 
@@ -211,7 +221,7 @@ class CachedSession:
 
 
 class Branches:
-    """A tree whose tokens are cached after a sequence, with the logits (V,) of each. Equal children are one token."""
+    """A tree that is cached after a sequence, with the logits (V,) after each token. Equal siblings are stored once."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -220,7 +230,7 @@ class Branches:
         self._children: dict[tuple[int, int], int] = {}  # parent, token -> child
 
     def add(self, tree: Tree) -> list[int]:
-        """Add the tokens that are missing, without rows, and return where every token of the tree is."""
+        """Add missing tokens, without their logits, and return the index of every token of the tree."""
         index: list[int] = []
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             key = -1 if parent < 0 else index[parent], token
@@ -232,17 +242,17 @@ class Branches:
         return index
 
     def reserve(self, parents: tuple[int, ...], logits: Tensor) -> None:
-        """Add tokens that have not been read from the device, with their logits (n, V). `parents` are those of all tokens."""
+        """Add tokens that are still on the device, with their logits (n, V). `parents` has all tokens so far."""
         self.parents = list(parents)
         self.rows += logits.unbind()
 
     def learn(self, tokens: list[int]) -> None:
-        """Set the tokens that `reserve` added; -1 is one that no sequence contains."""
+        """Set the ids of all tokens that `reserve` added; -1 is a placeholder that no sequence contains."""
         self.tokens = tokens
         self._children = {key: i for i, key in enumerate(zip(self.parents, tokens, strict=True)) if key[1] >= 0}
 
     def path(self, tokens: list[int]) -> list[int]:
-        """Return the longest path from the root that these tokens begin with."""
+        """Return the longest path from the root that agrees with the beginning of `tokens`."""
         path = [-1]
         for token in tokens:
             if (path[-1], token) not in self._children:
@@ -274,7 +284,7 @@ class States:
         self.length = min(self.length, length)
 
     def keep(self, start: int, path: list[int]) -> None:
-        """Move these rows, counted from `start`, to `start`, and drop the others from there on."""
+        """Keep the rows start + path[0], start + path[1], ..., moved to `start`, and drop all others after `start`."""
         if self.length:
             at = to_device([start + i for i in path], self._storage.device)
             self._storage[start : start + len(path)] = self._storage[at]

@@ -1,7 +1,7 @@
 """Weights and tokenizers from a folder or the hub, checked for completeness.
 
-transformers fills weights that a checkpoint lacks with random numbers, and ignores those that the architecture does not
-have. Here either is an error. No repository code is run, and no pickled object except tensors is loaded.
+transformers fills weights that a checkpoint lacks with random numbers, and ignores weights that the architecture does not
+have. Here both are errors. No code of a repository is run, and no pickled object except tensors is loaded.
 """
 
 import threading
@@ -38,7 +38,7 @@ BUFFERS = (  # masks and tables in old checkpoints, which each forward recompute
 MAX_LISTED = 4  # keys in a message
 HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 CONSTRUCTION = threading.RLock()  # held while transformers makes a model: it replaces methods of its classes meanwhile
-# Tokenizers that split this text alike are taken to be the same.
+# Tokenizers that split this text alike are considered the same.
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"
 CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
 
@@ -66,7 +66,7 @@ def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTr
 def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:
     """Raise ConfigError unless two tokenizers have the same base vocabulary and split text alike.
 
-    One of them may have more tokens after the base vocabulary.
+    One of them may have additional tokens after the base vocabulary.
     """
     shared = min(len(one), len(two))
     a, b = ({i: t for t, i in tokenizer.get_vocab().items() if i < shared} for tokenizer in (one, two))

@@ -34,16 +34,16 @@ REQUIRED = {  # attributes of every loaded model
 T = TypeVar("T")
 CONTEXT = 64  # tokens after which a forward of one token is timed, fewer in a shorter window
 WARM_UPS, REPETITIONS = 2, 5  # of such forwards
-SLOW_FORWARD = 1.0  # seconds of the first forward from which on there are no further ones
+SLOW_FORWARD = 1.0  # seconds; if the first forward takes longer, it is not repeated
 AUTO = ("graph", "lean", "eager")  # the first that can run a model is the fastest
 
 
 class LoadedModel(ABC):
     """A model in memory, as one engine runs it. Sequences use it one after another.
 
-    `device` is where it reads its input. `embedded` is the number of token ids that it can read, `vocabulary` the number that
-    it can write, `window` the longest sequence (None: unlimited), `eos` the ids with which it ends an output. `start` is the
-    decoder's first token in an encoder-decoder model; None for a decoder-only model.
+    `device` is where it reads its input. It can read token ids below `embedded` and write token ids below `vocabulary`.
+    `window` is the length of the longest sequence (None: unlimited), and `eos` the ids with which it ends an output. `start`
+    is the decoder's first token in an encoder-decoder model; None for a decoder-only model.
     """
 
     name: str  # for messages
@@ -59,7 +59,7 @@ class LoadedModel(ABC):
     check: ForwardCheck | None = None  # its forward of one token beside transformers' own; information only
     has_graphs: bool = False  # whether `prepare` captures CUDA graphs
     boundary: int | None = None  # a length at which all rotary angles change (`switching_session`)
-    rules: Table = {}  # noqa: RUF012 -- never changed; those of its generation config that apply to its logits, by key
+    rules: Table = {}  # noqa: RUF012 -- never changed; rules of its generation config that apply to its logits, by key
     branches: bool = False  # whether its feeders can read trees
 
     @abstractmethod
@@ -75,11 +75,11 @@ class LoadedModel(ABC):
         return {self.device}
 
     def shared(self) -> "LoadedModel":
-        """Return the model for another role with the same weights: itself, unless a sequence needs a cache of its own."""
+        """Return the model for another role with the same weights: itself, unless it holds the cache of a sequence."""
         return self
 
     def prepare(self, length: int, blocks: Iterable[int]) -> int:
-        """Prepare for sequences of up to `length` tokens and forwards of n for each n in `blocks`.
+        """Prepare for sequences of up to `length` tokens, and for forwards of n tokens for each n in `blocks`.
 
         Returns the number of captured CUDA graphs.
         """
@@ -295,10 +295,10 @@ def _synchronize(device: torch.device) -> None:
 
 
 def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
-    """Return the name of the engine that runs a model: the one chosen, or the fastest that can.
+    """Return the name of the engine that runs a model: the chosen engine, or with `auto` the fastest that can run it.
 
-    `auto` never selects `graph` for nf4: whether torchao's unpacking can be captured is not known. Raises ValueError, with
-    the reason, if the chosen engine cannot run the model, ConfigError if there is no such engine.
+    `auto` never selects `graph` for nf4, since it is unknown whether torchao's unpacking can be captured. Raises ValueError,
+    with the reason, if the chosen engine cannot run the model, and ConfigError if there is no such engine.
     """
     if choice != "auto":
         engine = engine_named(choice)

@@ -17,11 +17,11 @@ from specbench.errors import PluginError, short_repr
 
 
 class Feed(NamedTuple):
-    """What one forward reads: tokens (n,) after the first `start` positions. Later positions of the cache are dropped.
+    """The input of one forward: tokens (n,) after the first `start` positions. Later positions of the cache are dropped.
 
-    None for `parents` is a chain. Otherwise the cache holds a tree from `start` on, of m tokens so far, and `parents` (m + n)
-    are those of its tokens, the new ones last: earlier tokens of the tree, or -1 for the position before it. `features`
-    (n, H) are read by an EAGLE head.
+    If `parents` is None, the tokens are a chain. Otherwise they extend a tree that the cache holds from `start` on. With m
+    tokens in the tree so far, `parents` (m + n,) gives the parent of every token, the new ones last: the index of an earlier
+    token of the tree, or -1 for the position before the tree. `features` (n, H) are read by an EAGLE head.
     """
 
     tokens: Tensor
@@ -31,17 +31,17 @@ class Feed(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Where the cache holds the first of the tokens: at `start`, or after the tree so far."""
+        """The cache position of the first token: `start`, or after the tree so far."""
         return self.start if self.parents is None else self.start + len(self.parents) - len(self.tokens)
 
     def positions(self) -> list[int]:
-        """Return the positions of the tokens in their sequences."""
+        """Return the position of each token in its sequence; in a tree, `start` plus the token's depth."""
         if self.parents is None:
             return list(range(self.start, self.start + len(self.tokens)))
         return [self.start + depth for depth in depths(self.parents)[-len(self.tokens) :]]
 
     def distances(self) -> Tensor:
-        """Return the distances (n, cached) from the tokens back to what is cached; negative for no predecessor."""
+        """Return the distances (n, cached) from each token back to each cached position; negative if not a predecessor."""
         device, n = self.tokens.device, len(self.tokens)
         if self.parents is None:
             fed = torch.arange(self.start, self.start + n, device=device)
@@ -49,9 +49,9 @@ class Feed(NamedTuple):
         parents, depth = self.parents, depths(self.parents)
         row = next(
             (i for i, parent in enumerate(parents) if parent != i - 1), len(parents)
-        )  # tokens before it are a row
-        last = list[int]()  # of that row, the last token before each new one or itself
-        branches = list[int]()  # distances to the tokens after the row, new token by new token
+        )  # the first `row` tokens of the tree are a chain
+        last = list[int]()  # for each new token, the last token of this chain on its path; -1 if none
+        branches = list[int]()  # distances from each new token to the tokens after the chain
         for token in range(len(parents) - n, len(parents)):
             line, above = [-1] * (len(parents) - row), token
             while above >= row:
@@ -66,10 +66,10 @@ class Feed(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What one forward returns.
+    """The result of one forward.
 
-    `logits` (rows, V) of the last rows are float32 or better. `states` (n, H) are those of all tokens, or None. `encoded`
-    is the number of tokens that an encoder read in this forward.
+    `logits` (rows, V) are the last rows, in float32 or better. `states` (n, H) are the hidden states of all tokens, or None.
+    `encoded` is the number of tokens that an encoder read in this forward.
     """
 
     logits: Tensor
@@ -91,7 +91,7 @@ class DraftSettings(NamedTuple):
 class DraftInputs(NamedTuple):
     """The inputs of a draft: the last forward's logits (1, V), or the last token (1,) if it has not been fed.
 
-    `states` (1, H) are those of the previous position, for drafts whose forwards read them.
+    `states` (1, H) are the hidden states of the previous position, for drafts whose forwards read them.
     """
 
     logits: Tensor | None = None
@@ -129,10 +129,10 @@ class Feeder(ABC):
 
     @abstractmethod
     def logits_of(self, states: Tensor) -> Tensor:
-        """Return the LM head's logits of states (n, H)."""
+        """Return the LM head's logits for states (n, H)."""
 
     def keep(self, start: int, path: Sequence[int]) -> None:
-        """Move these tokens of the tree that begins at `start`, a path from its root, to the positions from `start` on."""
+        """Move the tokens of a path from the root of the tree that begins at `start` to the positions from `start` on."""
         raise PluginError(f"{self.name}: a feeder with `branches` must define keep()")
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
@@ -140,7 +140,7 @@ class Feeder(ABC):
         return None
 
     def finish(self) -> None:
-        """Called once after the last forward of a sequence. By default does nothing."""
+        """Finish a sequence after its last forward. Does nothing by default."""
         return
 
 
@@ -148,7 +148,7 @@ PRECISIONS = (torch.float32, torch.float64)  # of logits
 
 
 class CheckedFeeder(Feeder):
-    """The feeder of a plugin's engine, whose logits are checked. They are (rows, vocabulary)."""
+    """Checks the results of the feeder of a plugin's engine. Its logits must be (rows, vocabulary)."""
 
     def __init__(self, feeder: Feeder, vocabulary: int) -> None:
         self._feeder, self._vocabulary = feeder, vocabulary
@@ -188,7 +188,7 @@ class CheckedFeeder(Feeder):
 
 
 def checked_feeder(feeder: Feeder, vocabulary: int) -> Feeder:
-    """Return a feeder of this package as it is, and one of a plugin checked. Raises PluginError for an incomplete one."""
+    """Return the feeder, wrapped in checks if it is a plugin's. Raises PluginError if it is incomplete."""
     given: object = feeder
     if not isinstance(given, Feeder) or not isinstance(getattr(given, "device", None), torch.device):
         raise PluginError(f"feeder() returned {short_repr(given)}; needed: a Feeder whose device is a torch.device")
@@ -197,7 +197,7 @@ def checked_feeder(feeder: Feeder, vocabulary: int) -> Feeder:
     return feeder if type(feeder).__module__.startswith(OURS) else CheckedFeeder(feeder, vocabulary)
 
 
-Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before
+Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before it
 
 
 class UnreadDraft(NamedTuple):
@@ -295,7 +295,7 @@ class TimedFeeder:
 
     @contextmanager
     def _clock(self, sizes: Sizes) -> Iterator[None]:
-        """Record the time of the body, in equal parts for these forwards."""
+        """Record the time of the body, divided equally among these forwards."""
         if not self._is_cuda:
             start = time.perf_counter()
             try:

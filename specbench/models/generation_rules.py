@@ -1,7 +1,7 @@
 """Rules of a checkpoint's generation_config.json over a model's logits: penalties, forced, suppressed and repeated tokens.
 
-A rule depends on the tokens before a position only. A model with rules is therefore another model, and what a method declares
-over it stays exact: drafts are proposed and verified by the logits after the rules. The rules are transformers' own logits
+A rule depends only on the tokens before a position. A model with rules is therefore just another model, and methods that are
+lossless stay so: drafts are proposed and verified with the logits after the rules. The rules are transformers' own logits
 processors, in the order in which `generate` applies them.
 """
 
@@ -99,7 +99,7 @@ def processors(
         start: the number of tokens that the sequence starts with.
         source: the ids that an encoder reads; None for a decoder-only model.
         ends: what ends the sequence.
-        device: that of the logits.
+        device: the device of the logits.
     """
     made, eos = LogitsProcessorList(), sorted(ends.eos)
     length = None if ends.new_tokens is None else start + ends.new_tokens
@@ -129,7 +129,7 @@ def processors(
 def applicable(rules: Table, ends: Ends, is_encoded: bool) -> list[str]:
     """Return the keys of the rules that apply to a sequence, in order.
 
-    Those about EOS do nothing in a sequence of a fixed length, and those about an encoder's text nothing without one.
+    Rules about EOS do nothing in a sequence of a fixed length, and rules about an encoder's input need an encoder.
     """
     return [
         key
@@ -142,7 +142,7 @@ def applicable(rules: Table, ends: Ends, is_encoded: bool) -> list[str]:
 
 
 class RuledSession:
-    """A session whose logits are those of its model after the rules."""
+    """A session that applies rules to its model's logits."""
 
     def __init__(self, session: Session, rules: LogitsProcessorList) -> None:
         self._session, self._rules = session, rules

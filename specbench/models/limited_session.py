@@ -18,8 +18,8 @@ from specbench.decoding.trees import Growth, growth
 class Reach:
     """What the model of a role can read and write.
 
-    `embedded` is the number of token ids that it can read, the rows of its embedding; `entries` the number that it can
-    write, the rows of its LM head. `window` is the number of tokens of a sequence that it can read; None if unlimited.
+    It can read token ids below `embedded`, the rows of its embedding, and write token ids below `entries`, the rows of its LM
+    head. `window` is the maximum number of tokens of a sequence that it can read; None if unlimited.
     """
 
     role: str
@@ -28,7 +28,7 @@ class Reach:
     window: int | None
 
     def covered(self, ids: Sequence[int]) -> int:
-        """Return how many of ids, counted from the first, the model can read."""
+        """Return the length of the longest prefix of ids that the model can read."""
         readable = len(ids)
         if ids and max(ids) >= self.embedded:
             readable = next(i for i, token in enumerate(ids) if token >= self.embedded)
@@ -53,10 +53,10 @@ class Reach:
 class LimitedSession:
     """A session of a model that has fewer tokens than the pair's V, cannot read all of them, or has a smaller window.
 
-    Its logits are -inf, and its drafts have a probability of 0, for the tokens that it lacks. It raises ValueError, with the
-    reason, where it would have to read what it cannot. A model that only drafts may have to score a token that it lacks,
-    if another model proposed it: the token is rejected, so the rows after it are repetitions of the last one and are
-    not used. With `strict` they raise ValueError, since such a token may be accepted.
+    Tokens that the model lacks have logits of -inf, and a probability of 0 in its drafts. Raises ValueError, with the reason,
+    if the model would have to read ids that it cannot read. A model that only drafts may have to score a token that it
+    lacks because another model proposed it. It gives this token probability 0, so the rows after it are not used, and the
+    last row is repeated for them. With `strict`, this raises ValueError instead, since such a token may be accepted.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class LimitedSession:
         return torch.cat([rows, rows[-1:].expand(len(ids) - readable, -1)])
 
     def _score_tree(self, ids: list[int], start: int, tree: Tree) -> Tensor:
-        """Score a tree without the tokens that the model cannot read. Their rows repeat that of the token before them."""
+        """Score a tree without the tokens that the model cannot read. Their rows repeat the row of the token before them."""
         self._require(ids)
-        readable, row_of, is_read = Tree([], ()), list[int](), list[bool]()  # row -1 is that of the last id
+        readable, row_of, is_read = Tree([], ()), list[int](), list[bool]()  # row -1 belongs to the last id
         for i, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             above = -1 if parent < 0 else row_of[parent]
             if self._strict:

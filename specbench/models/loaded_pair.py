@@ -29,7 +29,7 @@ H = TypeVar("H", bound=TrainedHead)
 
 
 class Window(NamedTuple):
-    """A number of tokens that can be read in one sequence, None if unlimited, and the model that limits it."""
+    """The maximum number of tokens in a sequence, None if unlimited, and the model that limits it."""
 
     length: int | None
     role: str
@@ -38,9 +38,9 @@ class Window(NamedTuple):
 class LoadedPair:
     """Weights in memory, and what the output is written with: a tokenizer, a vocabulary, EOS ids, a context window.
 
-    These are those of the models `deciding`, over which the output distribution is defined: the last model unless `only`
-    names a method. A model that only drafts cannot change them. Of several deciding models, the vocabulary has the tokens
-    of any (of all, if their logits are combined), and the EOS ids are those of any.
+    They come from the `deciding` models, which define the output distribution: the last model unless `only` names a method. A
+    model that only drafts cannot change them. If there are several deciding models, the vocabulary is the union of their
+    vocabularies (the intersection, if their logits are combined), and the EOS ids are the union of their EOS ids.
 
     `device` is the run's, where distributions and random numbers are. `synthetic` holds the distributions of the models whose
     logits are synthetic.
@@ -85,7 +85,7 @@ class LoadedPair:
 
     @cached_property
     def vocabulary(self) -> int:
-        """V, the number of tokens that can be written: the rows of the LM head, padding included, as in `generate`.
+        """V, the number of tokens that can be written: the rows of the LM head, including padding, as in `generate`.
 
         Simulated models have no meaningful tokens, so V is the smallest of their vocabularies.
         """
@@ -96,7 +96,7 @@ class LoadedPair:
 
     @property
     def writable(self) -> int:
-        """The number of tokens that a round may commit: V; for simulated models, whose V is cut, the largest vocabulary."""
+        """Committed token ids are below this: V, or the largest vocabulary of simulated models, whose V is cut."""
         return max(reach.entries for reach in self.reaches.values()) if self.simulated else self.vocabulary
 
     @cached_property
@@ -143,12 +143,12 @@ class LoadedPair:
 
     @property
     def packing_seconds(self) -> float:
-        """The seconds that storing matrices as the engines read them took."""
+        """The seconds it took to store matrices in the layouts of the engines."""
         return sum({id(model): model.packing_seconds for model in self.models.values()}.values())
 
     @property
     def forward_checks(self) -> dict[str, ForwardCheck]:
-        """The checks of the models' forwards, by role; of models that have one."""
+        """The checks of forwards, by role, for the models that have one."""
         return {role: model.check for role, model in self.models.items() if model.check}
 
     @property
@@ -167,8 +167,8 @@ class LoadedPair:
     ) -> "LoadedPair":
         """Return the pair as if only these roles had been loaded, so that other models cannot change a run's numbers.
 
-        With spreads, by role, their logits are synthetic. `decided_by` is the method whose deciding models are used, normally
-        the run's baseline. Raises ConfigError if an EOS id is not one of their tokens.
+        With `spreads`, by role, the logits are synthetic. `decided_by` is the method whose deciding models are used, normally
+        the run's baseline. Raises ConfigError if an EOS id is outside their vocabulary.
         """
         pair = LoadedPair({role: self.models[role] for role in roles}, self.device, self.simulated)
         if decided_by:
@@ -184,7 +184,7 @@ class LoadedPair:
     def prepare(self, length: int, blocks: Iterable[int] = ()) -> int:
         """Capture missing graphs. Returns how many were captured.
 
-        They are for sequences of up to `length` tokens and forwards of n for each n in `blocks`.
+        They cover sequences of up to `length` tokens, and forwards of n tokens for each n in `blocks`.
         """
         of_heads = [head.graphs for head in self.heads.values() if isinstance(head, EagleHead) and head.graphs]
         models = {id(model): model for model in self.models.values()}  # roles may share one
@@ -202,10 +202,10 @@ class LoadedPair:
         return self.streams[role]
 
     def open(self, prompt: list[int], ends: Ends = UNENDING) -> "Models":
-        """Return fresh sessions for one prompt, given as token ids.
+        """Return new sessions for one prompt, given as token ids.
 
-        `ends` is what ends its output, which rules of a generation config may depend on. Raises ValueError if a deciding
-        model lacks one of these ids.
+        `ends` is what ends the output; rules of a generation config may depend on it. Raises ValueError if a deciding model
+        lacks one of the prompt's ids.
         """
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)

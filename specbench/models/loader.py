@@ -59,7 +59,7 @@ def load(
 
 
 def plugins_of_engines(resolved: Mapping[str, ResolvedModel]) -> list[str]:
-    """Return the plugins whose engines run these models, as another process imports them: .py files and module names."""
+    """Return the plugins whose engines run these models, as .py files or module names that another process can import."""
     names = sorted({type(engine_named(model.engine)).__module__ for model in resolved.values()})
     return [
         str(sys.modules[name].__file__) if name.startswith(PLUGIN) else name
@@ -84,7 +84,7 @@ def open_alone(
 def use_huge_pages_for(model: nn.Module) -> None:
     """Move weights on the CPU to huge pages, whichever engine reads them.
 
-    Tensors of quantized checkpoints are of torchao's classes, which have no storage of their own. They stay where they are.
+    Tensors of quantized checkpoints stay where they are, since torchao's classes have no storage of their own.
     """
     tensors = (tensor.data for tensor in chain(model.parameters(), model.buffers()))
     whole = (tensor for tensor in tensors if tensor.device.type == "cpu" and type(tensor) is torch.Tensor)

@@ -1,7 +1,7 @@
 """Models that run concurrently: each in its own process, or on a GPU each on its own stream.
 
-A worker process loads its own copy of a model with a function that it is given, and keeps its own cache. It receives the
-tokens after the longest known prefix, and replies with logits as bytes.
+A worker process loads its own copy of a model with a given function, and keeps its own cache. It receives the tokens after
+the longest cached prefix, and replies with logits as bytes.
 """
 
 import pickle
@@ -104,7 +104,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 class RemoteSession:
-    """A session in a worker. `busy` is the time its last result took there, `moved` the bytes sent both ways so far."""
+    """A session in a worker. `busy` is how long its last result took there, `moved` the bytes sent both ways so far."""
 
     def __init__(self, worker: Worker, opening: Opening, reach: Reach) -> None:
         reach.require(opening.source or [])

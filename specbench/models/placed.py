@@ -31,7 +31,7 @@ def loading_settings(placement: Placement) -> dict[str, Any]:
 
 
 def _limits(placement: Placement) -> dict[str, Any]:
-    """Return the memory that accelerate may fill: of the named devices all that is free, or the limits; of others nothing."""
+    """Return the memory that accelerate may use: the limit or all free memory of named devices, nothing of others."""
     try:
         from accelerate.utils import get_max_memory  # an extra
     except ImportError:
@@ -41,7 +41,7 @@ def _limits(placement: Placement) -> dict[str, Any]:
     limits = [int(limit * 2**30) for limit in placement.memory_gib] or [free.get(name, 0) for name in names]
     settings: dict[str, Any] = {"max_memory": dict.fromkeys(free, 0) | dict(zip(names, limits, strict=True))}
     if "disk" in names:
-        del settings["max_memory"]["disk"]  # it takes what fits nowhere else
+        del settings["max_memory"]["disk"]  # the disk takes what fits nowhere else
         settings["offload_folder"] = tempfile.mkdtemp(prefix="specbench-offload-")
     return settings
 

@@ -1,19 +1,18 @@
 """Products of a few rows with the matrix of a linear layer: which kernel multiplies, and how the matrix is stored.
 
-Decoding reads every weight once per forward, so a product should take as long as reading its matrix, for one row and for a
-block. torch's kernels do not on a CPU: one row reaches a fourth to four fifths of the read bandwidth, depending on shape
-and processor, and blocks cost several times as much.
+Decoding reads every weight once per forward, so a product should take no longer than reading its matrix, for one row as for a
+block. On a CPU, torch's kernels take longer: one row reaches a fourth to four fifths of the read bandwidth, depending on
+shape and processor, and blocks cost several times as much.
 
 - On an x86-64 CPU, matrices in float32 and bfloat16 are stored in panels, for the kernels of `specbench/kernels/`.
-- Without these kernels, matrices in float32 on a CPU are stored transposed, (in, out), which is the faster order for one
-  row.
-- All others, such as those on a GPU, are views of the loaded weights.
+- Without these kernels, float32 matrices on a CPU are stored transposed, (in, out), which is faster for one row.
+- All other matrices, for example on a GPU, are views of the loaded weights.
 
 The choice depends on the device, the dtype and `kernels.rule()`, never on a timing at run time, so that token ids are
 reproducible.
 
-Weights that are always multiplied together are concatenated. The loaded model's own weights become views of the result. The
-weights of a matrix in panels are released, and unpacked when transformers' own module is used.
+Weights that are always multiplied together are concatenated, and the loaded model's own weights become views of the result.
+When a matrix is stored in panels, the original weights are released; they are unpacked if transformers' own module is used.
 """
 
 import ctypes
@@ -56,7 +55,7 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels | None:
 
 
 class KernelProduct:
-    """A product by `specbench/kernels/` with a matrix in its form. `dtype` is that of its input; None for any."""
+    """A product by `specbench/kernels/` with a matrix in panels. `dtype` is the input's dtype; None for any."""
 
     def __init__(self, kernels: Kernels, struct: MatrixStruct, dtype: torch.dtype | None) -> None:
         self.struct, self.dtype, self.outputs, self.inputs = struct, dtype, int(struct.outputs), int(struct.inputs)
@@ -78,9 +77,9 @@ class KernelProduct:
 
 
 class Panels(KernelProduct):
-    """A matrix in the panels of `specbench/kernels/`: (panels, in, width), the last panel filled up with zeros.
+    """A matrix (out, in) in panels, (panels, in, width): see `in_panels`.
 
-    Gradients with respect to its input come from an unpacked copy, made for each call.
+    Gradients with respect to the input are computed with an unpacked copy, made for each call.
     """
 
     def __init__(self, kernels: Kernels, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -117,9 +116,18 @@ class Panels(KernelProduct):
 
 
 def in_panels(matrix: Tensor, width: int) -> Tensor:
-    """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width), filled up with zeros.
+    """Return a matrix (out, k) in panels of `width` outputs, (panels, k, width); the last panel is padded with zeros.
 
-    In bfloat16, outputs j and j + width / 2 of a panel are neighbors, as the kernels read them.
+    A panel holds weights in the order in which the kernel uses them: for each input, one weight per output. It is read once,
+    in order, while its `width` sums stay in registers. The kernels' width is 16 or 32. With a width of 4, a matrix w of 6
+    outputs and 2 inputs becomes
+
+        panel 0:  w[0,0] w[1,0] w[2,0] w[3,0]   w[0,1] w[1,1] w[2,1] w[3,1]
+        panel 1:  w[4,0] w[5,0]   0      0      w[4,1] w[5,1]   0      0
+
+    In bfloat16, outputs j and j + width / 2 of a panel are neighbors: w[0,0] w[2,0] w[1,0] w[3,0]. Two weights share a word
+    of 32 bits, and bfloat16 is the upper half of a float32. So the kernel gets outputs 0 .. width / 2 - 1 by shifting all
+    words and the other half by masking them; each half is a vector of consecutive outputs.
     """
     outputs, k = matrix.shape
     whole, rest = divmod(outputs, width)
@@ -137,17 +145,17 @@ def in_panels(matrix: Tensor, width: int) -> Tensor:
 
 
 class Block:
-    """A buffer for the panels of a model, which hands out each part once.
+    """A buffer for the panels of a model. Each part of it is handed out once.
 
-    A matrix that is smaller than a huge page cannot lie on one alone, but together they can. Reading a model of 25M
-    parameters takes a fifth less time then.
+    A single matrix that is smaller than a huge page cannot be placed on one, but all matrices of a model together can. For a
+    model of 25M parameters, this makes reading the weights a fifth faster.
     """
 
     def __init__(self, size: int) -> None:
-        """Reserve `size` bytes, if the system allows it. Only those that are written take memory."""
+        """Reserve `size` bytes, if the system allows it. Only bytes that are written take memory."""
         try:
             self._bytes = torch.empty(size, dtype=torch.uint8, device="cpu")
-        except RuntimeError:  # more than the system promises at once
+        except RuntimeError:  # more than the system allows in one allocation
             self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._used = 0
 
@@ -161,7 +169,7 @@ class Block:
         return part.view(dtype).view(*shape)
 
     def use_huge_pages(self) -> None:
-        """Move what was written to huge pages."""
+        """Move the written part to huge pages."""
         use_huge_pages(self._bytes.data_ptr(), min(self._used, len(self._bytes)))
 
 
@@ -170,7 +178,7 @@ _block: ContextVar[Block | None] = ContextVar("block", default=None)
 
 @contextmanager
 def in_one_block(size: int) -> Iterator[None]:
-    """Store the panels that are made within the context in one block of memory of `size` bytes."""
+    """Store the panels that are packed within this context in one block of `size` bytes."""
     block = Block(size)
     token = _block.set(block)
     try:
@@ -187,7 +195,7 @@ def on_huge_pages(matrix: Tensor) -> Tensor:
 
 
 def addresses(*tensors: Tensor | None) -> list[int | None]:
-    """Return the addresses of contiguous tensors on a CPU, None for None."""
+    """Return the addresses of contiguous tensors on a CPU; None stays None."""
     assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
     return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
@@ -216,7 +224,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Separate:
-    """Layers of one input that cannot be concatenated, since some of them are quantized."""
+    """Layers with the same input that cannot be concatenated, since some of them are quantized."""
 
     layers: tuple[nn.Module, ...]
     dtype: None = None
@@ -231,17 +239,17 @@ class Separate:
 
 @runtime_checkable
 class HasProduct(Protocol):
-    """A linear layer in a form of its own, such as a quantized one."""
+    """A linear layer that has its own product, such as a quantized layer."""
 
     def joined(self, layers: Sequence[Any]) -> Product | None:
-        """Return the product of layers of this form of one input, their outputs concatenated; None if they stay separate."""
+        """Return one product for layers of this class with one input, outputs concatenated; None to keep them apart."""
 
 
 def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
-    """Return the product of linear layers of one input, their outputs concatenated. Quantized layers stay separate.
+    """Return one product for linear layers with the same input, their outputs concatenated.
 
-    `shared` weights are read elsewhere too, as those of an LM head that is also the embedding. They are never changed or
-    released, so what is packed or transposed is a copy.
+    Quantized layers stay separate unless their class can join them. `shared` weights are read elsewhere too, for example if
+    the LM head is also the embedding. They are never changed or released: a packed or transposed matrix is then a copy.
     """
     layers: list[Any] = list(modules)
     if all(isinstance(layer, HasProduct) for layer in layers):
@@ -260,12 +268,12 @@ def product_of(modules: Iterable[nn.Module], shared: bool = False) -> Product:
                 layer.weight.data = whole.new_empty(0)
             _on_use(layers, lambda: _set_weights(layers, product.unpacked()))
         return product
-    # In the order in which a single row is multiplied, which is a fifth faster in float32 on a CPU, also for transformers.
-    # A shared matrix is not worth its copy.
+    # With (in, out) in memory, multiplying one row in float32 on a CPU is a fifth faster, also in transformers' own modules.
+    # For a shared matrix this is not worth a copy.
     transposed = whole.device.type == "cpu" and whole.dtype == torch.float32 and not shared
     matrix = whole.t().contiguous() if transposed else whole.t()
     if whole.device.type == "cpu" and not shared and matrix.data_ptr() == weights[0].data_ptr():
-        matrix = matrix.clone()  # the weight may be a view of a file, all of which would stay resident
+        matrix = matrix.clone()  # the weight may be a view of a mapped file, which would stay resident as a whole
     if not shared:
         _set_weights(layers, matrix.t())
     if bias is not None:
@@ -299,13 +307,13 @@ def _set_weights(layers: Sequence[Any], whole: Tensor) -> None:
 
 
 def expert_products(module: nn.Module, names: Sequence[str]) -> list[list[Product]]:
-    """Return the products of the experts that a module holds in parameters with these names, (experts, out, in) each."""
+    """Return the products of a module's experts, whose matrices are parameters (experts, out, in) with these names."""
     if not module.get_parameter(names[0]).numel():
         module.state_dict()  # its hook unpacks
     weights = [module.get_parameter(name) for name in names]
     found = kernels_for(weights[0].device, weights[0].dtype)
     if found is None:
-        # transformers' layout, since another one would change the last bits of its outputs
+        # Keep transformers' layout: another one would change the last bits of its outputs
         for weight in weights:
             weight.data = weight.data.clone()
         return [[Plain(matrix.t(), None) for matrix in weight.data] for weight in weights]
@@ -324,7 +332,7 @@ def expert_products(module: nn.Module, names: Sequence[str]) -> list[list[Produc
 def _on_use(modules: Sequence[Any], restore: Callable[[], None]) -> None:
     """Call `restore` before the first forward or state dict of modules whose weights were freed.
 
-    The hooks raise RuntimeError for a copy of such a module, which has neither weights nor the packed matrix.
+    A copy of such a module has neither weights nor the packed matrix, so for a copy the hooks raise RuntimeError.
     """
     handles: list[Any] = []
 

@@ -1,10 +1,10 @@
 """Weight-only quantization of loaded models: torchao rounds and scales; kernels of this package or of torch multiply.
 
-Every linear layer whose width a group divides, except the LM head, holds codes and scales instead of its matrix: integers,
-or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32 or bfloat16; all other
-products are in the precision of their input. Embeddings and LM head keep full precision: the embedding is a lookup table,
-the LM head determines the distribution directly, and they are often one matrix. Values are rounded to the nearest level
-without calibration.
+Every linear layer except the LM head stores codes and scales instead of its matrix, if its number of inputs is a multiple of
+a group size. Codes are integers, or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32
+or bfloat16; all other products are in the precision of their input. Embeddings and LM head keep full precision: the embedding
+is a lookup table, the LM head determines the distribution directly, and often they are the same matrix. Values are rounded
+to the nearest level without calibration.
 
 - `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
   width; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and float32, on a
@@ -14,9 +14,9 @@ without calibration.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
-On an x86-64 CPU the kernels are those of `specbench/kernels/`, which multiply in float32. Without them, torch's multiply.
-These are fast for bfloat16 inputs only, and up to a hundred times slower for float32: a float32 input is therefore rounded
-to bfloat16, and the output converted back. Five rows take them two to four times as long as one.
+On an x86-64 CPU, the kernels of `specbench/kernels/` multiply in float32. Without them, torch's kernels do. These are fast
+for bfloat16 inputs only, and up to a hundred times slower for float32; so a float32 input is rounded to bfloat16, and the
+output is converted back. Five rows take torch's kernels two to four times as long as one.
 """
 
 import math
@@ -97,9 +97,10 @@ class PanelCodes(QuantizedLinear):
     zero: Tensor | None
 
     def __init__(self, layer: nn.Linear, width: int, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
-        """Take codes (out, in), from 0 to 15 with a zero, else signed bytes; scale and zero (out, groups).
+        """Take codes (out, in), scale (out, groups), and zero (out, groups) or None.
 
-        A weight is its code times its group's scale; with a zero, 8 less times its scale, plus the zero.
+        Without a zero, codes are signed bytes, and a weight is code * scale of its group. With a zero, codes are 0 to 15, and
+        a weight is (code - 8) * scale + zero.
         """
         super().__init__(layer)
         self.outputs, self.inputs = codes.shape
@@ -117,7 +118,10 @@ class PanelCodes(QuantizedLinear):
         return self._product(x)
 
     def joined(self, layers: Sequence["PanelCodes"]) -> "CodesProduct | None":
-        """Return the product of several layers of one input; None if one that others follow does not fill its panels."""
+        """Return one product for layers with the same input.
+
+        None if a layer before the last does not fill its panels, or if only some of the layers have a bias.
+        """
         width = self.scale.shape[2]
         biases: list[Any] = [layer.bias for layer in layers]
         mixed = any(bias is None for bias in biases) and any(bias is not None for bias in biases)
@@ -130,7 +134,7 @@ class PanelCodes(QuantizedLinear):
 
 
 class CodesProduct(KernelProduct):
-    """The product of quantized layers of one input, whose codes become views of one matrix."""
+    """The product of quantized layers with the same input. Their codes become views of one matrix."""
 
     def __init__(self, layers: Sequence[PanelCodes], bias: Tensor | None) -> None:
         parts = {name: [getattr(layer, name) for layer in layers] for name in ("codes", "scale", "zero")}
@@ -143,7 +147,7 @@ class CodesProduct(KernelProduct):
                 pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
                 for layer, piece in zip(layers, pieces, strict=True):
                     setattr(layer, name, piece)
-                    layer._product = None  # of its tensors before
+                    layer._product = None  # it has the addresses of the earlier tensors
         self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
         pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
         groups, bits = layers[0].scale.shape[1], 8 if whole["zero"] is None else 4
@@ -218,9 +222,9 @@ class NormalFloat(QuantizedLinear):
 
 
 def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
-    """Return the layers that are quantized, by name: all linear ones except the LM head whose width a group divides.
+    """Return the layers that are quantized, by name: linear layers except the LM head, if a group size divides the inputs.
 
-    There are none in GPT-2, since transformers stores its layers in a class of its own.
+    GPT-2 has none, since its layers are of transformers' own class `Conv1D`.
     """
     head = model.get_output_embeddings()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
@@ -233,10 +237,9 @@ def group_of(inputs: int, kind: str) -> int:
 
 
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
-    """Return the least bytes that a product reads of every quantized matrix, bits and scales, by the id of its weight.
+    """Return the minimum bytes that a product reads of each quantized matrix, codes and scales, by the id of its weight.
 
-    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two. Returns an empty dict
-    if `kind` is empty.
+    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two bytes each. Empty if `kind` is empty.
     """
     bytes_by_weight: dict[int, int] = {}
     for layer in layers(model, kind).values() if kind else ():
@@ -252,7 +255,7 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
 
 
 def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
-    """Return whether torch's CPU kernel for a kind multiplies matrices of this shape; int8's reads past the end of others."""
+    """Return whether torch's CPU kernel supports matrices of this shape; the int8 kernel reads past the end of others."""
     return outputs % 16 == 0 if kind == "int4" else inputs % 32 == 0
 
 

@@ -31,7 +31,7 @@ class Execution:
     """The default device of models, their precision and their engine; `auto` is resolved for each model.
 
     `elsewhere` is for estimates of another machine: neither weights, nor the hub, nor devices or libraries are needed here,
-    and the architecture of a hub id is that of configs/architectures/.
+    and the architecture of a hub id is read from configs/architectures/.
     """
 
     device: torch.device
@@ -96,7 +96,7 @@ def resolve_models(pair: Pair, roles: tuple[str, ...], base: Path, on: Execution
 def require_shared_tokenizer(models: Mapping[str, ResolvedModel], base: Path) -> None:
     """Raise ConfigError, naming two models, if their tokenizers differ. No weights are loaded.
 
-    Tokenizers that are not here, and those of models with random weights, which share one, are not compared.
+    Tokenizers that are not on this machine are not compared, nor are models with random weights, which share one tokenizer.
     """
     sources: dict[tuple[str, str], str] = {}
     for role, model in models.items():

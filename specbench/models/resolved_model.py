@@ -25,13 +25,14 @@ PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files 
 class ModelSize:
     """The sizes of a model at a precision, in bytes where the name says so.
 
-    `parameters` counts tied ones once. `resident_bytes` are all weights in memory. With the lean engine an x86-64 CPU also
-    holds `packed_head_bytes`, the copy of an LM head that is also the embedding. `forward_bytes` are the least weights that
-    a decoding forward reads: not lookup tables, nor an encoder, nor what a decoder applies once to the encoder's output,
-    and of experts those of one token. A quantized matrix counts its bits and scales.
-    `position_bytes` are the keys and values that a position adds to the cache, `download_bytes` the published weights.
-    `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, `embedding_bytes` the
-    embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
+    `parameters` counts tied weights once. `resident_bytes` are all weights in memory. With the lean engine an x86-64 CPU also
+    holds `packed_head_bytes`, a copy of the LM head if it is also the embedding. `forward_bytes` are the weights that a
+    decoding forward reads at least: without lookup tables, an encoder, and weights that a decoder applies once to the
+    encoder's output, and with the experts of one token only. A quantized matrix counts its codes and scales.
+
+    `position_bytes` are the keys and values that one position adds to the cache, and `download_bytes` the published weights.
+    `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, and `embedding_bytes`
+    the embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
     """
 
     parameters: int

@@ -116,7 +116,7 @@ class SyntheticDistribution:
 class SyntheticSession:
     """A session whose model runs as usual, and whose logits are then replaced. The replacement is excluded from all timings.
 
-    It reads every token, so on a GPU its drafts wait for the device, unlike those of a real model.
+    It reads every token, so on a GPU its drafts wait for the device; drafts of a real model do not.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class SyntheticSession:
 def calibrate(
     acceptance: float, test: Verification, spreads: Callable[[float], Mapping[str, float]], sampler: Sampler
 ) -> float:
-    """Return the spread at which drafts pass a test at this rate, sum of min(pi, q), averaged over contexts.
+    """Return the spread at which drafts are accepted at this rate, the sum of min(pi, q), averaged over contexts.
 
-    `spreads` returns the spread of every model for a spread; its order numbers the models. The rate is simulated over random
-    contexts, and falls as the spread grows. Raises ConfigError, with the possible range, for a rate that no spread gives: for
-    instance, an ensemble never rejects what its drafter's own share of the mixture covers.
+    `spreads` maps one number to the spreads of all models; its order numbers the models. The rate is simulated over random
+    contexts, and falls as the spread grows. Raises ConfigError, with the possible range, if no spread gives the rate. For
+    example, the acceptance rate of an ensemble is at least the drafter's weight in the mixture.
     """
 
     def rate(spread: float) -> float:

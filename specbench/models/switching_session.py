@@ -1,8 +1,8 @@
 """Sessions of models whose rotary angles change for the whole sequence at a length (longrope, as of Phi-3).
 
-Up to the length, all positions have the short factors, beyond it all have the long ones, the earlier ones too. transformers'
-`generate` drops the cache when a sequence reaches that length and reads it again. So does a session here: it has two caches,
-and a block that crosses the length is read by both.
+In a sequence up to this length, all positions use the short factors; in a longer sequence, all use the long factors, earlier
+positions too. transformers' `generate` therefore drops the cache and reads the sequence again when it reaches this length.
+A session here has two caches instead, and a block that crosses the length is read into both.
 """
 
 import torch

@@ -89,7 +89,7 @@ class EagerFeeder(Feeder):
         self._length = start + len(path)
 
     def _tree_arguments(self, feed: Feed) -> dict[str, Any]:
-        """Return the positions and masks of a tree as arguments of the model; masks by the layers' types if they differ."""
+        """Return a tree's positions and masks as arguments of the model; one mask per layer type if layers differ."""
         config = self._model.config.get_text_config()
         distances, kinds = feed.distances(), set(getattr(config, "layer_types", None) or ())
         positions = torch.tensor(feed.positions(), device=self.device)  # (n,)
@@ -129,8 +129,8 @@ def encoded(model: PreTrainedModel, source: list[int], device: torch.device | No
 def window_of(model: PreTrainedModel) -> int | None:
     """Return the maximum number of tokens that a model can read; None if unlimited, as with relative positions.
 
-    It is that of the encoder and of the decoder of an encoder-decoder model. Where rotary angles depend on the length of the
-    whole sequence (dynamic NTK), the window ends where they begin to change.
+    In an encoder-decoder model, the limit applies to encoder and decoder. If rotary angles depend on the length of the whole
+    sequence (dynamic NTK), the window ends where they begin to change.
     """
     text = model.config.get_text_config(decoder=True)
     longest = getattr(text, "max_position_embeddings", None)
@@ -141,7 +141,7 @@ def window_of(model: PreTrainedModel) -> int | None:
 
 
 def boundary_of(config: PreTrainedConfig) -> int | None:
-    """Return the length beyond which a model has other rotary angles at all positions (longrope); None for others."""
+    """Return the length beyond which the rotary angles of all positions change (longrope); None for other models."""
     text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
@@ -152,7 +152,7 @@ def boundary_of(config: PreTrainedConfig) -> int | None:
 def new_cache(model: PreTrainedModel) -> Cache:
     """Return an empty cache that can be truncated to any length. Raises ValueError, naming the layer type, if none can.
 
-    It holds every position, also of layers with a sliding window, which transformers' mask hides.
+    Layers with a sliding window keep every position too; transformers' mask hides those outside the window.
     """
     if model._is_stateful:
         raise ValueError(f"{model.config.name_or_path}: recurrent states cannot go back to an earlier token")
@@ -178,7 +178,7 @@ class InstrumentedSession:
         self.fed: list[int] = []  # tokens of every forward, including the first
         self._marks: list[
             tuple[int, int | None, Any, Any]
-        ] = []  # tokens fed, tokens cached before, times before and after
+        ] = []  # tokens fed, tokens cached before the forward, times before and after it
 
     @contextmanager
     def instrument(self) -> Iterator[None]:

@@ -96,7 +96,7 @@ def usage_record(usage: "Usage") -> UsageRecord:
 
 
 def round_record(round_: Round, rejected: str = "") -> RoundRecord:
-    """Return a round as a record. `rejected` is the text of the rejected draft."""
+    """Return the record of a round. `rejected` is the text of the rejected draft."""
     return RoundRecord(
         tokens=len(round_.tokens),
         drafted=round_.drafted,

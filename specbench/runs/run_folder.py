@@ -64,7 +64,7 @@ class Scores(TypedDict):
 
 
 class Judged(TypedDict):
-    """A run folder's judged.json: the last judge's comparisons, and those of judges and methods before it."""
+    """A run folder's judged.json: the last judge's comparisons, and earlier ones, of other judges or methods."""
 
     judge: Table
     label: str
@@ -183,7 +183,7 @@ def _recordable(record: Record) -> Record:
 def load(folder: Path, expected: Expected | None = None) -> RunRecords:
     """Return all records of a run folder in measured order, and the problems of its file.
 
-    `expected` is by default that of run.toml. Raises ConfigError if the folder contains no run.
+    By default, `expected` is read from run.toml. Raises ConfigError if the folder contains no run.
     """
     expected = expected or expected_of(folder)
     problems: list[str] = []
@@ -305,7 +305,7 @@ class Recorder:
         self.done: set[Key] = {record.key for record in recorded.records}
 
     def append(self, record: Record) -> Record:
-        """Write what is recordable of a record, and return that.
+        """Write a record in the form that can be stored, and return it in this form.
 
         Raises OSError, naming the file, and FolderInUse if another process has broken the lock.
         """

@@ -1,7 +1,7 @@
 """The complete specification of a run: run.toml contains a `RunSpec`, and reads back equal to it.
 
 A run has one pair, one task, and the methods that share a baseline and a temperature, with that baseline. They are
-interleaved prompt by prompt. All defaults are written out, so that readers of a run need not know them.
+interleaved prompt by prompt. All defaults are written out, so that the file is complete without them.
 """
 
 import hashlib

@@ -2,19 +2,21 @@
 
 The tests call the program through this process, and only plain data comes back; their verdict comes over a socket that the
 program's process does not have. So a program that exits, prints, patches, forges or hides can do no more than return values.
-It never sees the tests.
+It has no access to the tests.
 
 What isolates, and what happens on a machine without it:
 
 - Namespaces, the limit on processes, a seccomp filter (so x86-64 or AArch64, and an interpreter with ctypes): required.
-  `Sandbox.find` raises MissingAsset with the reason. Without the filter, keyrings and SysV memory would be within reach.
+  Without one of them `Sandbox.find` raises MissingAsset with the reason. Without the filter, programs could reach keyrings
+  and SysV memory.
 - A separate session keyring: `weaknesses` lists its absence. The filter already denies all calls that reach keyrings.
 - A raised oom_score_adj: `weaknesses`. It decides which process is killed when memory runs out, not what a program can do.
-- schedstat, by which a busy machine extends deadlines: `weaknesses`. Without it right programs can time out under load.
+- schedstat, by which a busy machine extends deadlines: `weaknesses`. Without it, correct programs can time out under load.
 
-A cell ends with this process, also by SIGKILL and during startup: its supervisor sees the socket close, and gets a
-parent-death signal as well. Kind "none" isolates nothing, though it uses the filter where it can. Without a PID namespace the
-supervisor kills its descendants and removes its directory, unless a program has killed or stopped it.
+A cell ends with this process, even if this process gets SIGKILL or ends during startup: the socket of the cell's supervisor
+closes, and the supervisor also gets a parent-death signal. Kind "none" isolates nothing, though it uses the filter if
+possible. Without a PID namespace the supervisor kills its descendants and removes its directory, unless a program has
+killed or stopped it.
 """
 
 import json
@@ -115,9 +117,10 @@ class Sandbox:
     ) -> ProgramVerdict:
         """Return whether `check(candidate)`, defined by `test`, returns for the function `entry_point` of `program`.
 
-        The tests see `preamble` and what it defines, but for `entry_point`, which is the program's. Arguments and values
-        travel as None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, no subclass of a user; a
-        program that returns anything else fails. Exceptions travel as the built-in one of that name, or else Exception.
+        The tests run after `preamble` and can use what it defines, except for `entry_point`, which is the program's.
+        Arguments and values may be None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, but no
+        user-defined subclasses; a program that returns anything else fails. An exception arrives as the built-in exception of
+        the same name, or else as Exception.
         When this returns, nothing of the check is left; under kind "none" a program that kills its parent can survive.
         Raises RuntimeError if a sandbox does not start or does not end, which gives no verdict on the program.
         """

@@ -1,4 +1,4 @@
-"""One side of a check as its parent sees it: frames over a socket, deadlines, and an end that leaves no process.
+"""One sandboxed process of a check, from its parent's side: frames over a socket, deadlines, and a complete clean-up.
 
 A busy machine extends deadlines: the time that tasks waited for a CPU does not count.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-STRETCH = 10  # a deadline never lies further away than this many times its seconds
+STRETCH = 10  # a deadline is extended to at most this many times its seconds
 SCHEDSTAT_PATH = "/proc/thread-self/schedstat"
 STARTUP = 30.0  # seconds until a sandbox must have started: generous, for a busy machine
 DYING = 10.0  # seconds
@@ -24,10 +24,10 @@ LARGEST_COMPLAINT = 2000  # bytes of the error output of a sandbox that failed t
 
 
 class Deadline:
-    """Ends `seconds` from now on the wall clock, plus what `waits` have grown by until then; at most STRETCH * `seconds`.
+    """A deadline `seconds` from now on the wall clock, extended by the growth of `waits`; at most STRETCH * `seconds`.
 
-    Each of `waits` returns the seconds that one task has waited for a CPU so far. What a program's own processes and threads
-    take from its main thread counts as well, which the bound limits.
+    Each of `waits` returns the seconds that one task has waited for a CPU so far. This includes waiting for the program's own
+    processes and threads, so STRETCH bounds the extension.
     """
 
     def __init__(self, seconds: float, waits: Iterable[Callable[[], float]] = ()) -> None:
@@ -53,7 +53,7 @@ class Deadline:
 class RunQueue:
     """The time that one task has waited for a CPU, from the second field of a schedstat file of /proc.
 
-    The file stays open, so that it is never that of another task which got the same id.
+    The file stays open, so that it never refers to another task that got the same id.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,8 +103,8 @@ class FrameTooLong(Exception):
 class Cell:
     """A supervisor and its worker, started with an empty environment and a socket as their only way to communicate.
 
-    The supervisor ends the cell when this end of the socket closes, by `kill` or because this process died.
-    `namespaced` says that the supervisor is process 1 of a PID namespace, whose death kills all others in it. Otherwise it
+    The supervisor ends the cell when this end of the socket closes, by `kill` or because this process died. If it is
+    `namespaced`, the supervisor is process 1 of a PID namespace, whose death kills all other processes in it. Otherwise it
     leads a process group, and a program that kills the supervisor and leaves its group survives.
     """
 
@@ -143,7 +143,7 @@ class Cell:
         return self._queue.waited() if self._queue else 0.0
 
     def send(self, data: bytes, deadline: Deadline) -> None:
-        """Send a frame. Raises TimeoutError and Gone."""
+        """Send a frame. Raises TimeoutError, and ProcessGone."""
         view = memoryview(struct.pack(">I", len(data)) + data)
         while view:
             try:
@@ -155,7 +155,7 @@ class Cell:
                 raise ProcessGone(self._name) from None
 
     def receive(self, deadline: Deadline) -> bytes:
-        """Return the next frame. Raises TimeoutError, Gone, and TooLong."""
+        """Return the next frame. Raises TimeoutError, ProcessGone, and FrameTooLong."""
         (size,) = struct.unpack(">I", self._read(4, deadline))
         if size > self._longest:
             raise FrameTooLong(self._name)

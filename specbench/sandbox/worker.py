@@ -60,7 +60,7 @@ class Settings:
         self.limits = limits  # of resource.setrlimit, by name
         self.seccomp = seccomp  # the filter in hexadecimal; empty if the architecture is unknown
         self.keyctl = keyctl  # the number of that system call, or -1
-        self.nobody = nobody  # the id to take in a last user namespace; 0 if that is already done
+        self.nobody = nobody  # the user id to become in a last user namespace; 0 if that is already done
         self.scratch = scratch  # the directory to make, work in and remove; empty in a PID namespace, which has its own
 
 
@@ -167,7 +167,7 @@ def supervise(worker: int, scratch: str) -> None:
 
 
 def kill_descendants() -> None:
-    """Kill children until there are none; those of a child that died become children of this process, a subreaper."""
+    """Kill children until there are none. This process is a subreaper, so it inherits the children of a child that died."""
     until = time.monotonic() + CLEANUP
     while (children := read_text(f"/proc/self/task/{os.getpid()}/children").split()) and time.monotonic() < until:
         for child in children:
@@ -348,7 +348,7 @@ def main() -> None:
     supervisor = os.getpid()
     worker = os.fork()
     if worker:
-        supervise(worker, settings.scratch)  # sees a parent that died before by its closed socket
+        supervise(worker, settings.scratch)  # if the parent has died already, the closed socket shows it
     contain(settings)
     if ctypes is not None:
         prctl(ctypes.CDLL(None, use_errno=True), PR_SET_PDEATHSIG, signal.SIGKILL)

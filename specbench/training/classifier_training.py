@@ -51,9 +51,9 @@ COMPARED_FEATURES = (
 def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return state (n, H) of the draft after it has read a drafted token, and label (n,), min(1, p / q) of that token.
 
-    The text is the target's output, or the reference answer. At each position the draft draws a token y, whose label is
-    computed after the text's tokens. The draft then reads a mix: y, or at a share `MIXED` of positions the text's token,
-    whose rows are omitted.
+    The text is the target's output, or the reference answer. At each position the draft draws a token y after the text's
+    tokens, and the label of y is computed there. The draft then reads a mixed sequence: y at most positions, the text's token
+    at a share `MIXED` of them. Rows of the text's tokens are omitted.
     """
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     sampler, models = sampler_of(pair, text, rollout.seed, rollout.temperature), pair.open(text.prompt)
@@ -100,7 +100,7 @@ class _RecordingRule(Rule):
 def dsl_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns:
     """Return training rows of `LengthHead` from tested draft tokens: inputs (n, 12), and label (n,), 1 if accepted.
 
-    Each round follows the tokens that the round before committed, or as many of the reference answer.
+    Each round begins after the tokens that the previous round committed, or after as many tokens of the reference answer.
     """
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     sampler, models = sampler_of(pair, text, rollout.seed, rollout.temperature), pair.open(text.prompt)

@@ -94,7 +94,8 @@ def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
 class EagleBatch:
     """Padded texts.
 
-    They have tokens t + 1 (b, n), features f_t (b, n, H), features f_{t+1} to predict, and where the loss counts (b, n).
+    They have tokens t + 1 (b, n), features f_t (b, n, H), the features f_{t+1} to predict, and a mask (b, n) of the positions
+    that count for the loss.
     """
 
     tokens: Tensor
@@ -155,8 +156,8 @@ class Sequences:
 class TrainingCheckpoint(TypedDict):
     """An interrupted training.
 
-    It has what was trained, the number of all and of finished steps, what limits them, the validation loss after COMPARED
-    of them, and the states, that of the random numbers for the noise included.
+    It holds the identity of the training, the total and the finished number of steps, what limits them, the validation loss
+    after the share COMPARED of them, and all states, including the state of the random numbers for the noise.
     """
 
     identity: str
@@ -232,7 +233,7 @@ def train(
 
 
 class _Fit:
-    """A head during its training. `total` is the number of steps, 0 until it is known, and `done` those that are done."""
+    """A head during its training. `total` is the number of steps, 0 until it is known, `done` the number of finished ones."""
 
     def __init__(self, training: EagleTraining, shards: Shards) -> None:
         self._training = training

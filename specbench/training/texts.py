@@ -56,7 +56,7 @@ class Texts:
         return Texts(self.texts[:count], {**self.about, "texts": count})
 
     def held_out(self, seed: int) -> "list[Text]":
-        """Return the texts that no head was trained or chosen on: those of the test split, one of each task in turn."""
+        """Return the texts of the test split, which no head was trained or chosen on, one of each task in turn."""
         by_task: dict[str, list[Text]] = {}
         for text in self.texts:
             if split_of(text.number, seed) == "test":
@@ -75,7 +75,7 @@ class TaskSource:
 
     @property
     def is_file(self) -> bool:
-        """Whether the rows are those of a file or a split that the user names, which has no training split."""
+        """Whether the user names a file or a split, so that there is no training split."""
         return self.source not in ("hub", "synthetic")
 
 
@@ -177,7 +177,7 @@ def limits_of(pair: LoadedPair, text: Text) -> GenerationLimits:
 
 @dataclass(frozen=True)
 class Writing:
-    """How a model's outputs are generated: its role, the most tokens of a text, the temperature and the seed."""
+    """How a model's outputs are generated: its role, the maximum number of tokens, the temperature and the seed."""
 
     role: str
     most: int
@@ -203,7 +203,7 @@ class Writing:
         return [replace(text, rest=_ended(outputs.get(text.number, []), limits_of(pair, text))) for text in texts]
 
     def _generated(self, pair: LoadedPair, texts: Sequence[Text], new: int) -> list[list[int]]:
-        """Return `new` tokens after each prompt; those after an end-of-sequence token are padding."""
+        """Return `new` tokens after each prompt. Tokens after an end-of-sequence token are padding."""
         model: PreTrainedModel = pair.models[self.role].transformers()
         width, device, pad = max(len(text.prompt) for text in texts), model.device, min(pair.eos, default=0)
         ids = torch.tensor([[pad] * (width - len(text.prompt)) + text.prompt for text in texts])  # (b, n)

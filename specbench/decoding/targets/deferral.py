@@ -1,8 +1,7 @@
 """Cascades: at every position a rule chooses pi, the small model's distribution q or the large model's p.
 
 SpecCascade (Narasimhan et al. 2024), Table 1 and Section 4: pi = (1 - delta) q + delta p, where delta = 1 if the rule
-defers. qbar and pbar are the models' unscaled distributions, at T = 1 and unfiltered; q and p those that tokens are
-drawn from.
+defers. Tokens are drawn from q and p. qbar and pbar are the same models' unscaled distributions: at T = 1 and unfiltered.
 """
 
 import math
@@ -43,7 +42,7 @@ class Deferral(TwoModels):
 
 
 class Unaided(Deferral):
-    """A rule that reads the small model only, so that the large one need not have read the position."""
+    """A rule that reads only the small model, so that it can be evaluated before the large one has read the position."""
 
     @abstractmethod
     def doubts(self, small: Tensor) -> Tensor:
@@ -101,7 +100,7 @@ class Opt(Deferral, name="opt"):
     """Defers where max qbar < max pbar - alpha TV(q, p), the optimal rule's plug-in estimate (Lemma 4, equation 10).
 
     alpha ranges from -inf to inf. In theory it is a cost, so at least 0; negative values extend the curve to the large
-    model. At T = 0 the output distribution is that of Diff with the same alpha, for any in [0, 1) (Remark 4).
+    model. At T = 0 and for any alpha in [0, 1), the output distribution is the same as Diff's (Remark 4).
     """
 
     alpha: float

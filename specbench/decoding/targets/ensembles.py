@@ -44,8 +44,8 @@ class Contrastive(Target, name="contrastive"):
     """softmax((l_n - mu l_amateur) / T): raw logits are combined, then tempered and filtered once (SE, Section 3.2).
 
     With more than two models, which no paper defines, the amateur's logits are the mean of all but the last model's.
-    `plausibility` is the mask of the original contrastive decoding (Li et al. 2023), which SE does not use: only tokens
-    remain whose unscaled p_n is at least that share of the largest one. 0 disables it.
+    `plausibility` is the mask of the original contrastive decoding (Li et al. 2023), which SE does not use: it keeps only
+    tokens whose unscaled p_n is at least this share of the largest p_n. 0 disables it.
     """
 
     combines_logits = True

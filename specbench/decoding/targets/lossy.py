@@ -1,9 +1,9 @@
 """Lossy speculative decoding: the distributions that a lenient acceptance test induces.
 
-A drafted x is accepted with probability min(1, p(x) / ((1 - alpha) q(x))), and a rejected one is replaced from
-norm((p / beta - q)+). What comes out follows pi = min(q, p / (1 - alpha)) + R norm((p / beta - q)+), where
-R = sum of (q - p / (1 - alpha))+ is the rejected share. Verifying against this pi performs the same steps, and unlike
-the paper's printed max{min{q, p / (1 - alpha)}, p / beta} it is a distribution for every beta.
+A drafted x is accepted with probability min(1, p(x) / ((1 - alpha) q(x))); otherwise its replacement is drawn from
+norm((p / beta - q)+). The output follows pi = min(q, p / (1 - alpha)) + R norm((p / beta - q)+), where R, the sum of
+(q - p / (1 - alpha))+, is the probability of a rejection. Verifying against this pi performs the same steps. Unlike the
+paper's printed max{min{q, p / (1 - alpha)}, p / beta}, it is a distribution for every beta.
 
 See SpecCascade, Table 1; docs/papers/speccascade.md, Lossy verification.
 """
@@ -22,8 +22,8 @@ from specbench.decoding.targets.target import TwoModels
 from specbench.decoding.verify import residual
 
 MOST_LENIENT = 30.0  # upper limit of -log(1 - alpha), where alpha counts as 1
-POINTS = 64  # values of alpha per round of the search for a budget
-ROUNDS = 5  # of that search; each refines one interval of the previous round
+POINTS = 64  # values of alpha per iteration of the search for a budget
+ROUNDS = 5  # iterations of the search; each refines one interval of the previous one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ def beta_star(q: Tensor, p: Tensor, alpha: float | Tensor) -> Tensor:
 def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
     """Return the largest alpha (k, 1) for which KL(p || pi) at beta* is at most `budget` nats; q and p are float64 (k, V).
 
-    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of those below 1 -
-    alpha, and q between them, so
+    pi is p / beta* on the set S of tokens whose p / q exceeds beta*, p / (1 - alpha) on the set C of tokens whose p / q is
+    below 1 - alpha, and q on the tokens between them, so
 
         KL(p || pi) = P(S) log beta* + sum of p log(p / q) between them + P(C) log(1 - alpha).
 
@@ -115,7 +115,7 @@ def most_lenient(q: Tensor, p: Tensor, budget: float) -> Tensor:
     # A token with q = 0 is in S whenever anything is rejected; otherwise p has no mass there or KL is infinite.
     terms = torch.where((sorted_p > 0.0) & (sorted_q > 0.0), sorted_p * ratio.log(), 0.0)  # (k, V)
     sum_p, sum_q, sum_terms = (F.pad(column.cumsum(-1), (1, 0)) for column in (sorted_p, sorted_q, terms))  # (k, V + 1)
-    # (k, V + 1), of a token and all after it
+    # (k, V + 1): sums over a token and all tokens after it
     rest_p, rest_q = (F.pad(column.flip(-1).cumsum(-1).flip(-1), (0, 1)) for column in (sorted_p, sorted_q))
     uncovered = torch.where(sorted_q == 0.0, sorted_p, 0.0).sum(-1, keepdim=True)  # (k, 1)
     # (k, V): a token is in S if R exceeds this; ascending

@@ -1,4 +1,4 @@
-"""The interface of target distributions, pi = T(p_1, ..., p_n), computed from the models' logits, and their greedy choices.
+"""Target distributions pi = T(p_1, ..., p_n), computed from the models' logits, and checks of greedy tokens against them.
 
 A target takes the models' raw logits in the order in which a method names its models (small before large), each (k, V),
 and returns a distribution (k, V).
@@ -28,7 +28,7 @@ HALVINGS = 30  # of the interval that contains the gap
 class Target(Named):
     """Computes pi from n models' logits, which are -inf for tokens that a model lacks.
 
-    A target that combines logits is undefined for such tokens, so it is computed over those that all models have.
+    A target that combines logits is undefined for such tokens, so it is computed over the tokens that all models share.
     """
 
     combines_logits: ClassVar[bool] = False
@@ -43,7 +43,7 @@ class Target(Named):
         """Return pi (k, V) from n logits (k, V)."""
 
     def with_deferral(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
-        """Return pi (k, V), and where a rule deferred to the large model: (k,), bool; None for other targets."""
+        """Return pi (k, V), and whether a rule deferred to the large model (k,), bool; None for targets without a rule."""
         return self(logits, sampler), None
 
     def distributions(self, logits: list[Tensor], sampler: Sampler) -> tuple[Tensor, Tensor | None]:
@@ -74,7 +74,7 @@ class Last(Target, name="last"):
 def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
     """Return the increase of each token's logit, in every model, at which greedy decoding would choose it: (m,).
 
-    0 where it is already chosen, inf where no increase suffices. For one model this is the gap to its largest logit;
+    0 if the token is already chosen, inf if no increase suffices. For one model this is the gap to its largest logit;
     for a deferral rule it also measures how close the rule was to choosing the other model.
     """
     x = torch.tensor(tokens, device=logits[0].device).unsqueeze(-1)  # (m, 1)
@@ -102,7 +102,7 @@ def gaps(target: Target, logits: list[Tensor], tokens: list[int]) -> Tensor:
 def rounding_gap(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     """Return the gap (m,) that rounding in this dtype can cause between two computations of the same logits.
 
-    Tokens that a model lacks do not count.
+    Tokens that a model lacks are ignored.
     """
     finite = [model_logits.masked_fill(model_logits == -torch.inf, 0.0) for model_logits in logits.values()]
     largest = torch.stack([finite_logits.abs().amax(-1) for finite_logits in finite]).amax(0)
@@ -110,7 +110,7 @@ def rounding_gap(logits: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def wrong_tokens(target: Target, logits: Mapping[str, Tensor], tokens: list[int], dtype: torch.dtype) -> int:
-    """Return how many tokens are not the target's greedy choice, and not near-ties of it either.
+    """Return how many tokens are neither the target's greedy choice nor a near-tie of it.
 
     Args:
         target: The target of the declared distribution.

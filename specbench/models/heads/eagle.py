@@ -1,7 +1,7 @@
 """EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from it.
 
-A feature f_t is the base's last hidden state at token t, as its LM head reads it. From f_t and the embedding of token t
-+ 1 the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
+A feature f_t is the base's last hidden state at token t, which its LM head reads. From f_t and the embedding of token t + 1
+the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
 """
 
 import copy
@@ -70,7 +70,7 @@ class EagleHead(Head):
     def of(cls, config: PreTrainedConfig) -> Self:
         """Return a new head for a base model.
 
-        It has a layer of the base's own type if that resembles Llama's, else a Llama layer of the base's width.
+        Its layer is of the base's own type if that resembles Llama's, else a Llama layer of the base's width.
         """
         if config.model_type in LAYERED:
             return cls(config)
@@ -147,7 +147,7 @@ class EagleHead(Head):
 
 
 def _other_format(config: Mapping[str, Any], weights: Collection[str]) -> str:
-    """Return the name of another kind of drafter, by its config and the names of its weights; empty for EAGLE-1."""
+    """Return which other kind of drafter this is, judging by its config and the names of its weights; empty for EAGLE-1."""
     if "speculators_config" in config or "speculators_model_type" in config:
         return f"a drafter in the speculators format ({config.get('speculators_model_type', 'unnamed')})"
     names = " ".join(map(str, config.get("architectures") or ()))
@@ -261,7 +261,7 @@ class EagleSession:
         return Draft(tokens[:length], probs[:length])
 
     def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth | None:
-        """Return what a tree after ids grows from; None if ids is a single token. One forward per depth."""
+        """Return the start of a tree after ids; None if ids is a single token. The tree takes one forward per depth."""
         n = len(ids)
         if n < 2 or room < 1:
             return None
@@ -280,11 +280,11 @@ class EagleSession:
         return Growth(out.logits, score, room, eos)
 
     def score_drafts(self, ids: list[int], tokens: list[int], depth: int) -> Iterator[Tensor]:
-        """Yield the logits that drafts give the m tokens that follow ids, if a draft begins at every one of them.
+        """Yield the logits for the m tokens that follow ids, in drafts that begin at every one of them.
 
-        `depth` tensors (m, V): row i of the first is for token i as the first token of a draft, of the second as the second,
-        after a draft that proposed the token before it, and so on; rows without such a draft are 0. All drafts are branches
-        of one tree, whose trunk is the tokens with the base's features; each depth takes a forward.
+        Yields `depth` tensors (m, V). Row i of the first is for token i as the first token of a draft; row i of the second is
+        for token i as the second token of a draft that began one token earlier, and so on. Rows without such a draft are 0.
+        All drafts are branches of one tree, whose trunk is the tokens with the base's features; each depth takes a forward.
         """
         n, m = len(ids), len(tokens)
         if n < 2:  # no draft begins after a single token
@@ -319,9 +319,9 @@ class EagleSession:
     def _read(self, ids: list[int]) -> Output:
         """Read ids, and return the logits (1, V) and the feature (1, H) of the last one.
 
-        The base first reads what it lacks of ids except the last token, in an extra forward, which happens with a
-        prompt and when a level above has added a token. Without `catch_up` the head continues from its own features
-        instead.
+        All ids but the last must have features, so the base first reads those that it has not read, in an extra forward. This
+        happens with a prompt and when a level above has added a token. Without `catch_up` the head continues from its own
+        features instead.
         """
         n = len(ids)
         features = n - 1

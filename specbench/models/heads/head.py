@@ -30,10 +30,9 @@ Identity = Table  # of a model: source, revision or checksum, ...
 class Provenance:
     """How a head was trained.
 
-    `base` is the model whose states or distributions it reads, `target` the one whose acceptance it predicts.
-
-    Both are identities as runs record them. `data` describes the texts, with their checksum; `settings` the training;
-    `report` the results on texts that it was not trained on.
+    `base` is the model whose states or distributions it reads, and `target` the model whose acceptance it predicts. Both are
+    identities as runs record them. `data` describes the texts, with their checksum, and `settings` the training. `report`
+    has the results on texts that it was not trained on.
     """
 
     base: Identity = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Cache:
 
     @property
     def total(self) -> int:
-        """The number of positions with the tokens that are being fed."""
+        """The number of positions, including the tokens that are being fed."""
         return self._total
 
     @property
@@ -81,7 +81,7 @@ class Cache:
         return self._feed.parents is not None
 
     def mask(self, bias: Bias) -> Tensor:
-        """Return what is added to the scores of all positions for the fed tokens, (n, total)."""
+        """Return the mask (n, total) that is added to the fed tokens' attention scores."""
         key = bias.window, -1
         if key not in self._masks:
             self._masks[key] = 0, added(self._feed.distances(), bias, self._storage.dtype)
@@ -95,7 +95,7 @@ class Cache:
         return self._storage
 
     def keep(self, start: int, path: Sequence[int]) -> None:
-        """Move these tokens of the tree that begins at `start` to the positions from `start` on."""
+        """Move the tokens of a path in the tree that begins at `start` to the positions from `start` on."""
         at = to_device([start + place for place in path], self._storage.device)
         self._storage[:, :, start : start + len(path)] = self._storage[:, :, at]
 
@@ -144,9 +144,9 @@ class Cache:
 
 
 def added(distances: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
-    """Return what is added to the scores of positions at these distances (n, cached): (n, cached), or (heads, n, cached).
+    """Return the mask for positions at these distances (n, cached): (n, cached), or (heads, n, cached) with learned biases.
 
-    -inf hides a position: a later one, or one beyond the window.
+    It is added to attention scores. -inf hides a position that is later or beyond the window.
     """
     hidden = distances < 0 if bias.window is None else (distances < 0) | (distances >= bias.window)
     if bias.by_distance is not None:

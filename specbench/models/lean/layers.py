@@ -57,7 +57,7 @@ PLAIN_ELEMENTWISE = Elementwise(_rotate, _gate)
 def compiled_elementwise() -> Elementwise:
     """Return the compiled functions.
 
-    Each is compiled when it first sees a shape: once for one token, once for any other number.
+    Each is compiled when it is first called with a shape: once for one token, and once for any other number of tokens.
     """
     return Elementwise(torch.compile(_rotate, fullgraph=True), torch.compile(_gate, fullgraph=True))
 

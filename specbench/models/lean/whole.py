@@ -1,7 +1,7 @@
 """All decoder layers of a model on a CPU in one call of `specbench/kernels/`, for layers of Llama's form.
 
-At a few million parameters, calls of torch's operators take most of a forward. One call of C++ takes their place. What it
-computes is what `Layers.forward` does, layer by layer; its sums have another order, so the last bits may differ. In bfloat16,
+In a model of a few million parameters, calls of torch's operators take most of a forward. One call of C++ replaces them. It
+computes the same as `Layers.forward`, layer by layer, but sums in another order, so the last bits may differ. In bfloat16,
 weights and the cache are rounded, and everything between them stays in float32.
 """
 
@@ -106,7 +106,7 @@ def whole_layers(layers: "Layers") -> WholeLayers | None:
 
 
 def _fits(layers: "Layers", layer: "Layer") -> bool:
-    """Return whether the kernels know what a layer does besides its norms."""
+    """Return whether the kernels implement everything that a layer does besides its norms."""
     products = (layer.qkv, layer.out, layer.up, layer.down)
     plain = layer.after is None and layer.after_mlp is None and layer.bias.by_distance is None
     head_norm = layer.adjust is None or isinstance(layer.adjust, HeadNorm)
