@@ -16,6 +16,7 @@ from pathlib import Path
 from specbench.analysis.intervals import Estimate
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise.answer import answer
 from specbench.features.advise.candidate_set import register_for_advice
@@ -273,7 +274,9 @@ def _measure(case: Case, candidates: Sequence[Candidate], repeats: int) -> dict[
     options = replace(case.options, shard=OTHERS, repeats=repeats)
     request = Request(methods=names, pair=case.pair, tasks=(case.task,), options=options, out=RUNS / "runs")
     (plan,) = resolve(request).plans
-    (summary,) = measure(plan, plan.runs, MeasureOptions(access=Access(fresh=True)), TerminalObserver()).summaries
+    (summary,) = measure(
+        plan, plan.runs, LoadedModels(), MeasureOptions(access=Access(fresh=True)), TerminalObserver()
+    ).summaries
     return {row.method: row.speedup for row in summary.methods if row.speedup}
 
 

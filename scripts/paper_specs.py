@@ -22,6 +22,7 @@ from specbench.config.options import Access, Options
 from specbench.config.presets import architecture_of, preset
 from specbench.data.rows import Row
 from specbench.data.task import Task
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.suites.grid import GridPart, resolve_grid
 from specbench.features.suites.suite import TINY, GridLine, Suite, read_suite, suites
@@ -112,7 +113,6 @@ def walk(suite: Suite, folder: Path) -> Walked:
             _decode(part, walked)
         except Exception as error:  # the other parts are still walked
             walked.failures.append(f"{part.key}: {type(error).__name__}: {error}")
-        part.plan.release()
     walked.seconds = time.perf_counter() - begin
     return walked
 
@@ -120,8 +120,9 @@ def walk(suite: Suite, folder: Path) -> Walked:
 def _decode(part: GridPart, walked: Walked) -> None:
     assert part.plan
     steps = MeasureOptions(access=Access(fresh=True), sandbox=part.sandbox)
+    models = LoadedModels()
     for run in part.plan.runs:
-        results = measure(part.plan, [run], steps, Observer())
+        results = measure(part.plan, [run], models, steps, Observer())
         (summary,) = results.summaries
         if results.unscored:
             raise results.unscored

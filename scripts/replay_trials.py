@@ -8,6 +8,7 @@ round must agree within the noise over prompts.
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_metrics import complete, round_count
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise.candidate_set import candidate_of, register_for_advice
 from specbench.features.advise.recordings import Recording, record_outputs
@@ -150,10 +152,11 @@ def compare(pair: str, temperature: float, prompts: int, tokens: int) -> Iterato
     )
     (plan,) = resolve(request).plans
     (run,) = plan.runs
-    measure(plan, plan.runs, MeasureOptions(access=Access()), TerminalObserver())
-    plan.load()
+    models = LoadedModels()
+    measure(plan, plan.runs, models, MeasureOptions(access=Access()), TerminalObserver())
     recordings = {
-        (each.record.sample, each.record.repeat): each for each in record_outputs(plan, run, [drafter, *others])
+        (each.record.sample, each.record.repeat): each
+        for each in record_outputs(partial(models.of, plan), run, [drafter, *others])
     }
     records = list(read(run.folder))
     for method in methods:

@@ -32,6 +32,7 @@ from specbench.reporting.formats.writers import runs_text
 from specbench.reporting.notes import counted
 from specbench.resolution import plugins
 from specbench.resolution.resolve import ResolvedRequest, resolve
+from specbench.resolution.run_store import progress_of
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read, runs_in
 from specbench.vocabulary import SandboxKind
@@ -123,7 +124,9 @@ class Plan:
 
     def __repr__(self) -> str:
         runs = self.resolved.runs
-        lines = [f"{run.spec.words}: {run.done} of {run.spec.generations} generations done" for run in runs]
+        lines = [
+            f"{run.spec.words}: {progress_of(run).done} of {run.spec.generations} generations done" for run in runs
+        ]
         return _listed(f"Plan of {counted(len(runs), 'run')}:", lines)
 
     def _repr_html_(self) -> str:
@@ -138,7 +141,7 @@ class Plan:
                 "task": run.spec.task.name,
                 "methods": ", ".join(run.spec.methods),
                 "generations": run.spec.generations,
-                "done": run.done,
+                "done": progress_of(run).done,
                 "folder": str(run.folder),
             }
             for run in self.resolved.runs

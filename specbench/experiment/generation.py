@@ -20,6 +20,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Ends
 from specbench.decoding.targets.target import Target, wrong_tokens
 from specbench.errors import ConfigError
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.machine.hardware import OtherLoad
 from specbench.machine.memory import without_garbage_collection
 from specbench.machine.threads import using
@@ -210,8 +211,8 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
     (run,) = plan.runs
     with using(request.options.threads):
         with observer.status(f"loading {', '.join(plan.roles)}"):
-            plan.load()
-        record, rounds = _decode_prompt(plan, run)
+            loaded = LoadedModels().of(plan)
+        record, rounds = _decode_prompt(loaded, run)
     return Trace(run.spec.pair.name, run.spec.decoding.temperature, record, rounds)
 
 
@@ -237,10 +238,10 @@ def _plan_of_prompt(request: TraceRequest) -> PairPlan:
     return plan_on([selected], choice, choice.pair.on(request.task))
 
 
-def _decode_prompt(plan: PairPlan, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
+def _decode_prompt(loaded: LoadedPair, run: PlannedRun) -> tuple[Record, list[TracedRound]]:
     """Return the record of the last method, and its rounds with their text."""
     spec, sample, label = run.spec, run.data.samples[0], list(run.spec.methods)[-1]
-    pair = run.pair_of(plan.load())
+    pair = run.pair_of(loaded)
     setting = Setting(pair, run.task, spec.decoding)
     record = Record(method=label, sample=sample.id, repeat=0, seed=spec.decoding.seed, order=0)
     try:

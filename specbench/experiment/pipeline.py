@@ -10,12 +10,15 @@ from specbench.analysis.summary import save_summary, summarize
 from specbench.config.options import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.runner import time_blocks
 from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
+from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.resolution.resolve import resolve
 from specbench.resolution.run_plan import PairPlan, PlannedRun
+from specbench.resolution.run_store import progress_of
 from specbench.resolution.spec import unused_rates
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox
@@ -71,29 +74,35 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
         )
     threads = ThreadChoice(request.options.threads, measured_once(with_load=not request.options.shard))
     steps = MeasureOptions(access=request.access, threads=threads, sandbox=resolved.sandbox, profile=profile)
-    results = []
-    for plan in resolved.plans:
-        results.append(measure(plan, plan.runs, steps, observer))
-        if len(resolved.plans) > 1:
-            plan.release()  # one pair's models at a time
+    models = LoadedModels()
+    results = [measure(plan, plan.runs, models, steps, observer) for plan in resolved.plans]
     unscored = [result.unscored for result in results if result.unscored]
     return Results(
         [summary for result in results for summary in result.summaries], unscored[-1] if unscored else resolved.unscored
     )
 
 
-def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, observer: Observer) -> Results:
+def measure(
+    plan: PairPlan, runs: Sequence[PlannedRun], models: LoadedModels, steps: MeasureOptions, observer: Observer
+) -> Results:
     """Lock runs of a plan, decode and score what is missing of each, and summarize them."""
-    summaries, unscored = list[RunSummary](), None
+    summaries, unscored, fresh = list[RunSummary](), None, steps.access.fresh
     with locked((run.folder for run in runs), steps.access) as locks:
-        chosen = {run.folder: threads_of(plan, run, steps) for run in runs}
+        lacking = [run.folder for run in runs if fresh or not progress_of(run).is_complete]
+        chosen = {run.folder: threads_of(plan, run, steps, run.folder in lacking) for run in runs}
         with using(next((threads.count for threads in chosen.values() if threads.count), 0)):
-            load(plan, runs, steps.access, observer)
+            if lacking:
+                load(plan, models, observer)
+            for run in runs:
+                if run.folder in lacking:
+                    runner.check_prompts(run, models.of(plan))
         for run in runs:
             with using(chosen[run.folder].count):
-                decode(plan, run, _Recording(locks[run.folder], steps.access, chosen[run.folder].reason), observer)
-                if steps.profile:
-                    time_blocks(plan, run, steps.profile_seconds)
+                if run.folder in lacking:
+                    how = _Recording(locks[run.folder], steps.access, chosen[run.folder].reason)
+                    decode(models.of(plan), run, how, observer)
+                if steps.profile and not runner.has_timed_blocks(run):
+                    time_blocks(models.of(plan), run, steps.profile_seconds)
             try:
                 score(run, steps.sandbox, observer)
                 if steps.then:
@@ -104,15 +113,15 @@ def measure(plan: PairPlan, runs: Sequence[PlannedRun], steps: MeasureOptions, o
     return Results(summaries, unscored)
 
 
-def threads_of(plan: PairPlan, run: PlannedRun, steps: MeasureOptions) -> Threads:
+def threads_of(plan: PairPlan, run: PlannedRun, steps: MeasureOptions, is_lacking: bool) -> Threads:
     """Return the threads that a run is decoded with: those of its records, if it has some, unless the user gave a number.
 
-    On a GPU, and for a complete run, the number of threads of this process (0) is unchanged.
+    `is_lacking` says whether anything of the run is decoded. On a GPU, and for a complete run, the number of threads of this
+    process (0) is unchanged.
     """
-    fresh = steps.access.fresh
-    if plan.device.type != "cpu" or (not fresh and not steps.profile and run.complete):
+    if plan.device.type != "cpu" or not (is_lacking or steps.profile):
         return Threads(0)
-    recorded = None if fresh else runner.recorded_threads(run.folder)
+    recorded = None if steps.access.fresh else runner.recorded_threads(run.folder)
     if recorded and steps.access.restart:
         with using(recorded.count):
             recorded = None if runner.other_conditions(run.folder) else recorded  # another machine's number
@@ -129,34 +138,27 @@ class _Recording:
     threads_reason: str
 
 
-def load(plan: PairPlan, runs: Sequence[PlannedRun], access: Access, observer: Observer) -> None:
-    """Load a plan's models if one of these runs lacks generations, and check the prompts of those that do.
-
-    Raises ConfigError for prompts that cannot be encoded or are too long.
-    """
-    lacking = [run for run in runs if access.fresh or not run.complete]
-    if lacking and not plan.is_loaded:
-        with observer.status(f"loading {', '.join(plan.roles)}"):
-            found = find_kernels() if plan.device.type == "cpu" else None
-            packing = plan.load().packing_seconds
-        if isinstance(found, Missing):
-            observer.message(f"no CPU kernels: {found.reason}" + (f"; help: {found.help}" if found.help else ""))
-        elif found and (seconds := newly_compiled()):
-            observer.message(f"compiled the CPU kernels in {seconds:.1f} s; the next run finds them in the cache")
-        if packing >= LONG_PACKING:
-            observer.message(f"packed the weights in {packing:.1f} s")
-    for run in lacking:
-        runner.check_prompts(run, plan.load())
-
-
-def decode(plan: PairPlan, run: PlannedRun, recording: _Recording, observer: Observer) -> None:
-    """Measure the missing generations of a run whose folder is locked, with loaded models."""
-    if run.complete and not recording.access.fresh:
+def load(plan: PairPlan, models: LoadedModels, observer: Observer) -> None:
+    """Load a plan's models, unless they are loaded, and report what takes long."""
+    if models.has(plan):
         return
-    checks = plan.load().forward_checks
+    with observer.status(f"loading {', '.join(plan.roles)}"):
+        found = find_kernels() if plan.device.type == "cpu" else None
+        packing = models.of(plan).packing_seconds
+    if isinstance(found, Missing):
+        observer.message(f"no CPU kernels: {found.reason}" + (f"; help: {found.help}" if found.help else ""))
+    elif found and (seconds := newly_compiled()):
+        observer.message(f"compiled the CPU kernels in {seconds:.1f} s; the next run finds them in the cache")
+    if packing >= LONG_PACKING:
+        observer.message(f"packed the weights in {packing:.1f} s")
+
+
+def decode(loaded: LoadedPair, run: PlannedRun, recording: _Recording, observer: Observer) -> None:
+    """Measure the missing generations of a run whose folder is locked."""
+    checks = loaded.forward_checks
     recorder = runner.open_recorder(run, recording.lock, recording.access, checks, recording.threads_reason)
     with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
-        for _ in runner.decode_missing(run, plan.load(), recorder):
+        for _ in runner.decode_missing(run, loaded, recorder):
             advance()
 
 

@@ -34,7 +34,7 @@ from specbench.machine.hardware import (
 from specbench.machine.memory import copy_bandwidth, read_bandwidth
 from specbench.machine.threads import Threads
 from specbench.models.loaded_pair import LoadedPair
-from specbench.resolution.run_plan import PairPlan, PlannedRun
+from specbench.resolution.run_plan import PlannedRun
 from specbench.runs.locking import FolderLock
 from specbench.runs.record import Record
 from specbench.runs.run_folder import (
@@ -329,16 +329,20 @@ def most_turns(data: Data) -> int:
     return longest
 
 
-def time_blocks(plan: PairPlan, run: PlannedRun, seconds: float = math.inf) -> None:
+def has_timed_blocks(run: PlannedRun) -> bool:
+    """Return whether forwards of blocks were timed next to a run."""
+    return (run.folder / BLOCKS).exists()
+
+
+def time_blocks(loaded: LoadedPair, run: PlannedRun, seconds: float = math.inf) -> None:
     """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
     The tokens are from the prompts: a mixture of experts reads the experts that real text selects. Each model gets an equal
-    share of `seconds`, and at least LEAST forwards of FEW_SIZES. A folder that has times already is skipped.
+    share of `seconds`, and at least LEAST forwards of FEW_SIZES.
     """
-    if not (run.folder / BLOCKS).exists():
-        pair, share = run.pair_of(plan.load()), seconds / len(run.spec.roles)
-        times = {role: _times(pair, run, role, share) for role in run.spec.roles}
-        write_with_checksum(run.folder / BLOCKS, {"models": times})
+    pair, share = run.pair_of(loaded), seconds / len(run.spec.roles)
+    times = {role: _times(pair, run, role, share) for role in run.spec.roles}
+    write_with_checksum(run.folder / BLOCKS, {"models": times})
 
 
 def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict[int, list[float]]:

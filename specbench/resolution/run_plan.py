@@ -1,11 +1,12 @@
-"""What a request measures: its runs, where their records are, and the models that they share, loaded on first use.
+"""What a request measures, as a value: its runs, where their records are, and the models that they share.
+
+`run_store.py` reads what the folders hold, and `experiment/loaded_models.py` has the models that are loaded.
 
 The plan of a run folder is read from its run.toml.
 """
 
-import gc
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -17,13 +18,12 @@ from specbench.config.pair import HeadSpec, ModelSpec, Pair
 from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
-from specbench.models import loader
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.spec import ResolvedPair, task_spec
-from specbench.runs.run_folder import SAMPLES, Expected, RunRecords, imported_of, load, spec_of
+from specbench.runs.run_folder import Expected, spec_of
 from specbench.runs.run_spec import RunSpec
 
 CACHED = 2048  # positions whose cache an estimate of memory includes
@@ -72,34 +72,13 @@ class PlannedRun:
         ids = [sample.id for sample in self.data.samples]
         return Expected(tuple(self.spec.methods), self.spec.decoding.repeats, len(ids), frozenset(ids), self.spec.key)
 
-    @cached_property
-    def recorded(self) -> RunRecords:
-        """The generations that the folder holds. Raises ConfigError if it was imported."""
-        if origin := imported_of(self.folder):
-            raise ConfigError(
-                f"{self.folder} was imported from {origin.archive}; help: measure with --out in another folder"
-            )
-        expected = self.expected
-        return load(self.folder, expected) if (self.folder / SAMPLES).exists() else RunRecords([], [], expected)
 
-    @property
-    def done(self) -> int:
-        """How many of the run's generations are recorded."""
-        return len(self.recorded.records)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every generation is recorded once, failed ones included."""
-        return self.recorded.complete
-
-
-@dataclass
+@dataclass(frozen=True)
 class PairPlan:
-    """The runs of a request on one pair. The pair's models are loaded on first use."""
+    """The runs of a request on one pair."""
 
     pair: ResolvedPair
     runs: list[PlannedRun]
-    _loaded: LoadedPair | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"<PairPlan of {len(self.runs)} runs of {self.pair.name} on {self.device}>"
@@ -125,52 +104,19 @@ class PairPlan:
         return tuple(self.models)
 
     @property
-    def is_loaded(self) -> bool:
-        return self._loaded is not None
-
-    def load(self) -> LoadedPair:
-        """Load the pair's models, once. Raises MissingAsset if weights were deleted after resolution."""
-        if self._loaded is None:
-            self._loaded = loader.load(self.models, self.pair.base, self.device, self.pair.heads)
-        return self._loaded
-
-    def borrow(self, other: "PairPlan") -> None:
-        """Take the models and heads that another plan has loaded, if they contain this plan's."""
-        if other._has(self):
-            self._loaded = other._loaded
-
-    def release(self) -> None:
-        """Drop the models, and free their memory unless another plan has borrowed them."""
-        self._loaded = None
-        gc.collect()  # a model's modules, hooks and graphs refer to one another
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    @property
     def bytes(self) -> int:
         """The least memory of the models and their caches (`least_bytes`)."""
         return least_bytes(self.models.values())
 
-    def least_seconds(self, run: PlannedRun, bandwidth: float) -> float:
-        """Return a lower bound for the missing generations of a run of the baseline, at a bandwidth in bytes per second.
+    def least_seconds(self, run: PlannedRun, missing: int, bandwidth: float) -> float:
+        """Return a lower bound for `missing` generations of a run by the baseline, at a bandwidth in bytes per second.
 
         Each token that the task allows costs one forward of the baseline's models. Prompts, work outside forwards and slower
         methods come on top; faster methods and answers that stop early take less.
         """
         roles = run.spec.methods[run.spec.baseline].traits.roles
         token = sum(self.models[role].size.forward_bytes for role in roles) / bandwidth
-        return (run.spec.generations - run.done) * run.task.max_new_tokens * token
-
-    def _has(self, other: "PairPlan") -> bool:
-        """Return whether this plan has the models and heads of another one, of the same pair on the same device."""
-        same = (self.pair.name, self.device) == (other.pair.name, other.device)
-        models = {role: model.source for role, model in self.models.items()}
-        heads = {name: head.source for name, head in self.pair.heads.items()}
-        return (
-            same
-            and all(models.get(role) == model.source for role, model in other.models.items())
-            and all(heads.get(name) == head.source for name, head in other.pair.heads.items())
-        )
+        return missing * run.task.max_new_tokens * token
 
 
 def plan_of_folder(folder: Path) -> PairPlan:

@@ -1,6 +1,7 @@
 """The order in which the generations of a run are measured."""
 
 from specbench.config.options import Access, Options, Request
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.runner import Trial, decode_missing, open_recorder, rotation
 from specbench.files import read_with_checksum
 from specbench.machine.hardware import Environment, ForwardCheck
@@ -19,7 +20,9 @@ def measured(plan, **schedule):
     access = Access()
     with locked([run.folder], access) as locks:
         recorder = open_recorder(run, locks[run.folder], access)
-        return [(r.method, r.repeat, r.sample) for r in decode_missing(run, plan.load(), recorder, **schedule)]
+        return [
+            (r.method, r.repeat, r.sample) for r in decode_missing(run, LoadedModels().of(plan), recorder, **schedule)
+        ]
 
 
 def test_methods_rotate_from_prompt_to_prompt(tmp_path):

@@ -18,6 +18,7 @@ from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.features.verify.enumeration import TableModels
 from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
@@ -58,9 +59,10 @@ def plan_of(methods: list[str], engine: str, folder: Path, pair: str = "tiny", *
     return resolve(Request(methods=tuple(methods), pair=pair, tasks=("gsm8k",), options=chosen, out=folder)).plans[0]
 
 
-def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]:
+def run(plan: PairPlan, device: SimulatedCuda, models: LoadedModels | None = None) -> dict[str, tuple[Record, Cost]]:
     """Each method's last record, and the cost of its decoding."""
     done: dict[str, tuple[Record, Cost]] = {}
+    models = models or LoadedModels()
     with pytest.MonkeyPatch.context() as patch:
         costs: list[Cost] = []
 
@@ -77,7 +79,7 @@ def run(plan: PairPlan, device: SimulatedCuda) -> dict[str, tuple[Record, Cost]]
         for planned in plan.runs:
             with locked([planned.folder], Access()) as locks:
                 recorder = runner.open_recorder(planned, locks[planned.folder], Access(fresh=True))
-                for record in runner.decode_missing(planned, plan.load(), recorder):
+                for record in runner.decode_missing(planned, models.of(plan), recorder):
                     assert record.error is None, (record.method, record.error)
                     done[record.method] = record, costs[-1]
     return done
@@ -203,22 +205,24 @@ def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tm
 
 def test_released_models_and_graphs_are_freed(device, tmp_path):
     plan = plan_of(["sd", "eagle"], "graph", tmp_path, limit=1, max_new_tokens=8, temperature=1.0)
-    run(plan, device)
-    loaded = plan.load()
+    models = LoadedModels()
+    run(plan, device, models)
+    loaded = models.of(plan)
     graphs = [model.graphs for model in loaded.models.values()]
     networks = [model.transformers() for model in loaded.models.values()]
     left = [weakref.ref(each) for each in (*networks, *graphs, *loaded.heads.values())]
     assert len(device.live) > 0
     del loaded, graphs, networks
-    plan.release()
+    models.release()
     assert [each() for each in left if each() is not None] == []
     assert len(device.live) == 0
 
 
 def test_each_model_captures_on_a_stream_and_into_a_pool_of_its_own(device, tmp_path):
     plan = plan_of(["we-p", "eagle"], "graph", tmp_path, limit=2, max_new_tokens=8, temperature=1.0)
-    run(plan, device)
-    loaded = plan.load()
+    models = LoadedModels()
+    run(plan, device, models)
+    loaded = models.of(plan)
     head = next(each for each in loaded.heads.values() if isinstance(each, EagleHead))
     graphs_of_models = [model.graphs for model in loaded.models.values()]
     own = {id(graphs): captured_by(graphs, device) for graphs in (*graphs_of_models, head.graphs)}
@@ -275,7 +279,7 @@ def test_reading_is_timed_by_events_after_a_warm_up(device, monkeypatch):
 
 def test_a_compiled_forward_is_timed_as_a_whole(device, tmp_path, monkeypatch):
     """What transformers compiles has no hooks: they would be compiled with it."""
-    loaded = plan_of(["sd"], "eager", tmp_path, limit=1).load()
+    loaded = LoadedModels().of(plan_of(["sd"], "eager", tmp_path, limit=1))
     model, seen = loaded.models["target"].transformers(), []
 
     def compiled(call, **_):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,9 +29,11 @@ from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.runner import (
     check_prompts,
+    has_timed_blocks,
     open_recorder,
     other_conditions,
     recorded_threads,
@@ -131,7 +134,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     of_lossless = {candidate: methods[candidate] for candidate in lossless}
     recorded = recorded_threads(parts.run.folder)
     with using(recorded.count if recorded else 0):
-        predicted = predict_all(parts.plan, parts.run, of_lossless, pilots, observer)
+        predicted = predict_all(partial(parts.models.of, parts.plan), parts.run, of_lossless, pilots, observer)
     predicted += [CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy]
     results = {result.candidate.name: result for result in predicted}
     names, others = _best(results, lossless, FINALISTS), [candidate.name for candidate in lossy]
@@ -246,6 +249,7 @@ class _Parts:
         self.request, self.observer = request, observer
         self.threads = ThreadChoice(request.options.threads)
         self.slowest = self.opening = 0.0  # seconds of the slowest part so far, and of loading the models
+        self.models = LoadedModels()
         self.whole: PairPlan | None = None  # of all candidates
         self.plan: PairPlan | None = None
         self.run: PlannedRun | None = None
@@ -270,7 +274,7 @@ class _Parts:
             )
         begin = time.monotonic()
         with self.observer.status(f"loading {', '.join(self.whole.roles)}"):
-            loaded = self.whole.load()
+            loaded = self.models.of(self.whole)
         self.opening = time.monotonic() - begin
         return supported_by(loaded, run, candidates)
 
@@ -282,8 +286,9 @@ class _Parts:
         """
         assert self.whole is not None
         (run,) = self.whole.runs
-        check_prompts(run, self.whole.load())
-        prefill, token = timed_tokens(self.whole.load(), run)
+        loaded = self.models.of(self.whole)
+        check_prompts(run, loaded)
+        prefill, token = timed_tokens(loaded, run)
         options = self.request.options
         prompts = sum(not sample.after for sample in run.data.samples)
         chosen = AdviceWork(prompts, options.repeats, run.task.max_new_tokens)
@@ -308,13 +313,11 @@ class _Parts:
         """Measure methods on a part of the prompts, and summarize them."""
         begin, request = time.monotonic(), self.request
         self.plan, self.run = plan, _ = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
-        if self.whole is not None:
-            plan.borrow(self.whole)
         steps = MeasureOptions(
             access=request.access, threads=self.threads, sandbox=self.sandbox, profile=profile,
             profile_seconds=TIMED_SHARE * request.seconds,
         )  # fmt: skip
-        results = measure(plan, plan.runs, steps, self.observer)
+        results = measure(plan, plan.runs, self.models, steps, self.observer)
         (summary,) = results.summaries
         if any(not row.is_measured for row in summary.methods):
             raise ConfigError(f"no prompt was decoded by every method; help: specbench report {summary.folder}")
@@ -331,9 +334,7 @@ class _Parts:
         """
         if self.request.options.plugins or time.monotonic() + PROCESSES * (self.slowest + self.opening) > deadline:
             return []
-        for plan in (self.whole, self.plan):
-            if plan is not None:
-                plan.release()  # frees the memory for the other process
+        self.models.release()  # for the other process
         try:
             speedups = self._repeated(candidate)
         except (BrokenProcessPool, ConfigError, MissingAsset) as error:
@@ -439,7 +440,7 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     pilots = [candidate for candidate in measured if candidate.kind]
     models = _pilots_of_models(run, pilots)
     new = _unmeasured(plan, run, measured.values(), {"", *(model.drafter for model in models)})
-    threads = threads_of(plan, run, MeasureOptions(access=Access(), profile=True))
+    threads = threads_of(plan, run, MeasureOptions(access=Access(), profile=True), is_lacking=False)
     with locked([folder], Access()) as locks, using(threads.count):
         if changed := other_conditions(folder):
             raise ConfigError(
@@ -450,9 +451,10 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
         if not summary_of(folder).is_timed:
             raise ConfigError(f"{folder} was not timed; help: specbench run without --jobs")
         with observer.status(f"loading {', '.join(plan.roles)}"):
-            plan.load()
-            time_blocks(plan, run)
-        predicted = predict_all(plan, run, measured | new, pilots, observer)
+            loaded = LoadedModels().of(plan)
+            if not has_timed_blocks(run):
+                time_blocks(loaded, run)
+        predicted = predict_all(lambda: loaded, run, measured | new, pilots, observer)
         summary = summarize_run(folder)
     results = {result.candidate.name: result for result in predicted}
     _add_measurements(results, summary, [candidate.name for candidate in measured])

@@ -7,7 +7,7 @@ output. It is valid for that run only: another temperature or filter gives anoth
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -44,12 +44,13 @@ from specbench.files import write_bytes
 from specbench.methods.proposers import Chain
 from specbench.methods.recorded_drafts import HEAD_DEPTH, Replay, probabilities, replay_of
 from specbench.models.heads import EagleHead, EagleSession
-from specbench.models.loaded_pair import Models
+from specbench.models.loaded_pair import LoadedPair, Models
 from specbench.observer import Observer
-from specbench.resolution.run_plan import PairPlan, PlannedRun
+from specbench.resolution.run_plan import PlannedRun
 from specbench.runs.record import Record
 from specbench.runs.run_folder import PATHS, read, timed_forwards
 
+LoadPair = Callable[[], LoadedPair]
 WRITTEN_EVERY = 16  # outputs
 ROW_CHECKSUM = "crc32"  # the column of paths.parquet with the checksum of a row
 OutputKey = tuple[str, int]  # sample and repeat
@@ -65,9 +66,11 @@ class Recording:
 
 
 def record_outputs(
-    plan: PairPlan, run: PlannedRun, drafters: Sequence[str], observer: Observer | None = None
+    load: LoadPair, run: PlannedRun, drafters: Sequence[str], observer: Observer | None = None
 ) -> list[Recording]:
     """Return the outputs of a run's baseline with their probabilities, and record those that are missing.
+
+    `load` returns the run's models, which only recording needs.
 
     At temperature 0, all repeats of a prompt have one output, and only the first one is recorded. Raises ConfigError if the
     baseline declares no distribution.
@@ -80,7 +83,7 @@ def record_outputs(
     missing = [record for record in records if not _is_recorded(record, outputs)]
     if missing:
         with (observer or Observer()).progress("recording outputs", len(missing)) as advance:
-            for count, (record, output) in enumerate(_score(plan, run, drafters, missing), 1):
+            for count, (record, output) in enumerate(_score(load(), run, drafters, missing), 1):
                 outputs[record.sample, record.repeat] = output
                 advance()
                 if count % WRITTEN_EVERY == 0 or count == len(missing):
@@ -102,10 +105,10 @@ def _records(run: PlannedRun) -> Iterator[Record]:
 
 
 def _score(
-    plan: PairPlan, run: PlannedRun, drafters: Sequence[str], records: Sequence[Record]
+    loaded: LoadedPair, run: PlannedRun, drafters: Sequence[str], records: Sequence[Record]
 ) -> Iterator[tuple[Record, RecordedOutput]]:
     """Yield each record with its output's probabilities, from forwards of every model and head over the output."""
-    pair, method = run.pair_of(plan.load()), run.methods[run.spec.baseline]
+    pair, method = run.pair_of(loaded), run.methods[run.spec.baseline]
     declared = method.declared_distribution()
     assert declared is not None
     scorers, target = declared
@@ -230,7 +233,7 @@ def _drafter_of(row: Mapping[Hashable, Any], role: str, count: int) -> DrafterPr
 
 
 def predict_all(
-    plan: PairPlan,
+    load: LoadPair,
     run: PlannedRun,
     methods: Mapping[Candidate, Method],
     pilots: Sequence[Candidate],
@@ -239,7 +242,7 @@ def predict_all(
     """Return all candidates with their predicted speedups over the baseline of a run whose blocks are timed.
 
     Args:
-        plan: The plan of the run. Its models are loaded if outputs are not recorded yet.
+        load: Returns the models of the run, which are needed if outputs are not recorded yet.
         run: The run.
         methods: The candidates, as methods.
         pilots: Candidates that the run measured. They give the prices, and correct the predictions of candidates that draft
@@ -252,7 +255,7 @@ def predict_all(
     prices = _prices(run, base, rows)
     temperature = run.spec.decoding.temperature
     replays = {candidate: _replay_of(candidate, method, temperature) for candidate, method in methods.items()}
-    recordings = _recorded(plan, run, replays.values(), observer) if prices else []
+    recordings = _recorded(load, run, replays.values(), observer) if prices else []
     of_base, tokens = _seconds_by_output(base, recordings), token_count([recording.record for recording in recordings])
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
@@ -279,11 +282,11 @@ def _interpolated(by_length: Mapping[int, float], gamma: int) -> float:
     return float(np.interp(gamma, lengths, [by_length[length] for length in lengths]))
 
 
-def _recorded(plan: PairPlan, run: PlannedRun, replays: Iterable[Replay | str], observer: Observer) -> list[Recording]:
+def _recorded(load: LoadPair, run: PlannedRun, replays: Iterable[Replay | str], observer: Observer) -> list[Recording]:
     """Return the outputs of a run, with the probabilities of every model and head of the run that the replays need."""
     needed = {name for replay in replays if isinstance(replay, Replay) for name in replay.drafters}
     drafters = sorted(needed & {*run.spec.pair.models, *run.spec.pair.heads})
-    return record_outputs(plan, run, drafters, observer)
+    return record_outputs(load, run, drafters, observer)
 
 
 def _replay_of(candidate: Candidate, method: Method, temperature: float) -> Replay | str:

@@ -19,6 +19,7 @@ from specbench.features.suites.suite import SuiteRequest
 from specbench.features.suites.suite_runner import train_missing, write_index
 from specbench.observer import Observer
 from specbench.resolution.run_plan import PlannedRun
+from specbench.resolution.run_store import progress_of
 from specbench.runs.locking import locked
 
 MOST_ATTEMPTS = 3  # of a job that is interrupted
@@ -229,8 +230,7 @@ class _Driver:
         self.ledger.write()
 
     def _is_complete(self, key: str) -> bool:
-        run = replace(self.runs[key])  # without what it has read before
-        return run.complete
+        return progress_of(self.runs[key]).is_complete
 
 
 def _reason(lines: Sequence[str], code: int | None) -> str:

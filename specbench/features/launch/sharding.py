@@ -21,6 +21,7 @@ from specbench.machine.hardware import Environment, conditions, incomparable
 from specbench.observer import Observer
 from specbench.resolution.resolve import resolve
 from specbench.resolution.run_plan import PlannedRun
+from specbench.resolution.run_store import progress_of, records_of
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
@@ -74,7 +75,7 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
             entries = [index.get(part.folder.name) for part, index in zip(parts, indexes, strict=True)]
             seconds[whole.folder.name] = sum(entry.seconds for entry in entries if entry)
             reasons[whole.folder.name] = next((entry.why for entry in entries if entry and entry.why), "")
-            if all(part.complete for part in parts):
+            if all(progress_of(part).is_complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
                 run_one(request, whole.folder.name, observer)
@@ -93,17 +94,18 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
     Raises ConfigError if a shard is incomplete or belongs to another run, and NotComparable if one was measured on another
     machine than the first.
     """
-    if whole.complete:
+    here, there = records_of(whole), [records_of(part) for part in parts]
+    if here.complete:
         return
-    if missing := [str(part.folder) for part in parts if not part.complete]:
+    if missing := [str(part.folder) for part, found in zip(parts, there, strict=True) if not found.complete]:
         raise ConfigError(f"{', '.join(missing)}: not complete; help: run the same command again")
-    if whole.recorded.records:
+    if here.records:
         raise ConfigError(f"{whole.folder} has records of an undivided run; help: complete it without --shards")
     lock.require()
     _require_alike(whole, parts)
     lines, order = [], 0
-    for part in parts:
-        for record in sorted(part.recorded.records, key=lambda record: record.order):
+    for found in there:
+        for record in sorted(found.records, key=lambda record: record.order):
             lines.append(line_of(replace(record, order=order, run=whole.spec.key)))
             order += 1
     environment = read_with_checksum(parts[0].folder / ENVIRONMENT, Environment)
@@ -112,7 +114,6 @@ def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) ->
     write_with_checksum(whole.folder / MANIFEST, asdict(manifest))
     write(whole.folder / CONFIG, tomli_w.dumps(whole.spec.to_toml()))
     write(whole.folder / SAMPLES, b"".join(lines).decode())
-    del whole.__dict__["recorded"]  # read before the records were there
 
 
 def _require_alike(whole: PlannedRun, parts: Sequence[PlannedRun]) -> None:

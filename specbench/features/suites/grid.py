@@ -32,6 +32,7 @@ from specbench.resolution.memory_estimate import Memory, memory_by_device
 from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
+from specbench.resolution.run_store import progress_of
 from specbench.resolution.selection import prompt_count, read_task
 from specbench.sandbox import Sandbox
 from specbench.vocabulary import SandboxKind
@@ -248,17 +249,12 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
         return _unresolved(part)
     bandwidth = _bandwidth(str(part.plan.device))
     devices = tuple(memory_by_device(part.plan.models, [], CACHED, str(part.plan.device)))
-    crowded = "" if part.plan.is_loaded else _crowded(devices)
+    crowded = _crowded(devices)
     rows = []
     for run in part.plan.runs:
+        done, is_complete = progress_of(run)
         state = (
-            "too large"
-            if crowded and not run.complete
-            else "done"
-            if run.complete
-            else "begun"
-            if run.done
-            else "pending"
+            "too large" if crowded and not is_complete else "done" if is_complete else "begun" if done else "pending"
         )
         rows.append(
             PlanRow(
@@ -267,13 +263,13 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
                 methods=_in_short(run.spec.presets),
                 T=run.spec.decoding.temperature,
                 state="missing" if part.missing else state,
-                done=run.done,
+                done=done,
                 generations=run.spec.generations,
                 tokens=run.spec.generations * run.task.max_new_tokens,
-                least_seconds=part.plan.least_seconds(run, bandwidth),
+                least_seconds=part.plan.least_seconds(run, run.spec.generations - done, bandwidth),
                 bytes=part.plan.bytes,
                 devices=devices,
-                why=part.missing or ("" if run.complete else crowded),
+                why=part.missing or ("" if is_complete else crowded),
             )
         )
     return rows

@@ -19,6 +19,7 @@ from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
 from specbench.config.presets import architecture_of, preset
 from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.features.profile.pairings import levels_and_trees
@@ -40,6 +41,7 @@ from specbench.note import Note, warning
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.run_plan import PairPlan, PlannedRun
+from specbench.resolution.run_store import progress_of
 from specbench.runs.locking import locked
 from specbench.runs.run_spec import word
 from specbench.training.shards import free_disk_bytes, gb, token_bytes
@@ -64,21 +66,16 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
     for note in grid.unused.values():
         observer.message(note)
     cores = measured_once(with_load=not any(part.line.options.shard for part in grid.parts))
-    keep: list[str] = []
-    last: PairPlan | None = None
+    keep, models = list[str](), LoadedModels()
     for part in grid.parts:
         if part.plan is None:
             keep.append(part.key)
             index.record(unresolved := _unresolved(part))
             observer.message(f"{part.key}: {unresolved.why}")
             continue
-        if last is not None:
-            part.plan.borrow(last)
-            last.release()  # one pair's models at a time
         for run in part.plan.runs:
             keep.append(run.folder.name)
-            _measure_and_record(_SuiteRun(request, part, part.plan, run, index, cores), keep, observer)
-        last = part.plan
+            _measure_and_record(_SuiteRun(request, part, part.plan, run, index, models, cores), keep, observer)
     index.definition = request.suite.definition  # the entries of an interrupted suite may be of an earlier one
     index.keep(keep)
     return _code(index)
@@ -107,7 +104,9 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
     for part in grid:
         for run in part.plan.runs if part.plan else []:
             if run.folder.name == key and part.plan:
-                suite_run = _SuiteRun(request, part, part.plan, run, Index.of(request.suite.name, request.out))
+                suite_run = _SuiteRun(
+                    request, part, part.plan, run, Index.of(request.suite.name, request.out), LoadedModels()
+                )
                 summary = _complete_run(suite_run, observer or Observer())
                 return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
     if missing := next((part.missing for part in grid if part.missing), ""):
@@ -139,9 +138,9 @@ def write_index(
             index.record(_unresolved(part))
             continue
         for run in part.plan.runs:
-            entry = _entry(_SuiteRun(request, part, part.plan, run, index))
+            entry = _entry(request.suite, part, run)
             entry = replace(entry, seconds=seconds.get(entry.key, 0.0))
-            if replace(run).complete:  # without what it has read before
+            if progress_of(run).is_complete:
                 rows = summary_of(run.folder).methods
                 index.record(replace(entry, failed=sum(row.failed for row in rows)))
             else:
@@ -159,6 +158,7 @@ class _SuiteRun:
     plan: PairPlan
     run: PlannedRun
     index: Index
+    models: LoadedModels
     cores: Callable[[], Cores] = field(default_factory=lambda: measured_once(with_load=False))
 
 
@@ -166,7 +166,7 @@ def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observe
     """Measure a run, and record its state and its seconds, also after an exception."""
     key, begin = suite_run.run.folder.name, time.perf_counter()
     resumed = suite_run.run.folder.is_dir() and not suite_run.request.access.fresh
-    entry = replace(_entry(suite_run), state=BEGUN, why="interrupted")
+    entry = replace(_entry(suite_run.request.suite, suite_run.part, suite_run.run), state=BEGUN, why="interrupted")
     try:
         entry = _measure(suite_run, observer)
     finally:
@@ -178,7 +178,7 @@ def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observe
 
 def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
     """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
-    run, entry = suite_run.run, _entry(suite_run)
+    run, entry = suite_run.run, _entry(suite_run.request.suite, suite_run.part, suite_run.run)
     try:
         summary = _complete_run(suite_run, observer)
     except MissingAsset as error:
@@ -200,7 +200,7 @@ def _complete_run(suite_run: _SuiteRun, observer: Observer) -> RunSummary:
         access=suite_run.request.access, threads=threads, sandbox=suite_run.part.sandbox, profile=suite.kind == "profile",
         then=partial(_judge, JudgeRequest.of_table(suite.judge), suite_run.plan.device, observer) if suite.judge else None,
     )  # fmt: skip
-    results = measure(suite_run.plan, [suite_run.run], steps, observer)
+    results = measure(suite_run.plan, [suite_run.run], suite_run.models, steps, observer)
     if results.unscored:
         raise results.unscored
     return results.summaries[0]
@@ -210,18 +210,18 @@ def _judge(request: JudgeRequest, device: torch.device, observer: Observer, run:
     judge_run(run.folder, run.data, request, device, observer)
 
 
-def _entry(suite_run: _SuiteRun) -> IndexEntry:
+def _entry(suite: Suite, part: GridPart, run: PlannedRun) -> IndexEntry:
     """Return the index entry of a run that is done without failures."""
-    spec, suite = suite_run.run.spec, suite_run.request.suite
+    spec = run.spec
     return IndexEntry(
-        key=suite_run.run.folder.name,
+        key=run.folder.name,
         state=DONE,
         pair=spec.pair.name,
         task=spec.task.name,
         folder=spec.folder,
         generations=spec.generations,
         simulated=spec.pair.simulated,
-        levels=tuple(levels_and_trees(suite_run.part.line.methods)[0]) if suite.kind == "profile" else (),
+        levels=tuple(levels_and_trees(part.line.methods)[0]) if suite.kind == "profile" else (),
     )
 
 

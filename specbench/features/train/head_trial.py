@@ -17,6 +17,7 @@ from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last
 from specbench.experiment import pipeline
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.machine.threads import ThreadChoice
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
@@ -145,11 +146,12 @@ def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
     choice = Choice.of(Request(methods=names, pair=request.pair, options=options, out=out))
     pair = choice.pair.on(selected[0].name) if len(selected) == 1 else choice.pair
     plan = plan_on(selected, choice, pair)
+    models = LoadedModels()
     try:  # code is not executed: the trial is about speed
         steps = pipeline.MeasureOptions(access=Access(fresh=True), threads=ThreadChoice(request.options.threads))
-        results = pipeline.measure(plan, plan.runs, steps, observer)
+        results = pipeline.measure(plan, plan.runs, models, steps, observer)
     finally:
-        plan.release()
+        models.release()
     return trial_of(method, against, results.summaries)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
+from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise import halving as advice_module
 from specbench.features.advise.candidate_set import candidate_of, register_for_advice
@@ -99,8 +100,8 @@ def recorded(tmp_path_factory):
     register_for_advice(methods)
     names = tuple(method.name for method in methods)
     (plan,) = resolve(Request(methods=names, pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=folder)).plans
-    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
-    return plan, plan.runs[0], record_outputs(plan, plan.runs[0], DRAFTERS)
+    measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
+    return plan, plan.runs[0], record_outputs(lambda: LoadedModels().of(plan), plan.runs[0], DRAFTERS)
 
 
 @pytest.mark.parametrize("name", ["tested-5", "tested-tree", "tested-pld", "tested-eagle", "tested-chain"])
@@ -114,7 +115,7 @@ def test_greedy_rounds_equal_those_of_the_run(recorded, name):
         if record.method != name or record.tokens != by_sample[record.sample].record.tokens:
             continue
         found = replayed.rounds(by_sample[record.sample].output)
-        drafted, accepted = (sum(entry[key] for entry in record.rounds) for key in ("drafted", "accepted"))
+        drafted, accepted = (sum(getattr(x, key) for x in record.rounds) for key in ("drafted", "accepted"))
         assert (found.rounds, found.accepted_tokens) == (len(record.rounds), accepted)
         assert (
             found.drafted_tokens == drafted or name == "tested-chain"
@@ -137,7 +138,7 @@ class Counting(Observer):
 def count_recorded(plan, run, drafters):
     """Record what is missing, and return how many outputs that was."""
     observer = Counting()
-    record_outputs(plan, run, drafters, observer)
+    record_outputs(lambda: LoadedModels().of(plan), run, drafters, observer)
     return observer.total
 
 
@@ -145,7 +146,7 @@ def test_recordings_are_read_again_and_damaged_ones_made_again(recorded):
     plan, run, recordings = recorded
     path = run.folder / PATHS
     assert count_recorded(plan, run, DRAFTERS) == 0
-    again = record_outputs(plan, run, DRAFTERS)
+    again = record_outputs(lambda: LoadedModels().of(plan), run, DRAFTERS)
     assert [each.output.tokens for each in again] == [each.output.tokens for each in recordings]
     assert all(math.isclose(a.output.pi.sum(), b.output.pi.sum()) for a, b in zip(again, recordings, strict=True))
     table = pd.read_parquet(path)
@@ -199,7 +200,7 @@ def test_advice_on_a_run_decodes_nothing(recorded):
 
 def test_a_run_without_a_draft_model_gives_no_prices(tmp_path):
     (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=tmp_path)).plans
-    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
+    measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
     with pytest.raises(ConfigError, match="specbench run -m sd"):
         advise_on(plan.runs[0].folder)
 
@@ -211,7 +212,7 @@ def test_a_run_whose_samples_changed_is_rejected(tmp_path):
     options = replace(OPTIONS, data=(("", str(rows)),), limit=4, overrides=(("task.shots", 0),))
     (plan,) = resolve(Request(methods=("sd",), pair="tiny", tasks=("gsm8k",), options=options, out=tmp_path)).plans
     folder = plan.runs[0].folder
-    measure(plan, plan.runs, MeasureOptions(access=Access()), Observer())
+    measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
     assert plan_of_folder(folder).runs[0].spec == plan.runs[0].spec
     rows.write_text("".join(row.format(i, 2 * i) for i in range(1, 5)))
     with pytest.raises(ConfigError, match="the samples of gsm8k are not those of the run"):

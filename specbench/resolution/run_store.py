@@ -1,0 +1,30 @@
+"""What the folders of planned runs hold. Every call reads the folder, so that no answer is out of date."""
+
+from typing import NamedTuple
+
+from specbench.errors import ConfigError
+from specbench.resolution.run_plan import PlannedRun
+from specbench.runs.run_folder import SAMPLES, RunRecords, imported_of, load
+
+
+class Progress(NamedTuple):
+    """How many of a run's generations are recorded, and whether each is recorded once, failed ones included."""
+
+    done: int
+    is_complete: bool
+
+
+def records_of(run: PlannedRun) -> RunRecords:
+    """Return the generations that a run's folder holds. Raises ConfigError if it was imported."""
+    if origin := imported_of(run.folder):
+        raise ConfigError(
+            f"{run.folder} was imported from {origin.archive}; help: measure with --out in another folder"
+        )
+    expected = run.expected
+    return load(run.folder, expected) if (run.folder / SAMPLES).exists() else RunRecords([], [], expected)
+
+
+def progress_of(run: PlannedRun) -> Progress:
+    """Return how much of a run its folder holds. Raises ConfigError if it was imported."""
+    recorded = records_of(run)
+    return Progress(len(recorded.records), recorded.complete)
