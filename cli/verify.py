@@ -113,7 +113,7 @@ def enumerate_(
     plain = SharedOptions({"set": set_, "plugin": plugin}).options()
     # imports torch
     from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
-    from specbench.resolution.method_tables import applies, constructor, length_path
+    from specbench.resolution.method_draft import MethodDraft
     from specbench.resolution.methods import Methods
     from specbench.resolution.selection import read_pair, unused_options
 
@@ -123,9 +123,11 @@ def enumerate_(
         raise error
     worst: dict[str, ExactComparison] = {}
     drafts, longest = False, 0
-    base = constructor(method)
-    applied = [override for override in plain.overrides_for("method", method) if applies(override, base)]
-    is_set = any(".".join(override.path) == length_path(base) for override in applied)
+    base = MethodDraft.of_preset(method)
+    is_set = any(
+        override.path == base.length_path and base.applies(override)
+        for override in plain.overrides_for("method", method)
+    )
     is_open = Methods((method,), roles, plain).have_draft_length and not is_set
     for gamma in (*WHOLE_LENGTHS, FIRST_ROUND_LENGTH) if is_open else (0,):
         options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())

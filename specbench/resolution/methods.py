@@ -11,13 +11,13 @@ from specbench.config import presets
 from specbench.config.construct import Table, convert, plain, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
-from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, changed, in_scope, preset
+from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope, preset
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import BY_TOKEN
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
-from specbench.resolution import method_tables as tables
+from specbench.resolution.method_draft import MethodDraft, key_error
 from specbench.runs.run_spec import Clock, MethodSpec
 from specbench.runs.settings import label_of
 
@@ -42,6 +42,11 @@ class ResolvedMethod:
         return label_of(self.preset, self.settings)
 
     @property
+    def has_draft_length(self) -> bool:
+        """Whether the method drafts a set length, which `--gamma` gives."""
+        return bool(MethodDraft.of(to_table(self.method), self.label).length_path)
+
+    @property
     def spec(self) -> MethodSpec:
         """The method as run.toml holds it, with all of its defaults."""
         return MethodSpec(
@@ -55,10 +60,10 @@ class ResolvedMethod:
 
 @dataclass(frozen=True)
 class _Variant:
-    """A method's preset, its table with the user's overrides and the pair's roles, and the swept paths within it."""
+    """A method's preset, its draft with overrides, sweeps, and the pair's roles and heads, and the swept paths."""
 
     preset: Preset
-    table: Table
+    draft: MethodDraft
     applied: tuple[Override, ...]
     swept: tuple[str, ...] = ()
 
@@ -84,26 +89,26 @@ class Methods:
         """The models that the methods and their baselines need, in the pair's order."""
         needed: set[str] = set()
         for variant in self._variants:
-            needed |= set(tables.roles_in(variant.table))
+            needed |= set(variant.draft.roles)
             if "baseline" in variant.preset.table:
-                needed |= set(tables.roles_in(self._baseline_table(variant.preset, variant.table)))
+                needed |= set(self._baseline(variant.preset, variant.draft).roles)
         return tuple(role for role in self.pair.models if role in needed)
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The heads that the methods need, in the pair's order."""
-        needed = {head for variant in self._variants for head in tables.words_under(variant.table, "head")}
+        needed = set[str]().union(*(variant.draft.heads for variant in self._variants))
         return tuple(name for name in self.pair.heads if name in needed) + tuple(sorted(needed - set(self.pair.heads)))
 
     @property
     def have_draft_length(self) -> bool:
         """Whether any of the methods drafts a set length, which `--gamma` gives."""
-        return any(tables.length_path(variant.table) for variant in self._variants)
+        return any(variant.draft.length_path for variant in self._variants)
 
     def groups(self, sizes: Mapping[str, int], temperature: float | None = None) -> list[tuple[ResolvedMethod, ...]]:
         """Build the methods, grouped with the baseline that they share, the baseline first.
 
-        `sizes` are parameters by role, for draft lengths that are open (`method_tables.with_lengths`). `temperature` is that
+        `sizes` are parameters by role, for draft lengths that are open (`default_length`). `temperature` is that
         of methods for which no option and no preset sets one. Raises ConfigError for a mistake in a method.
         """
         groups: dict[str, list[ResolvedMethod]] = {}
@@ -123,13 +128,13 @@ class Methods:
     ) -> tuple[ResolvedMethod, ResolvedMethod]:
         """Return a method and the baseline that it is compared with: itself for a baseline."""
         source, options = variant.preset, self.options
-        table = tables.with_lengths(variant.table, sizes, options.gamma_for(source.name))
+        draft = variant.draft.with_lengths(sizes, options.gamma_for(source.name))
         temperature = options.temperature
         if temperature is None:
             is_set = default is None or "temperature" in source.table
             temperature = temperature_of(source) if is_set or default is None else default
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
-        method = Method.build(table, options.location("method", source.path, variant.applied))
+        method = Method.build(draft.table, options.location("method", source.path, variant.applied))
         if formula := method.theory():
             formula_of(formula)
         if method.greedy_only and temperature > 0.0:
@@ -139,7 +144,7 @@ class Methods:
         resolved = ResolvedMethod(source.name, baseline, temperature, method, clock, settings=settings)
         if not baseline:
             return resolved, resolved
-        alone = Method.build(self._baseline_table(source, table), f"baseline {baseline}")
+        alone = Method.build(self._baseline(source, draft).table, f"baseline {baseline}")
         base = ResolvedMethod(baseline, None, temperature, alone)
         return base, replace(resolved, lossless=is_lossless(method, alone))
 
@@ -159,65 +164,63 @@ class Methods:
             unused -= {key for key, _, _ in swept}
             paths = tuple(".".join(path) for _, path, _ in swept)
             for values in product(*(values for _, _, values in swept)):
-                changes = [
-                    (path, tables.length_value(base, path, value, self.pair))
-                    for (_, path, _), value in zip(swept, values, strict=True)
-                ]
-                table = tables.with_roles(changed(base, changes, f"method {source.name}"), self.pair)
-                variants.append(_Variant(source, self._with_heads(table), applied, paths))
+                draft = base
+                for (_, path, _), value in zip(swept, values, strict=True):
+                    length = base.length_value(path, value, self.pair)
+                    draft = draft.with_value(path, length, f"method {source.name}")
+                draft = self._with_heads(draft.with_roles(self.pair))
+                variants.append(_Variant(source, draft, applied, paths))
         if unused:
-            key, keys = min(unused), {f"method.{key}" for variant in variants for key in tables.keys_of(variant.table)}
-            raise tables.key_error(f"--over {key}", self.names, key, keys)
+            key, keys = min(unused), {f"method.{key}" for variant in variants for key in variant.draft.settable_keys()}
+            raise key_error(f"--over {key}", self.names, key, keys)
         return variants
 
-    def _with_overrides(self, name: str) -> tuple[Table, tuple[Override, ...]]:
-        """Return the table of a method with the overrides that apply to it, and these."""
-        base = tables.constructor(name)
-        applied = tuple(
-            override for override in self.options.overrides_for("method", name) if tables.applies(override, base)
-        )
-        changes = [(override.path, override.value) for override in applied]
-        return changed(base, changes, f"method {preset('method', name).name}"), applied
+    def _with_overrides(self, name: str) -> tuple[MethodDraft, tuple[Override, ...]]:
+        """Return the draft of a method with the overrides that apply to it, and these."""
+        base, where = MethodDraft.of_preset(name), f"method {preset('method', name).name}"
+        applied = tuple(override for override in self.options.overrides_for("method", name) if base.applies(override))
+        draft = base
+        for override in applied:
+            draft = draft.with_value(override.path, override.value, where)
+        return draft, applied
 
-    def _swept(self, name: str, table: Table, applied: Sequence[Override]) -> list[tuple[str, list[str], list[object]]]:
-        """Return the sweeps that apply to a method: their keys, their paths in its table, and the values."""
+    def _swept(
+        self, name: str, draft: MethodDraft, applied: Sequence[Override]
+    ) -> list[tuple[str, tuple[str, ...], list[object]]]:
+        """Return the sweeps that apply to a method: their keys, their paths in it, and the values."""
         label, options = preset("method", name).name, self.options
         settings = {".".join(override.path): (f"--set {override.key}", override.value) for override in applied}
-        swept: list[tuple[str, list[str], list[object]]] = []
+        swept: list[tuple[str, tuple[str, ...], list[object]]] = []
         for key, values in options.over:
-            scope, path = _swept_path(key, table)
-            if scope in ("method", label, name) and ".".join(path) in tables.keys_of(table):
+            scope, path = _swept_path(key, draft)
+            if scope in ("method", label, name) and ".".join(path) in draft.settable_keys():
                 _require_open(label, ".".join(path), f"--over {key}", settings)
                 settings[".".join(path)] = (f"--over {key}", None)
                 swept.append((key, path, values))
-        if (gamma := options.gamma_for(name)) and (where := tables.length_path(table)):
-            _require_open(label, where, f"--gamma {','.join(map(str, gamma))}", settings)
+        if (gamma := options.gamma_for(name)) and (where := draft.length_path):
+            _require_open(label, ".".join(where), f"--gamma {','.join(map(str, gamma))}", settings)
         return swept
 
-    def _baseline_table(self, source: Preset, table: Table) -> Table:
-        """Return the table of a method's baseline, with the pair's roles and heads."""
-        return self._with_heads(tables.baseline_table(source, table, self.pair))
+    def _baseline(self, source: Preset, draft: MethodDraft) -> MethodDraft:
+        """Return the draft of a method's baseline, with the pair's roles and heads."""
+        return self._with_heads(draft.baseline(source, self.pair))
 
-    def _with_heads(self, table: Table) -> Table:
-        """Return the table with the pair's heads. Raises ConfigError for a head that reads or predicts other models."""
-        self._fill_heads(table, "")
-        return table
+    def _with_heads(self, draft: MethodDraft, base: str = "") -> MethodDraft:
+        """Return the draft with the pair's head in place of each kind of head, for the model `base` that drafts there.
 
-    def _fill_heads(self, table: Table, base: str) -> None:
-        """Replace each kind of head in a method by the pair's head of that kind, for the model that drafts there."""
-        for key in ("base", "draft", "model"):
-            if isinstance(value := table.get(key), str):
-                base = value
-                break
-        if (kind := tables.head_kind(table)) in Head.kinds:
-            head = table["head"] = table.get("head") or self._head(kind, base)
-            spec, verifier = self.pair.heads.get(str(head)), table.get("target")
+        Raises ConfigError for a head that reads or predicts other models.
+        """
+        values = dict(draft.values)
+        base = next((value for key in ("base", "draft", "model") if isinstance(value := values.get(key), str)), base)
+        if draft.head_kind in Head.kinds:
+            head = values["head"] = values.get("head") or self._head(draft.head_kind, base)
+            spec, verifier = self.pair.heads.get(str(head)), values.get("target")
             if spec and spec.base != base:
                 raise ConfigError(f"head '{head}' reads '{spec.base}', but '{base}' drafts here")
             if spec and isinstance(verifier, str) and spec.target != verifier:
                 raise ConfigError(f"head '{head}' predicts '{spec.target}', but '{verifier}' verifies here")
-        for _, inner in tables.inner_tables(table):
-            self._fill_heads(inner, base)
+        parts = {key: self._with_heads(part, base) for key, part in draft.parts.items()}
+        return replace(draft, values=values, parts=parts)
 
     def _head(self, kind: str, base: str) -> str:
         """Return the name of the pair's head of a kind on a model. Raises MissingAsset without one, if it is not assumed."""
@@ -230,29 +233,29 @@ class Methods:
 
     def unused_options(self, pair_name: str) -> dict[str, ConfigError]:
         """Return errors for the options that no method reads, by option as on a command line."""
-        bases = {name: tables.constructor(name) for name in self.names}
+        bases = {name: MethodDraft.of_preset(name) for name in self.names}
         return {
             **self._unused_overrides(bases),
             **self._unused_lengths(bases),
             **self._unused_heads(pair_name),
         }
 
-    def _unused_overrides(self, bases: Mapping[str, Table]) -> dict[str, ConfigError]:
+    def _unused_overrides(self, bases: Mapping[str, MethodDraft]) -> dict[str, ConfigError]:
         unused: dict[str, ConfigError] = {}
         for override in self.options.all_overrides("method", self.names):
             covered = [name for name in self.names if in_scope(override.scope, name)]
-            if any(tables.applies(override, bases[name]) for name in covered):
+            if any(bases[name].applies(override) for name in covered):
                 continue
             option = f"--set {override.key}"
-            keys = {key for table in bases.values() for key in tables.keys_of(table)}
-            wrong = [tables.value_error(bases[name], override.path, override.value, option) for name in covered]
-            missing = tables.key_error(option, self.names, ".".join(override.path), keys)
+            keys = {key for draft in bases.values() for key in draft.settable_keys()}
+            wrong = [bases[name].value_error(override.path, override.value, option) for name in covered]
+            missing = key_error(option, self.names, ".".join(override.path), keys)
             if override.scope and not covered:
                 missing = ConfigError(f"{option}: '{override.scope}' is not one of the methods {', '.join(self.names)}")
             unused[option] = next(filter(None, wrong), missing)
         return unused
 
-    def _unused_lengths(self, bases: Mapping[str, Table]) -> dict[str, ConfigError]:
+    def _unused_lengths(self, bases: Mapping[str, MethodDraft]) -> dict[str, ConfigError]:
         unused: dict[str, ConfigError] = {}
         labels = {name: preset("method", name).name for name in self.names}  # without aliases
         words = ", ".join(self.names)
@@ -261,14 +264,14 @@ class Methods:
             reading = [
                 bases[name]
                 for name, label in labels.items()
-                if self.options.gamma_for(label) == lengths and tables.length_path(bases[name])
+                if self.options.gamma_for(label) == lengths and bases[name].length_path
             ]
             if scope and not any(in_scope(scope, label) for label in labels.values()):
                 message = f"{option}: '{scope}' is not one of the methods {', '.join(labels.values())}"
                 unused[option] = ConfigError(message)
             elif not reading:
                 unused[option] = ConfigError(f"{option}: {words} has no draft length")
-            elif len(lengths) > 1 and not any(table.get("models") for table in reading):
+            elif len(lengths) > 1 and not any(draft.listed("models") for draft in reading):
                 unused[option] = ConfigError(f"{option}: {words} has one draft length, not one per model")
         return unused
 
@@ -352,12 +355,12 @@ def temperature_of(source: Preset) -> float:
     return temperature
 
 
-def _swept_path(key: str, table: Table) -> tuple[str, list[str]]:
-    """Return the scope of a swept key and its path in a method's table; `gamma` alone is the method's draft length."""
+def _swept_path(key: str, draft: MethodDraft) -> tuple[str, tuple[str, ...]]:
+    """Return the scope of a swept key and its path in a method; `gamma` alone is the method's draft length."""
     scope, *path = key.split(".") if "." in key else ("method", key)
-    if path == [GAMMA] and GAMMA not in tables.keys_of(table) and (length := tables.length_path(table)):
-        path = length.split(".")
-    return scope, path
+    if path == [GAMMA] and GAMMA not in draft.settable_keys() and draft.length_path:
+        return scope, draft.length_path
+    return scope, tuple(path)
 
 
 def _require_open(method: str, path: str, option: str, settings: Mapping[str, tuple[str, object]]) -> None:
@@ -371,7 +374,8 @@ def _require_open(method: str, path: str, option: str, settings: Mapping[str, tu
 def _paths_in(table: Table, before: str = "") -> set[str]:
     """Return the dotted keys of a table and of the tables within."""
     paths = {f"{before}{key}" for key in table}
-    return paths.union(*(_paths_in(inner, f"{before}{key}.") for key, inner in tables.inner_tables(table)))
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    return paths.union(*(_paths_in(value, f"{before}{key}.") for key, value in inner.items()))
 
 
 def _attribute(part: object, path: str) -> object:

@@ -16,7 +16,6 @@ from specbench.errors import ConfigError
 from specbench.models.heads.resolve_heads import ResolvedHead
 from specbench.models.resolved_model import ResolvedModel
 from specbench.models.simulated import calibrate
-from specbench.resolution.method_tables import length_path
 from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.selection import SelectedTask
 from specbench.runs.run_folder import SAMPLES, read
@@ -68,7 +67,7 @@ def changes_of(group: Sequence[ResolvedMethod], pair: str, task: str, options: O
     """Return the options that change presets of a run, in the words of the command line."""
     names = [("pair", pair), ("task", task), *(("method", method.preset) for method in group)]
     applied = [override for kind, name in names for override in options.overrides_for(kind, name)]
-    drafting = [method for method in group if method.baseline and length_path(to_table(method.method))]
+    drafting = [method for method in group if method.baseline and method.has_draft_length]
     lengths = {method.preset: options.gamma_for(method.preset) for method in drafting}
     heads = options.heads_for(pair)
     settings = [field.name for field in fields(DecodingSpec) if field.name not in SHOWN_ELSEWHERE]

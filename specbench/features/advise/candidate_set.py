@@ -11,7 +11,7 @@ from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
 from specbench.features.advise.candidates import Candidate
-from specbench.resolution.method_tables import constructor
+from specbench.resolution.method_draft import MethodDraft
 from specbench.resolution.methods import method_on
 
 BASELINE, TARGET = "ar", "target"
@@ -49,7 +49,9 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     """Return the candidates of a pair that change the output's distribution: presets whose models and heads it has."""
     built = {name: method_on(name, pair, options) for name in LOSSY}
     return [
-        Candidate(name, constructor(name), drafter_of(constructor(name)), lossless=False)
+        Candidate(
+            name, MethodDraft.of_preset(name).table, drafter_of(MethodDraft.of_preset(name).table), lossless=False
+        )
         for name, method in built.items()
         if method is not None and method.baseline == BASELINE and method.lossless is not True
     ]
@@ -114,7 +116,7 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for gamma in LENGTHS_OF_HEADS if heads else ():
         yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
-        yield Candidate(name, constructor(name), drafter_of(constructor(name)))
+        yield Candidate(name, MethodDraft.of_preset(name).table, drafter_of(MethodDraft.of_preset(name).table))
     yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
 
 

@@ -26,9 +26,9 @@ from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import read_bandwidth
 from specbench.models.resolve_models import Execution, device_of, require_shared_tokenizer, resolve_models
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution import method_tables as tables
 from specbench.resolution import selection
 from specbench.resolution.memory_estimate import Memory, memory_by_device
+from specbench.resolution.method_draft import MethodDraft
 from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
@@ -181,7 +181,7 @@ def _is_read(override: Override) -> bool:
 
 
 def _keys_of(kind: str, name: str) -> set[str]:
-    return set(tables.keys_of(tables.constructor(name)) if kind == "method" else selection.keys_of(name))
+    return MethodDraft.of_preset(name).settable_keys() if kind == "method" else set(selection.keys_of(name))
 
 
 def _missing(line: GridLine, pair: str, task: str) -> list[str]:

@@ -124,4 +124,7 @@ def test_the_same_help_for_several_models_or_data_sets_is_said_once():
 
 
 def test_several_settings_of_a_method_are_counted():
-    assert _in_short({"ar": "ar", "sd(gamma=3)": "sd", "sd(gamma=5)": "sd", "se(gamma=2)": "se"}) == "ar, sd x2, se(gamma=2)"
+    assert (
+        _in_short({"ar": "ar", "sd(gamma=3)": "sd", "sd(gamma=5)": "sd", "se(gamma=2)": "se"})
+        == "ar, sd x2, se(gamma=2)"
+    )
