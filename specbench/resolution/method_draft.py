@@ -45,8 +45,12 @@ class MethodDraft:
 
     @classmethod
     def of_preset(cls, name: str) -> "MethodDraft":
-        """Return a preset's method. Raises ConfigError if a name is not a string."""
-        source = preset("method", name)
+        """Return the method of a preset, by its name or its file. Raises ConfigError if a name is not a string."""
+        return cls.of_source(preset("method", name))
+
+    @classmethod
+    def of_source(cls, source: Preset) -> "MethodDraft":
+        """Return the method of a preset that was read. Raises ConfigError if a name is not a string."""
         return cls.of({key: value for key, value in source.table.items() if key not in BESIDES}, str(source.path))
 
     @classmethod
@@ -194,7 +198,7 @@ class MethodDraft:
         If both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
         included. Otherwise, as for a cascade, the baseline has a target of its own.
         """
-        base, original = MethodDraft.of_preset(source.table["baseline"]), MethodDraft.of_preset(source.name)
+        base, original = MethodDraft.of_preset(source.table["baseline"]), MethodDraft.of_source(source)
         targets = [draft.parts["target"].values.get("name") for draft in (base, original) if "target" in draft.parts]
         models = original.values.get("models") or original.values.get("scorers")
         if len(targets) == 2 and targets[0] == targets[1] and models == base.values["scorers"]:

@@ -45,7 +45,13 @@ def sandbox(request) -> Sandbox:
 
 def checking(sandbox: Sandbox, programs: list[str], run: str, seconds: float, temporary: Path) -> subprocess.Popen[str]:
     """Start a process that checks programs."""
-    words = {"seconds": seconds, "unique": UNIQUE, "sandbox": repr(sandbox), "programs": repr(programs), "run": run}
+    words = {
+        "seconds": seconds,
+        "unique": UNIQUE,
+        "sandbox": f"Sandbox({str(sandbox.kind)!r}, {sandbox.python!r}, {sandbox.prefix!r})",
+        "programs": repr(programs),
+        "run": run,
+    }
     code = Template(CHECKS).substitute(words)
     environment = os.environ | {"TMPDIR": str(temporary)}
     started = subprocess.Popen(

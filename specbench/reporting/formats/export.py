@@ -96,7 +96,15 @@ def _flatten(value: object, path: str = "") -> dict[str, object]:
 
 def as_json(points: Iterable[Point]) -> str:
     """Return points as JSON."""
-    return escaping.json_text(msgspec.to_builtins(list(points), str_keys=True), indent=1) + "\n"
+    return escaping.json_text([_point_row(point) for point in points], indent=1) + "\n"
+
+
+def _point_row(point: Point) -> dict[str, object]:
+    """Return a point with its settings, and what follows from them."""
+    row = msgspec.to_builtins(point, str_keys=True)
+    at = list(row).index("settings")
+    derived = {"setting": point.setting, "x": point.x, "variant": point.variant}
+    return dict([*list(row.items())[:at], *derived.items(), *list(row.items())[at:]])
 
 
 def as_csv(points: Iterable[Point]) -> str:
