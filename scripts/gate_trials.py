@@ -29,10 +29,10 @@ from specbench.experiment.batch import (
     Launch,
     RequestBatch,
     batch_in,
-    end_with_parent,
     measure_here,
     measure_in_new_process,
 )
+from specbench.experiment.child_process import end_with_parent
 from specbench.features.gate.comparison import ANCHOR
 from specbench.features.gate.decoding_checks import log_ratios
 from specbench.features.gate.gating import SnapshotOptions, check, record

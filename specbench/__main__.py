@@ -1,4 +1,4 @@
-"""`python -m specbench`: the command line, also in the child processes of `gate` and of jobs, which end with their parent."""
+"""`python -m specbench`: the command line, also in child processes, which end with their parent."""
 
 import sys
 from pathlib import Path
@@ -7,11 +7,12 @@ from pathlib import Path
 def main() -> None:
     """Run the command line, or measure the batch of requests whose folder follows `--batch`."""
     try:
-        from specbench.experiment.batch import ARGUMENT, batch_in, end_with_parent, measure_here
+        from specbench.experiment.child_process import end_with_parent
 
         end_with_parent()
         from specbench.cli import app
         from specbench.cli import main as run_command_line
+        from specbench.experiment.batch import ARGUMENT, batch_in, measure_here
 
         if sys.argv[1:2] != [ARGUMENT]:
             run_command_line()

@@ -1,86 +1,96 @@
 """Measurement of some requests, in this process or in a fresh one."""
 
-import ctypes
 import json
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from specbench.config.commands import command_of, request_of
+from specbench.config.construct import Table
 from specbench.config.options import Access, Request
-from specbench.errors import ExitCode
+from specbench.config.presets import Preset, add
+from specbench.experiment.child_process import child_environment, command_line
 from specbench.observer import Observer
 from specbench.vocabulary import SandboxKind
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
 ARGUMENT = "--batch"  # argument of `python -m specbench` before the folder of a batch
 REQUEST = "batch.json"
+FRESH = Access(fresh=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBatch:
-    """Requests to measure, the number of CPU threads (0: that of torch), the sandbox backend, and the user's plugins.
+    """Requests to measure, and what the process that measures them needs.
 
-    Without a backend, generated code is not executed.
+    `threads` are those of the CPU (0: torch's number). Without a `sandbox`, generated code is not executed. `plugins` are
+    files of the user. `methods` are tables of methods that no file defines, by name. By default, folders are measured again.
     """
 
     requests: Sequence[Request] = ()
     threads: int = 0
     sandbox: SandboxKind | None = None
     plugins: Sequence[str] = ()
+    methods: Mapping[str, Table] = field(default_factory=dict)
+    access: Access = FRESH
 
 
 Launch = Callable[[RequestBatch, Path], None]
 
 
+class BatchFailed(SystemExit):
+    """Raised when the process that measures a batch fails. Ends this process with the same exit code unless it is caught."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code)
+        self.reason = reason
+
+
 def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = None) -> None:
-    """Measure every request into new run folders in `out`. Raises MissingAsset if a run cannot be scored."""
+    """Measure every request into run folders in `out`. Raises MissingAsset if a run cannot be scored."""
     import torch  # slow to import
 
     from specbench.experiment.pipeline import run
     from specbench.resolution.plugins import load_all
 
     plugins = load_all(batch.plugins) if batch.plugins else ()
+    for name, table in batch.methods.items():
+        add("method", Preset(name, out / REQUEST, table), listed=False)
     for request in batch.requests:
         threads = batch.threads or request.options.threads or torch.get_num_threads()
-        options, access = replace(request.options, plugins=plugins, threads=threads), Access(fresh=True)
-        results = run(replace(request, options=options, out=out, access=access, sandbox=batch.sandbox), observer)
+        options = replace(request.options, plugins=plugins, threads=threads)
+        results = run(replace(request, options=options, out=out, access=batch.access, sandbox=batch.sandbox), observer)
         if results.unscored:
             raise results.unscored
 
 
-def measure_in_new_process(batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str) -> None:
-    """Run `measure_here` in a fresh process, for independent timing. Exits with the process's exit code if it fails."""
+def measure_in_new_process(
+    batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str, quiet: bool = False
+) -> None:
+    """Run `measure_here` in a fresh process, for independent timing. Raises BatchFailed if the process fails.
+
+    The process writes to this one's standard error. With `quiet`, its last line becomes the reason of the failure instead.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    commands = [command_of(request) for request in batch.requests]
-    text = json.dumps({**asdict(batch), "requests": commands})
+    text = json.dumps({**asdict(batch), "requests": [command_of(request) for request in batch.requests]})
     (out / REQUEST).write_text(text, encoding="utf-8")
-    environment = os.environ | {PARENT: str(os.getpid())}
-    command = [sys.executable, "-P", "-m", module, *arguments, ARGUMENT, str(out)]
-    done = subprocess.run(command, check=False, env=environment)
+    done = subprocess.run(
+        command_line(*arguments, ARGUMENT, str(out), module=module), check=False, env=child_environment(),
+        stderr=subprocess.PIPE if quiet else None,
+    )  # fmt: skip
     if done.returncode:
-        sys.exit(done.returncode)
+        lines = (done.stderr or b"").decode(errors="replace").split("\n")
+        raise BatchFailed(done.returncode, next(filter(None, map(str.strip, reversed(lines))), ""))
 
 
 def batch_in(out: Path) -> RequestBatch:
     """Return the batch that `measure_in_new_process` wrote."""
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
-    requests = [request_of(command) for command in table["requests"]]
     return RequestBatch(
-        **{**table, "requests": requests, "sandbox": table["sandbox"] and SandboxKind(table["sandbox"])}
+        **{
+            **table,
+            "requests": [request_of(command) for command in table["requests"]],
+            "sandbox": table["sandbox"] and SandboxKind(table["sandbox"]),
+            "access": Access(**table["access"]),
+        }
     )
-
-
-def end_with_parent() -> None:
-    """Have Linux send SIGTERM to this process when its parent in `measure_in_new_process` ends, even by SIGKILL."""
-    parent = os.environ.get(PARENT)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # the parent ended before the call
-        sys.exit(ExitCode.TERMINATED)

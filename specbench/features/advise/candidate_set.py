@@ -59,11 +59,18 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
 
 def register_for_advice(candidates: Iterable[Candidate]) -> None:
     """Register candidates as methods under their names. Those that are presets already stay as they are."""
-    for candidate in candidates:
-        if candidate.name in names("method"):
-            continue
-        table = {"description": candidate.name, "baseline": BASELINE, **candidate.table}
-        add("method", Preset(candidate.name, Path("advise"), table), listed=False)
+    for name, table in tables_of(candidates).items():
+        add("method", Preset(name, Path("advise"), table), listed=False)
+
+
+def tables_of(candidates: Iterable[Candidate]) -> dict[str, Table]:
+    """Return the methods of candidates by name as tables, without those that are presets."""
+    presets = names("method")
+    return {
+        candidate.name: {"description": candidate.name, "baseline": BASELINE, **candidate.table}
+        for candidate in candidates
+        if candidate.name not in presets
+    }
 
 
 def candidate_of(name: str, proposer: dict[str, Any], **more: Any) -> Candidate:

@@ -11,14 +11,10 @@ With a largest allowed drop of the score, methods that are not lossless are meas
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
-from specbench._logging import quiet
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import is_covered
 from specbench.analysis.predictions import break_even
@@ -28,7 +24,8 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.options import Access, Options, Request
 from specbench.decoding.method import Method
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError
+from specbench.experiment.batch import BatchFailed, RequestBatch, measure_in_new_process
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure, summarize_run, threads_of
 from specbench.experiment.runner import (
@@ -55,7 +52,7 @@ from specbench.features.advise.candidate_set import (
     lossy_candidates,
     pilots_of,
     register_candidates,
-    register_for_advice,
+    tables_of,
 )
 from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
 from specbench.features.advise.recordings import predict_all
@@ -337,41 +334,40 @@ class _Parts:
         self.models.release()  # for the other process
         try:
             speedups = self._repeated(candidate)
-        except (BrokenProcessPool, ConfigError, MissingAsset) as error:
-            self.observer.message(f"{candidate.name} was not measured again in another process: {error}")
+        except BatchFailed as failed:
+            self.observer.message(f"{candidate.name} was not measured again in another process: {failed.reason}")
             return []
         return speedups if len(speedups) == PROCESSES else []
 
     def _repeated(self, candidate: Candidate) -> list[Estimate]:
+        request = self._request([candidate.name], replace(self.request.options, shard=self.request.parts[-1]))
+        recorded = recorded_threads(self.run.folder) if self.run else None
+        batch = RequestBatch(
+            requests=[request], threads=recorded.count if recorded else 0, sandbox=request.sandbox,
+            methods=tables_of([candidate]), access=request.access,
+        )  # fmt: skip
         speedups = []
         for number in range(1, PROCESSES + 1):
-            request = replace(self.request, out=self.request.out / "again" / str(number))
-            with (
-                self.observer.status(f"measuring {candidate.name} again in another process, {number} of {PROCESSES}"),
-                ProcessPoolExecutor(1, get_context("spawn"), initializer=quiet) as pool,
-            ):
-                folder = pool.submit(measure_alone, request, candidate).result()
-            speedups += [row.speedup for row in summary_of(folder).methods if row.method == candidate.name]
+            out = request.out / "again" / str(number)
+            with self.observer.status(f"measuring {candidate.name} again in another process, {number} of {PROCESSES}"):
+                measure_in_new_process(batch, out, quiet=True)
+            rows = [row for folder in runs_in(out) for row in summary_of(folder).methods]
+            speedups += [row.speedup for row in rows if row.method == candidate.name]
         return [speedup for speedup in speedups if speedup is not None]
 
     def _plan(self, methods: Sequence[str], options: Options) -> tuple[PairPlan, PlannedRun]:
-        request = self.request
-        resolved = resolve(
-            Request(
-                methods=tuple(methods), pair=request.pair, tasks=(request.task,), options=options, out=request.out,
-                access=request.access, sandbox=request.sandbox,
-            )
-        )  # fmt: skip
+        resolved = resolve(self._request(methods, options))
         self.sandbox = resolved.sandbox
         (plan,) = resolved.plans
         (run,) = plan.runs
         return plan, run
 
-
-def measure_alone(request: AdviceRequest, candidate: Candidate) -> Path:
-    """Measure a candidate on the last part of the prompts, in a process without other models. Returns the run's folder."""
-    register_for_advice([candidate])
-    return Path(_Parts(request, Observer()).measure(len(PARTS), [candidate.name]).folder)
+    def _request(self, methods: Sequence[str], options: Options) -> Request:
+        request = self.request
+        return Request(
+            methods=tuple(methods), pair=request.pair, tasks=(request.task,), options=options, out=request.out,
+            access=request.access, sandbox=request.sandbox,
+        )  # fmt: skip
 
 
 def supported_by(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from specbench.errors import ConfigError
-from specbench.experiment.batch import PARENT
+from specbench.experiment.child_process import child_environment, command_line
 from specbench.files import read_with_checksum, write_with_checksum
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
@@ -67,12 +67,12 @@ class Job:
     @property
     def command(self) -> list[str]:
         """The command line. The process ends with the one that started it."""
-        return [sys.executable, "-P", "-m", "specbench", *self.arguments]
+        return command_line(*self.arguments)
 
     @property
     def performing(self) -> list[str]:
         """The command line of a process that performs the job."""
-        return [sys.executable, "-P", "-m", __name__, str(self.outcome_file), str(self.log), *self.command]
+        return command_line(str(self.outcome_file), str(self.log), *self.command, module=__name__)
 
     def outcome(self) -> JobOutcome | None:
         """Return the outcome; None if the job has not begun, or if its file is damaged."""
@@ -95,7 +95,7 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {PARENT: str(os.getpid())},
+            env=child_environment(),
         )
         code = process.wait()
     seconds = round(time.time() - outcome.began, 1)

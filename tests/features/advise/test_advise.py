@@ -230,3 +230,25 @@ def test_a_folder_must_have_one_run_of_the_same_conditions(recorded, tmp_path, m
     monkeypatch.setattr(advice_module, "other_conditions", lambda folder: ["threads: 1 | 2"])
     with pytest.raises(ConfigError, match="other conditions"):
         advise_on(run.folder)
+
+
+class _Messages(Observer):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_the_selected_method_is_measured_again_in_processes_of_its_own(tmp_path):
+    """A candidate is no preset file, so its table travels to the processes, whose failure is a message."""
+    observer = _Messages()
+    parts = advice_module._Parts(request_in(tmp_path), observer)
+    candidate = candidate_of("sd-2", {"name": "model", "model": "draft", "gamma": 2})
+    speedups = parts.repeated(candidate, math.inf)
+    folders = runs_in(tmp_path / "again")
+    assert [folder.parent.name for folder in folders] == ["1", "2"] and len(speedups) == 2
+    assert all(spec_of(folder).task.data.shard == PARTS[-1] for folder in folders)
+    unknown = candidate_of("sd-none", {"name": "model", "model": "none", "gamma": 2})
+    assert parts.repeated(unknown, math.inf) == []
+    assert "sd-none was not measured again in another process: error" in observer.messages[-1]

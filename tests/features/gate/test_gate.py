@@ -189,7 +189,7 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
     request = Request(methods=("we-se",), pair="tiny", tasks=("gsm8k",), options=options)
     seen = []
 
-    def run(arguments, check, env):
+    def run(arguments, check, env, stderr):
         assert arguments[:4] == [sys.executable, "-P", "-m", "specbench"]
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", arguments[3:])
@@ -214,7 +214,7 @@ def test_a_new_process_measures_the_same_and_its_failure_is_reported(monkeypatch
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's")
 def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
     (tmp_path / "sleeper.py").write_text(
-        "import time; from specbench.experiment.batch import end_with_parent\n"
+        "import time; from specbench.experiment.child_process import end_with_parent\n"
         "end_with_parent(); print('started', flush=True); time.sleep(600)\n"
     )
     code = (
