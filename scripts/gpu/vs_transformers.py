@@ -11,7 +11,8 @@ from scripts.gpu.common import decode, generator, record, say, synchronise
 from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named
 from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
-from specbench.analysis.forwards import cost_of, forward_seconds, outside_forwards
+from specbench.analysis.costs import cost_of, forward_seconds
+from specbench.analysis.forwards import outside_forwards
 from specbench.analysis.run_metrics import seconds
 from specbench.analysis.speed import speedup
 from specbench.decoding.loop import GenerationLimits

@@ -1,12 +1,10 @@
-"""Model forwards: their number and seconds, the share of decoding that they take, and their cost by tokens read."""
+"""Model forwards: their number, the share of decoding that they take, and how near they are to the memory's limit."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
+from specbench.analysis.costs import host_seconds, sizes_of
 from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
 from specbench.analysis.run_metrics import (
     Context,
@@ -20,14 +18,9 @@ from specbench.analysis.run_metrics import (
     seconds,
     token_count,
 )
-from specbench.analysis.theory import Cost
 from specbench.runs.record import Record
 
 LIMIT = 0.85  # share of the read bandwidth that a forward of one token reaches at the limit
-LEAST = 5  # sizes with this many forwards have their mean as cost; others are interpolated
-REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
-
-Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
 
 
 def forwards_per_token(rows: Records) -> dict[str, float]:
@@ -127,28 +120,6 @@ register(
 )  # fmt: skip
 
 
-def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
-    """Return the mean seconds of a decoding forward, by model and by the number of tokens fed."""
-    sums: dict[str, dict[int, list[float]]] = defaultdict(dict)
-    for r in rows:
-        for role, usage in r.models.items():
-            for fed, (count, spent) in usage.by_fed.items():
-                entry = sums[role].setdefault(int(fed), [0.0, 0.0])
-                entry[0] += count
-                entry[1] += spent
-    return {role: {fed: s / n for fed, (n, s) in sorted(sizes.items())} for role, sizes in sums.items()}
-
-
-def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
-    """Return the measured cost(i, k) in seconds. Missing k are interpolated. `single` replaces the cost for k = 1."""
-
-    def cost(i: int, k: int) -> float:
-        measured = costs.get(roles[i], {}) | {1: single[roles[i]]}
-        return float(np.interp(k, sorted(measured), [measured[fed] for fed in sorted(measured)]))
-
-    return cost
-
-
 def round_milliseconds(rows: Records) -> dict[str, float]:
     """Return the milliseconds per round of each model's forwards; `host` is everything else."""
     rounds = round_count(rows)
@@ -156,126 +127,5 @@ def round_milliseconds(rows: Records) -> dict[str, float]:
     for r in rows:
         for role, usage in r.models.items():
             sums[role] += usage.own_seconds
-    sums["host"] = sum(map(seconds, rows)) - sum(sums.values())
+    sums["host"] = sum(map(host_seconds, rows))
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}
-
-
-# The cost of a forward by the number of tokens that it reads: as measured, never decreasing, within a stated range
-
-
-@dataclass(frozen=True)
-class BlockCosts:
-    """Seconds of a forward, indexed along the last axis by the number of tokens that it reads. The entry for 0 is unused.
-
-    Costs never decrease. A size that was read fewer than LEAST times is interpolated, and one above the largest such
-    size is extrapolated by the mean slope. `least` and `most` bound what these costs may be: the neighbors' costs, no
-    increase, and the steepest measured slope.
-    """
-
-    seconds: np.ndarray
-    least: np.ndarray
-    most: np.ndarray
-
-
-def sizes_of(rows: Records, role: str) -> dict[int, tuple[float, float]]:
-    """Return the number of a model's decoding forwards and their seconds, by tokens read."""
-    out: dict[int, tuple[float, float]] = {}
-    for row in rows:
-        for fed, (count, spent) in row.models[role].by_fed.items() if role in row.models else ():
-            had = out.get(int(fed), (0.0, 0.0))
-            out[int(fed)] = had[0] + count, had[1] + spent
-    return out
-
-
-def measured_sizes(sizes: Sizes) -> list[int]:
-    """Return the sizes of which enough forwards were measured, in order."""
-    return sorted(size for size, (count, _) in sizes.items() if count >= LEAST)
-
-
-def largest_stated(sizes: Sizes) -> int:
-    """Return the largest block whose cost these forwards state; 0 without enough forwards of any size."""
-    return int(REACH * max(measured_sizes(sizes), default=0))
-
-
-def sums_of(sizes: Sizes, largest: int) -> np.ndarray:
-    """Return forwards and seconds by size, (largest + 1, 2)."""
-    out = np.zeros((largest + 1, 2))
-    for size, sums in sizes.items():
-        if size <= largest:
-            out[size] = sums
-    return out
-
-
-class ForwardLine(NamedTuple):
-    """Seconds of a forward that reads n tokens: `one` if n = 1, and about `fixed + n * per_token` from n = 2 on.
-
-    `means` are the measured ones, by n from 2 on. A forward of one token takes other routines than a block, so it is not on
-    the line.
-    """
-
-    one: float
-    fixed: float
-    per_token: float
-    means: dict[int, float]
-
-    def seconds(self, n: int) -> float:
-        """Return the measured mean of blocks of n tokens, or the line's value if they were not measured."""
-        return self.means.get(n, self.fixed + n * self.per_token)
-
-    def residual(self, n: int) -> float:
-        """Return the measured mean over the line, minus one."""
-        return self.means[n] / (self.fixed + n * self.per_token) - 1.0
-
-    @property
-    def worst(self) -> int:
-        """The size with the largest residual."""
-        return max(self.means, key=lambda n: abs(self.residual(n)))
-
-
-def line_of(sizes: Sizes) -> ForwardLine | None:
-    """Fit a line by relative least squares. None unless one token and three larger sizes were measured LEAST times."""
-    means = {size: sizes[size][1] / sizes[size][0] for size in measured_sizes(sizes)}
-    one = means.pop(1, None)
-    if one is None or len(means) < 3:
-        return None
-    n, y = np.array(list(means), dtype=float), np.array(list(means.values()))
-    per_token, fixed = np.polyfit(n, y, 1, w=1.0 / y)
-    return ForwardLine(one, float(fixed), float(per_token), means)
-
-
-def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
-    """Return the costs of all sizes from sums (..., sizes, 2). The costs of the sizes `at` are the measured means."""
-    measured = _increasing(sums[..., at, 0], sums[..., at, 1])
-    sizes, last = np.arange(sums.shape[-2]), at[-1]
-    right = np.minimum(np.searchsorted(at, sizes), len(at) - 1)
-    left = np.maximum(np.where(np.array(at)[right] == sizes, right, right - 1), 0)
-    inside = np.where(sizes > last, len(at) - 1, left)
-    low, high = measured[..., inside], measured[..., right]
-    points = np.array(at, dtype=float)
-    widths = np.maximum(points[right] - points[left], 1.0)
-    between = low + (high - low) * np.clip((sizes - points[left]) / widths, 0.0, 1.0)
-    beyond = np.maximum(sizes - last, 0)
-    mean, steepest = _slopes(measured, points)
-    return BlockCosts(between + mean[..., None] * beyond, low, high + steepest[..., None] * beyond)
-
-
-def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the steepest slope between the sizes from 2 on, (...); of all sizes if only one is above 1."""
-    used = slice(1 if len(points) > 2 and points[0] == 1.0 else 0, None)
-    costs, at = measured[..., used], points[used]
-    if len(at) < 2:
-        none = np.zeros(measured.shape[:-1])
-        return none, none
-    slopes = np.diff(costs, axis=-1) / np.diff(at)
-    return (costs[..., -1] - costs[..., 0]) / (at[-1] - at[0]), slopes.max(axis=-1)
-
-
-def _increasing(counts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Return the means of (..., n) groups, made non-decreasing by least squares: isotonic regression by its minimax form."""
-    n = counts.shape[-1]
-    means = np.full((*counts.shape[:-1], n, n), np.nan)  # of the groups from i to k
-    for i in range(n):
-        total = np.maximum(counts[..., i:].cumsum(axis=-1), 1e-12)
-        means[..., i, i:] = seconds[..., i:].cumsum(axis=-1) / total
-    out = [means[..., : j + 1, j:].min(axis=-1).max(axis=-1) for j in range(n)]
-    return np.stack(out, axis=-1)

@@ -2,7 +2,7 @@
 
 A run at one length records which draft tokens were accepted, and where. Each generation is replayed at other lengths
 (`replay`). At positions that were not tested, such as bonus tokens, acceptance is drawn at random, at the rate with which
-late draft tokens of that prompt are accepted. Costs are means over all forwards (`forwards.fitted`). The first forward of
+late draft tokens of that prompt are accepted. Costs are means over all forwards (`costs.fitted`). The first forward of
 each model is prefill and not part of decoding time; so the first round of an output costs a draft token and a verifying
 block less.
 
@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.forwards import fitted, largest_stated, measured_sizes, sizes_of, sums_of
+from specbench.analysis.costs import (
+    RoundCosts,
+    fitted,
+    host_seconds,
+    largest_stated,
+    measured_sizes,
+    sizes_of,
+    sums_of,
+)
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
 from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
 from specbench.analysis.run_metrics import Records, rounds_of, seconds
@@ -44,59 +52,6 @@ class LengthPrediction:
     def is_faster(self) -> bool:
         """Whether it is predicted to be faster than the measured length, by more than GAIN and beyond the interval."""
         return self.gain.value > GAIN and (self.gain.low is None or self.gain.low > 1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundCosts:
-    """The costs of a round that drafts k tokens, in seconds; numbers, or arrays of one shape.
-
-    The first draft token costs `first`, or `doubled` after a fully accepted draft, when the drafter must read two tokens.
-    Each later draft token costs `later`. `host` is the time outside forwards per round, and `host_per_token` per draft token.
-    `per_token` is the baseline's time per token. `blocks` are the costs of each verifying model, with the number of tokens
-    that it reads in the last axis. `levels` is the cost of a tree below its first level.
-    """
-
-    first: np.ndarray
-    doubled: np.ndarray
-    later: np.ndarray
-    blocks: Sequence[np.ndarray]
-    host: np.ndarray
-    host_per_token: np.ndarray
-    per_token: np.ndarray
-    bonus: bool
-    levels: float = 0.0
-
-    def of_round(self, k: int, follows_whole: bool = False) -> np.ndarray:
-        """Return the seconds of a round that drafts `k` tokens. `follows_whole`: the draft before was fully accepted."""
-        if not k:
-            return np.asarray(self.of_block(0) + self.host)
-        start = self.doubled if follows_whole and self.bonus else self.first
-        drafting = start + self.later * (k - 1) + self.levels + self.host_per_token * k
-        return np.asarray(drafting + self.of_block(k) + self.host)
-
-    def of_prefill(self, k: int) -> np.ndarray:
-        """Return the seconds of each model's first forward in an output's first round, which decoding time excludes."""
-        return np.asarray(self.of_block(k) + (self.first if k else 0.0))
-
-    def of_block(self, k: int) -> np.ndarray:
-        """Return the seconds in which the verifying models read `k` draft tokens."""
-        return np.asarray(sum(block[..., max(k + self.bonus, 1)] for block in self.blocks))
-
-    def of_rounds(self, rounds: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-        """Return the decoding seconds of rounds: (..., replays).
-
-        Args:
-            rounds: The number of rounds by drafted tokens (..., replays, 2, k). Index 1 of the axis of 2 has the rounds
-                after a fully accepted draft, index 0 all others.
-            firsts: The number of rounds that begin an output (..., replays, k), whose first forwards are prefill.
-        """
-        drafts = range(rounds.shape[-1])
-        of_round = np.stack(
-            [np.stack([self.of_round(k, whole) for k in drafts], axis=-1) for whole in (False, True)], axis=-2
-        )
-        of_prefill = np.stack([self.of_prefill(k) for k in drafts], axis=-1)
-        spent = (rounds * of_round[..., None, :, :]).sum((-1, -2)) - (firsts * of_prefill[..., None, :]).sum(-1)
-        return np.asarray(spent)
 
 
 @dataclass(frozen=True)
@@ -144,7 +99,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     """Predict the decoding speedup of draft lengths over the baseline.
 
     Returns:
-        A prediction for each length from 1 on whose blocks have a stated cost (`forwards.largest_stated`), up to 8
+        A prediction for each length from 1 on whose blocks have a stated cost (`costs.largest_stated`), up to 8
         or the measured length. Empty for methods that are not covered, and if the costs do not reach the measured length.
     """
     if method is None or not is_covered(method, rows, base):
@@ -269,8 +224,8 @@ def _times(rows: Records, base: Records, drafter: str) -> list[float]:
         sum(map(seconds, rows)),
         sum(len(r.tokens) for r in base),
         sum(map(seconds, base)),
-        sum(map(_host_seconds, base)),
-        sum(map(_host_seconds, rows)),
+        sum(map(host_seconds, base)),
+        sum(map(host_seconds, rows)),
         len(rows),
         sum(len(r.rounds) - 1 for r in rows),
         sum(x.drafted for r in rows for x in r.rounds) - len(rows),
@@ -328,11 +283,6 @@ def _forward_seconds(record: Record, role: str) -> float:
     """Return the decoding seconds of a model's forwards; 0 for a drafter without forwards."""
     usage = record.models.get(role)
     return usage.own_seconds if usage else 0.0
-
-
-def _host_seconds(record: Record) -> float:
-    """Return the seconds of a generation outside forwards."""
-    return seconds(record) - sum(_forward_seconds(record, role) for role in record.models)
 
 
 def _late_rate(rows: Records) -> float:

@@ -12,8 +12,8 @@ from specbench.analysis.acceptance import (
     accepted_length,
     rule_rate,
 )
-from specbench.analysis.forwards import LEAST, cost_of, forward_seconds
-from specbench.analysis.length_predictions import RoundCosts, costs_of, is_covered
+from specbench.analysis.costs import LEAST, RoundCosts, cost_of, forward_seconds
+from specbench.analysis.length_predictions import costs_of, is_covered
 from specbench.analysis.method_metrics import levels
 from specbench.analysis.run_metrics import Records, rounds_of
 from specbench.decoding.traits import Theory

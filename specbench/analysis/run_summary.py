@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from specbench.analysis.baseline import BaselineSpeed, SlowBaseline, slow_baseline
-from specbench.analysis.forwards import forward_seconds, sizes_of
+from specbench.analysis.costs import forward_seconds, sizes_of
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.method_metrics import ChainLevel

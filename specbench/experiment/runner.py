@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tomli_w
 import torch
 
-from specbench.analysis.forwards import LEAST
+from specbench.analysis.costs import LEAST
 from specbench.config.options import Access
 from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.analysis.forwards import line_of
+from specbench.analysis.costs import line_of
 
 
 def test_line_of_exact_times_has_no_residuals_and_leaves_out_one_token():

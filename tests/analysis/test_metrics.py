@@ -10,11 +10,10 @@ from specbench.analysis.acceptance import (
     accepted_length,
     wasted_share,
 )
+from specbench.analysis.costs import cost_of, forward_seconds
 from specbench.analysis.forwards import (
     Traffic,
     bound_share,
-    cost_of,
-    forward_seconds,
     forwards_per_token,
     outside_forwards,
     round_milliseconds,

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specbench.analysis.forwards import Sizes, fitted, measured_sizes, sizes_of, sums_of
+from specbench.analysis.costs import OFTEN, RoundCosts, Sizes, fitted, host_seconds, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
-from specbench.analysis.length_predictions import RoundCosts, costs_of
+from specbench.analysis.length_predictions import costs_of
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.replay import ExpectedRounds
-from specbench.analysis.run_metrics import Records, seconds
+from specbench.analysis.run_metrics import Records
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
@@ -29,7 +29,6 @@ Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
 BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
-OFTEN = 20  # forwards of a size in a run from which on its own mean is its price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +117,15 @@ def prices_of(
         others: Records of methods with other kinds of drafts.
     """
     drafter, verifier = method.models[0], method.models[-1]
-    one = {size: sums for size, sums in _pooled(verifier, base).items() if size == 1}
-    blocks = {size: sums for size, sums in _pooled(verifier, rows, more).items() if size > 1}
+    one = {size: sums for size, sums in sizes_of(base, verifier).items() if size == 1}
+    blocks = {size: sums for size, sums in sizes_of([*rows, *more], verifier).items() if size > 1}
     of_verifier, measured = _scaled(blocks, timed[verifier])
     of_verifier[1] = one[1][1] / one[1][0] if 1 in one else of_verifier[1]
     costs = replace(costs_of(method, rows, base), blocks=[of_verifier])
     is_head = drafter not in timed
     return Prices(
         round=_of_head(costs, drafter, rows) if is_head else costs,
-        drafter=np.zeros(0) if is_head else _scaled(_pooled(drafter, rows), timed[drafter])[0],
+        drafter=np.zeros(0) if is_head else _scaled(sizes_of(rows, drafter), timed[drafter])[0],
         measured=measured,
         host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},
     )
@@ -151,9 +150,7 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
 
 def _host_per_forward(rows: Records) -> float:
     """Return the seconds outside forwards / forwards of all models, the first of each included."""
-    usages = [usage for row in rows for usage in row.models.values()]
-    host = sum(map(seconds, rows)) - sum(usage.own_seconds for usage in usages)
-    return host / sum(usage.forwards + 1 for usage in usages)
+    return sum(map(host_seconds, rows)) / sum(usage.forwards + 1 for row in rows for usage in row.models.values())
 
 
 def predicted_speedup(
@@ -204,16 +201,6 @@ def later_speedup(measured: Sequence[Estimate]) -> Estimate:
     return Estimate(value, value * float(np.exp(-half)), value * float(np.exp(half)))
 
 
-def _pooled(role: str, *groups: Records) -> dict[int, tuple[float, float]]:
-    """Return the decoding forwards of a model in several groups of records, by tokens read."""
-    out: dict[int, tuple[float, float]] = {}
-    for rows in groups:
-        for size, (count, spent) in sizes_of(rows, role).items():
-            had = out.get(size, (0.0, 0.0))
-            out[size] = had[0] + count, had[1] + spent
-    return out
-
-
 def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
     """Return the seconds of forwards by tokens read, and the sizes that the run made often.
 
@@ -222,7 +209,7 @@ def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
     """
     largest = max(timed)
     timed_seconds = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
-    at = sorted(size for size, (count, _) in run.items() if count >= OFTEN and size <= largest)
+    at = [size for size in measured_sizes(run, OFTEN) if size <= largest]
     if not at:
         return timed_seconds, frozenset()
     run_means = np.array([run[size][1] / run[size][0] for size in at])

@@ -6,7 +6,7 @@ compared by exact theory, and by Theorem 3.2 as printed and as corrected.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
-from specbench.analysis.forwards import REACH, Sizes, fitted, sizes_of, sums_of
+from specbench.analysis.costs import OFTEN, REACH, Sizes, fitted, measured_sizes, sizes_of, sums_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
@@ -27,7 +27,6 @@ from specbench.runs.run_spec import RunSpec
 GAMMA = 5  # draft length at which pairs of models are measured
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
 REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
-ENOUGH = 20  # forwards of a size from which its price is their mean
 
 
 def alone(level: str) -> str:
@@ -98,8 +97,10 @@ class Profile:
         price of their own.
         """
         self.levels, self._rows, self._blocks, self.bounds = list(levels), rows, blocks, bounds or {}
-        self._sizes = {level: _timed(blocks, level) or _read(rows, level) for level in levels}
-        self._at = {level: _often(sizes) or sorted(sizes) for level, sizes in self._sizes.items()}
+        self._sizes = {
+            level: _timed(blocks, level) or sizes_of(chain.from_iterable(rows.values()), level) for level in levels
+        }
+        self._at = {level: measured_sizes(sizes, OFTEN) or sorted(sizes) for level, sizes in self._sizes.items()}
         self._costs = {level: _costs(self._sizes[level], at) for level, at in self._at.items() if at}
 
     @classmethod
@@ -207,22 +208,7 @@ def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
 def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
     """Return the forwards that were timed next to the run; empty if there are too few of every size."""
     sizes = blocks.get(level, {})
-    return sizes if _often(sizes) else {}
-
-
-def _often(sizes: Sizes) -> list[int]:
-    """Return the sizes of which enough forwards were measured, in order."""
-    return sorted(size for size, (count, _) in sizes.items() if count >= ENOUGH)
-
-
-def _read(rows: Mapping[Drafting, Records], level: str) -> Sizes:
-    """Return the forwards of a level in all methods of the run."""
-    out: dict[int, tuple[float, float]] = {}
-    for records in rows.values():
-        for fed, (count, spent) in sizes_of(records, level).items():
-            had = out.get(fed, (0.0, 0.0))
-            out[fed] = had[0] + count, had[1] + spent
-    return out
+    return sizes if measured_sizes(sizes, OFTEN) else {}
 
 
 def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specbench.analysis.forwards import ForwardLine, Sizes, line_of
+from specbench.analysis.costs import ForwardLine, Sizes, line_of
 from specbench.note import Note, warning
 from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.reporting.tables import Table
