@@ -1,8 +1,8 @@
-"""Models that are tables, and the exact output distribution of methods over them, compared with the one that they declare.
+"""Models that are tables, and the exact output distribution of methods over them, compared with the declared distribution.
 
-On vocabularies of two or three tokens every choice of a method can be followed
-(`sampling.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
-Models are fixed random functions of the whole prefix, so that any misplaced row shows.
+On vocabularies of two or three tokens, every choice of a method can be followed (`sampling.exact_distribution`), so the joint
+distribution of its first tokens is exact up to rounding. Models are fixed random functions of the whole prefix, so that a row
+of logits at a wrong position changes the distribution.
 """
 
 import sys
@@ -27,7 +27,7 @@ from specbench.models.heads.head import kind_named
 from specbench.models.transformers_session import InstrumentedSession
 
 WIDTH = 8  # of hidden states
-STATE = 1  # separates their random numbers from those of logits; hashes of strings would change from run to run
+STATE = 1  # gives hidden states other random numbers than logits; hashes of strings would change from run to run
 START = 0  # every sequence starts with this token
 Distribution = dict[tuple[int, ...], float]
 H = TypeVar("H", bound=TrainedHead)
