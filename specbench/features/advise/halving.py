@@ -197,7 +197,7 @@ class _SuccessiveHalving:
         """Drop the slower half of the lossless candidates; before the last part, keep only the fastest.
 
         Of the others, drop candidates that lose too much of the score, and keep the fastest LOSSY_FINALISTS; before the last
-        part, only the fastest. The last part has one of each, so that a lossless one is left if the other loses too much there.
+        part, only the fastest. The last part has one of each kind, so a lossless one is left if the other loses too much.
         """
         is_last = self.part == len(PARTS) - 1
         self.names = _fastest(self.results, self.names, 1 if is_last else max(len(self.names) // 2, 1))
