@@ -31,7 +31,7 @@ ENOUGH = 20  # forwards of a size from which its price is their mean
 
 
 def alone(level: str) -> str:
-    """Return the name of plain decoding by one level; that of the target is the baseline."""
+    """Return the name of plain decoding by one level. Plain decoding by the target is the baseline."""
     return f"{level}-alone"
 
 
@@ -54,7 +54,7 @@ class Drafting(NamedTuple):
 
 
 def draftings_of(spec: RunSpec) -> dict[str, Drafting]:
-    """Return what the methods of a run measure, by label, of those that measure one or two levels."""
+    """Return what the methods with one scorer of a run measure, by label."""
     draftings = {}
     for label, method in spec.methods.items():
         proposer, scorers = method.options.get("proposer"), method.options.get("scorers")
@@ -158,7 +158,7 @@ class Profile:
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
-        """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
+        """Return the cost of forwards, the drafter first. Without `blocks`, a block costs as much as one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
@@ -167,7 +167,7 @@ class Profile:
         return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
     def ratio(self, one: tuple[Sequence[str], ChainPlan], other: tuple[Sequence[str], ChainPlan]) -> Estimate:
-        """Return the predicted speed of one plan on its levels over that of another, with its interval over prompts."""
+        """Return the ratio of the predicted speeds of two plans, each on its levels, with its interval over prompts."""
         speeds = [(profile._speedup(*one), profile._speedup(*other)) for profile in self.left_out()]
         jackknife = [first / second for first, second in speeds if first and second]
         return jackknifed_ratio(one[1].speedup / other[1].speedup, np.array(jackknife), np.ones(len(jackknife)))
@@ -226,7 +226,7 @@ def _read(rows: Mapping[Drafting, Records], level: str) -> Sizes:
 
 
 def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
-    """Return the seconds of forwards by tokens read; beyond those of `at`, at the steepest measured slope."""
+    """Return the seconds of forwards by tokens read. Beyond the sizes `at`, they grow at the steepest measured slope."""
     return fitted(sums_of(sizes, REST), [size for size in at if size <= REST] or at[:1]).most
 
 
