@@ -194,7 +194,7 @@ class HeadDrafting:
 
 
 def drafting_of(pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
-    """Return the drafts of a head on a base: those of the method `eagle` on the target, else the default ones at T = 0."""
+    """Return the drafts of a head on a base: as in the method `eagle` on the target, else default drafts at T = 0."""
     default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default
