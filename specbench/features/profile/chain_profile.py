@@ -89,13 +89,13 @@ class Profile:
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take the records by what they measure, and the times of forwards by level that were measured next to them.
+        """Take the records by what they measure, and by level the forwards that were timed next to the run.
 
         `bounds` are the seconds of reading each level's weights once, at the memory bandwidth.
 
-        A level's prices come from the forwards timed next to the run, of all sizes in the same state, or, without these,
-        from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
-        price of their own.
+        A level's prices come from the forwards timed next to the run, where all sizes are timed in the same state. Without
+        these, they come from the run's forwards of sizes that it read often. A size that occurs only at the ends of answers
+        has no price of its own.
         """
         self.levels, self._rows, self._blocks, self.bounds = list(levels), rows, blocks, bounds or {}
         self._sizes = {level: _timed(blocks, level) or _read(rows, level) for level in levels}
@@ -234,7 +234,8 @@ def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
 class ChainCandidate:
     """A chain, from the target down to the drafter, with its predicted speed.
 
-    For chains with a middle model, `printed`, `corrected` and `exact` say whether Theorem 3.2 keeps it.
+    For chains with a middle model, `printed` and `corrected` say whether Theorem 3.2 keeps it, as printed and as corrected.
+    `exact` says whether the best chain with it is faster than the best chain without it, by exact theory.
     """
 
     levels: tuple[str, ...]
