@@ -229,10 +229,9 @@ def examine(
 ) -> list[ExactComparison]:
     """Compare the method's distribution with the one that it must declare, at every setting.
 
-    By default on three tokens, and on two if there are three models or draft trees, whose branches are many.
-
-    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
-    depend on them. Draft lengths must be small: the number of branches grows exponentially with them.
+    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may depend on
+    them. By default, the vocabulary has three tokens. It has two for three or more models and for draft trees, which have
+    many branches. Draft lengths must be small: the number of branches grows exponentially with them.
     """
     declared = method.declared_distribution()
     assert declared is not None
