@@ -1,7 +1,7 @@
 """Short runs that choose what a longer run measures: the settings of a curve, and the draft lengths of a sweep.
 
-A sweep measures many settings, and most of them cannot be the best. A few prompts are enough to exclude these, so that only
-the others are measured on all prompts.
+Most settings of a sweep are far from the best. A few prompts exclude such settings, so that only the others are measured on
+all prompts.
 """
 
 from collections import defaultdict
