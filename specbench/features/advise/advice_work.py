@@ -1,4 +1,4 @@
-"""How much advice decodes: the parts of the prompts, and less of everything where the time limit asks for it."""
+"""How much advice decodes: the parts of the prompts, and the reductions that keep it within the time limit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,8 +28,10 @@ class AdviceWork:
     tokens: int
 
     def seconds(self, pilots: int, prefill: float, token: float, limit: float) -> float:
-        """Return the seconds that all parts take at most, given those of a prefill and of a token of the target, and the
-        time limit of the advice."""
+        """Return the seconds of all parts if every method is as slow as the baseline and all outputs have full length.
+
+        `prefill` and `token` are the seconds of a prefill and of a token of the target. `limit` is the time limit of advice.
+        """
         output = prefill + self.tokens * token
         methods = (1 + pilots, 1 + FINALISTS, 1 + FINALISTS // 2, 2 * (1 + PROCESSES))
         outputs = sum(share * count for share, count in zip(SHARES, methods, strict=True))

@@ -46,7 +46,7 @@ class AdviceRow(TypedDict):
 
     `pays` is None if the interval of the gain contains 1 or is missing, or if the selected method was not measured.
     `repeats` are the measurements whose mean is `gain`, if there are several. `acceptance` and the costs are of the method
-    `measured_with`. `folder` is that of the last run.
+    `measured_with`. `folder` is the last run's.
     """
 
     pair: str

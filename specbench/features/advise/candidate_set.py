@@ -80,7 +80,7 @@ def candidate_of(name: str, proposer: dict[str, Any], **more: Any) -> Candidate:
 
 
 def drafter_of(table: Table) -> str:
-    """Return the model or head that the proposer of a method drafts with, in a chain the innermost; empty for none."""
+    """Return the model or head that the proposer of a method drafts with, in a chain the innermost one; empty if none."""
     proposer: Any = table.get("proposer")
     while isinstance(proposer, dict) and "proposer" in proposer:
         proposer = proposer["proposer"]
@@ -128,6 +128,6 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
 
 
 def _is_lossless(name: str, pair: Pair) -> bool:
-    """Return whether a pair has the models and heads of a preset, which is lossless on it."""
+    """Return whether a pair has the models and heads of a preset, and the preset is lossless on it."""
     method = method_on(name, pair, Options())
     return method is not None and method.lossless is True

@@ -1,8 +1,9 @@
 """Advice on a pair: the candidates, their predicted speed at measured prices, and which one is selected.
 
 A run of the baseline and of some speculative methods gives the seconds of the forwards that it made, and the seconds of a
-round outside forwards. Forwards of other sizes were timed next to the run, in a loop; they are scaled to the run's own, where
-forwards of other models come in between. A replay's rounds at these prices give a candidate's predicted speed.
+round outside forwards. Forwards of other sizes were timed next to the run, in a loop. In the run, forwards of other models
+come in between and change the times, so the timed seconds are scaled to the run's. A replay's rounds at these prices give a
+candidate's predicted speed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
 from specbench.decoding.traits import Theory
 
-# Relative error of a predicted speed, which widens its interval: that of forwards of sizes that the run made, and of others.
-# Fitted on the bundled models.
+# Relative error of a predicted speed, which widens its interval: from prices of sizes that the run made often, and from
+# scaled prices of other sizes. Fitted on the bundled models.
 PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
@@ -62,7 +63,7 @@ class Prices:
         return len(self.drafter) - 1
 
     def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
-        """Return the decoding seconds of replayed rounds: all but the first forward of each model.
+        """Return the decoding seconds of replayed rounds, without the first forward of each model, which is prefill.
 
         `shape` gives the parents of the tokens of a tree; `bonus` says whether a token follows a whole draft.
         """
@@ -73,9 +74,9 @@ class Prices:
     def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
         """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
 
-        These prices are those of the innermost drafter. The time outside forwards is that of its rounds for each round of the
-        middle model, and that of prompt lookup's rounds for each round of the target. A block of the middle model that also
-        reads the target's last token is priced without it.
+        `self` has the prices of the innermost drafter. A round of the middle model takes as long outside forwards as a round
+        of that drafter. A round of the target takes as long outside forwards as a round of prompt lookup. A block of the
+        middle model that also reads the target's last token is priced without that token.
         """
         assert rounds.inner is not None
         verifying = self.costs("lookup")
@@ -109,9 +110,9 @@ def prices_of(
     """Return the prices of a run.
 
     Args:
-        method: The traits of the speculative method that was run, a draft model and one target.
-        rows: Its records.
-        base: Those of the baseline.
+        method: The traits of the speculative method that was run, with a draft model or head and one target.
+        rows: The method's records.
+        base: The baseline's records.
         timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read. A head has none.
         more: Records of the same drafter at other lengths, whose blocks have prices too.
         others: Records of methods with other kinds of drafts.
@@ -132,9 +133,9 @@ def prices_of(
 
 
 def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
-    """Return the costs of a round whose drafts are a head's.
+    """Return the costs of a round in which a head drafts.
 
-    Its first forward of a round reads all tokens that the round before committed, and each later one a single token.
+    The head's first forward of a round reads all tokens that the round before committed, and each later one a single token.
     """
     sizes = sizes_of(rows, head)
     if not sizes:  # prefill only
@@ -149,7 +150,7 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
 
 
 def _host_per_forward(rows: Records) -> float:
-    """Return the seconds outside forwards / forwards of all models, the first of each included."""
+    """Return the seconds outside forwards / the number of forwards of all models, including the first of each."""
     return sum(map(host_seconds, rows)) / sum(usage.forwards + 1 for row in rows for usage in row.models.values())
 
 
@@ -161,8 +162,8 @@ def predicted_speedup(
     Args:
         base: Decoding seconds of the baseline, by prompt.
         predicted: Predicted seconds, by prompt.
-        sizes: The share of the seconds in blocks of each size.
-        measured: The sizes of blocks that the run made.
+        sizes: The seconds in blocks of each size. Only their ratios count.
+        measured: The sizes of blocks that the run made often.
     """
     ours, theirs = np.array(predicted), np.array(base)
     value = float(theirs.sum() / ours.sum())
@@ -184,9 +185,9 @@ def later_speedup(measured: Sequence[Estimate]) -> Estimate:
     Args:
         measured: Speedups on the same prompts, each measured in a process of its own, with their intervals over prompts.
 
-    The variance between runs is that of the logarithms, together with BETWEEN_RUNS, which is weighted like PRIOR_RUNS runs.
-    The variance over prompts counts twice, for the prompts here and for those of the later run. Returns no interval if a
-    measurement lacks one.
+    The variance between runs is the variance of the logarithms, pooled with BETWEEN_RUNS, which is weighted like PRIOR_RUNS
+    runs. The variance over prompts counts twice: once for the prompts here, once for the prompts of the later run. The mean
+    has no interval if a measurement has none.
     """
     logs = np.log([each.value for each in measured])
     value = float(np.exp(logs.mean()))
@@ -204,8 +205,10 @@ def later_speedup(measured: Sequence[Estimate]) -> Estimate:
 def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
     """Return the seconds of forwards by tokens read, and the sizes that the run made often.
 
-    Sizes with at least OFTEN forwards use the run's mean. Other sizes use the timed seconds, scaled by the ratio of the run's
-    to the timed ones, interpolated between neighboring sizes.
+    A size with at least OFTEN forwards has the run's mean. Another size has its timed seconds, scaled by the ratio of the
+    run's to the timed seconds, which is interpolated between neighboring sizes. The result is limited to the range between
+    the run's means at these neighbors. For example, if forwards of 2 and 6 tokens took 1.1 and 1.3 times as long in the run
+    as in the loop, the timed seconds of 4 tokens are multiplied by 1.2.
     """
     largest = max(timed)
     timed_seconds = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
@@ -263,8 +266,8 @@ class Candidate:
 class CandidateResult:
     """A candidate, its predicted and its measured decoding speedup. `why` says why there is no prediction.
 
-    `parts` is the number of parts after the first that it was measured on; `measured` is that of the last one, and
-    `score_change` its main score minus that of the target alone, there.
+    `parts` is the number of parts after the first that it was measured on. `measured` is its speedup on the last of them, and
+    `score_change` is its main score minus the target's there.
     """
 
     candidate: Candidate
@@ -330,7 +333,7 @@ class Advice:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the selected candidate is faster than the baseline, as measured, or as predicted if no time limit ended."""
+        """Whether the selected candidate is faster than the baseline: as measured, else as predicted unless time ran out."""
         gain = self.gain or self.best.measured or (None if self.is_out_of_time else self.best.predicted)
         return gain is not None and gain.low is not None and gain.low > 1.0
 

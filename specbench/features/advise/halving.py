@@ -2,9 +2,12 @@
 
 The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices.
 The baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed
-are run on the second part, and the better half of them on the third. The winner is run on the last part, which is held out,
-and twice more there, each time in a process of its own, since a speedup differs between processes and between times. Every
-part is an ordinary run in the output folder, so that the command resumes.
+are run on the second part, and the faster half of them on the third. The winner is run on the last part, which is held out,
+and twice more there, each time in a new process, since a speedup differs between processes and between times. Every part is
+an ordinary run in the output folder, so that the command resumes.
+
+Each part has new prompts, since the fastest of several candidates looks better on the prompts that selected it. With four
+finalists and 40 prompts: 10 prompts give the prices, 5 compare four candidates, 5 compare two, and 20 measure the winner.
 
 With a largest allowed drop of the score, methods that are not lossless are measured too, from the second part on.
 """
@@ -75,9 +78,9 @@ LOSSY_FINALISTS = 2  # of the methods that are not lossless, after their first p
 class AdviceRequest:
     """A pair and a task to advise on.
 
-    After `seconds`, no other part is begun. With `max_drop`, in [0, 1], methods that are not lossless are candidates too, and
-    one is selected only if the main score drops by at most this much. Code is executed to score it in a sandbox of the kind
-    `sandbox`, or not at all. `parts` are disjoint shards of the prompts.
+    No part is begun that would probably end after `seconds`. With `max_drop`, in [0, 1], methods that are not lossless are
+    candidates too. One of them is selected only if the interval of its main score excludes a larger drop. Generated code is
+    executed for scores in a sandbox of the kind `sandbox`; None: not at all. `parts` are disjoint shards of the prompts.
     """
 
     pair: str
@@ -113,7 +116,7 @@ class AdviceRequest:
 def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
     """Return advice on a pair and a task.
 
-    Raises what `resolve` does, and ConfigError for fewer than FEWEST_PROMPTS prompts.
+    Raises what `resolve` raises, and ConfigError for fewer than FEWEST_PROMPTS prompts.
     """
     observer, begin = observer or Observer(), time.monotonic()
     temperature = request.options.temperature or 0.0  # presets have defaults of their own
@@ -157,9 +160,10 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
 
 @dataclass
 class _SuccessiveHalving:
-    """The candidates that are still measured: names of lossless ones, and of others, which may lose `max_drop` of the score.
+    """The candidates that are still measured: lossless ones in `names`, the others in `others`.
 
-    `results` are those of all candidates, `final` and `part` the last run and its part of the prompts.
+    `results` holds the result of every candidate, also of dropped ones. `final` is the last run, and `part` the number of its
+    part of the prompts. One of `others` may lose at most `max_drop` of the score.
     """
 
     results: dict[str, CandidateResult]
@@ -171,9 +175,10 @@ class _SuccessiveHalving:
     is_out_of_time: bool = False
 
     def run(self, parts: "_Parts", deadline: float) -> None:
-        """Measure them part by part, and keep the faster ones, until one of each is left or all are slower.
+        """Measure the candidates on the remaining parts, and drop slow ones after each part but the last.
 
-        No part is begun that would probably end after `deadline`, in seconds of `time.monotonic`.
+        Ends early if all candidates are slower than the baseline. No part is begun that would probably end after `deadline`,
+        in seconds of `time.monotonic`.
         """
         while self.part < len(PARTS):
             if time.monotonic() + parts.slowest > deadline:
@@ -189,7 +194,11 @@ class _SuccessiveHalving:
                 self._keep_fastest()
 
     def _keep_fastest(self) -> None:
-        """Drop the slower half; before the last part, all but the fastest of each kind."""
+        """Drop the slower half of the lossless candidates; before the last part, keep only the fastest.
+
+        Of the others, drop candidates that lose too much of the score, and keep the fastest LOSSY_FINALISTS; before the last
+        part, only the fastest. The last part has one of each kind, so a lossless one is left if the other loses too much.
+        """
         is_last = self.part == len(PARTS) - 1
         self.names = _fastest(self.results, self.names, 1 if is_last else max(len(self.names) // 2, 1))
         allowed = [name for name in self.others if not self.results[name].loses_score(self.max_drop)]
@@ -197,7 +206,7 @@ class _SuccessiveHalving:
 
     @property
     def best(self) -> str:
-        """The fastest candidate that is lossless or keeps the score."""
+        """The fastest remaining candidate that is lossless or keeps the score."""
         return _selected(
             self.results,
             [*self.names, *(name for name in self.others if self.results[name].keeps_score(self.max_drop))],
@@ -205,9 +214,9 @@ class _SuccessiveHalving:
 
 
 def _add_measurements(results: dict[str, CandidateResult], run: RunSummary, names: Iterable[str]) -> None:
-    """Add the speedups and score changes of a run to the results of these candidates.
+    """Replace the speedups and score changes in the results of these candidates with the values of a run.
 
-    Scores are not compared where the baseline scores 0, since they cannot drop there.
+    Scores are not compared if the baseline scores 0, since they cannot drop then.
     """
     rows = {row.method: row for row in run.methods}
     score = run.score(rows[run.baseline])
@@ -230,7 +239,7 @@ def _fastest(results: Mapping[str, CandidateResult], names: Sequence[str], count
 
 
 def _selected(results: Mapping[str, CandidateResult], names: Sequence[str]) -> str:
-    """Return the fastest of these candidates, one without an estimate only if there is no other."""
+    """Return the fastest of these candidates. One without an estimate is returned only if no candidate has an estimate."""
     estimated = [name for name in names if results[name].measured or results[name].predicted]
     return _fastest(results, estimated or names, 1)[0]
 
@@ -253,10 +262,10 @@ class _Parts:
         self.sandbox: Sandbox | None = None
 
     def open(self, candidates: Sequence[Candidate]) -> tuple[dict[Candidate, Method], list[CandidateResult]]:
-        """Load the models, and return the methods of the candidates and those that an engine does not support.
+        """Load the models. Return the methods of the candidates, and the candidates that an engine does not support.
 
-        Raises ConfigError for fewer than FEWEST_PROMPTS prompts, and for a task that is not scored although scores are
-        needed.
+        Raises ConfigError for fewer than FEWEST_PROMPTS prompts, and with `max_drop` for a task whose scores execute code
+        without a sandbox.
         """
         request = self.request
         self.whole, run = self._plan([candidate.name for candidate in candidates], request.options)
@@ -278,7 +287,7 @@ class _Parts:
     def fit(self, pilots: int, deadline: float) -> None:
         """Reduce repeats, prompts and new tokens until all parts will probably end before `deadline`.
 
-        The time is estimated from the first tokens that the target generates after one prompt. Seconds are those of
+        The time is estimated from the first tokens that the target generates after one prompt. `deadline` is in seconds of
         `time.monotonic`. A message names what was reduced.
         """
         assert self.whole is not None
@@ -307,7 +316,10 @@ class _Parts:
         self.request = replace(self.request, options=reduced)
 
     def measure(self, part: int, methods: Sequence[str], profile: bool = False) -> RunSummary:
-        """Measure methods on a part of the prompts, and summarize them."""
+        """Measure methods on a part of the prompts, and summarize them.
+
+        Raises ConfigError if every prompt failed for some method, and if `max_drop` needs scores and there are none.
+        """
         begin, request = time.monotonic(), self.request
         self.plan, self.run = plan, _ = self._plan(methods, replace(request.options, shard=request.parts[part - 1]))
         steps = MeasureOptions(
@@ -324,10 +336,10 @@ class _Parts:
         return summary
 
     def repeated(self, candidate: Candidate, deadline: float) -> list[Estimate]:
-        """Return the speedups of a candidate on the last part, each measured in a process of its own.
+        """Return the speedups of a candidate on the last part, each measured in a new process.
 
-        Empty if they would probably end after `deadline`, in seconds of `time.monotonic`, if one fails or has no speedup, and
-        with plugins, which another process does not have.
+        Returns an empty list if the measurements would probably end after `deadline`, in seconds of `time.monotonic`, if one
+        fails or has no speedup, and with plugins, which a new process lacks.
         """
         if self.request.options.plugins or time.monotonic() + PROCESSES * (self.slowest + self.opening) > deadline:
             return []
@@ -390,7 +402,10 @@ def _among(candidates: Sequence[Candidate], methods: Mapping[Candidate, Method])
 
 
 def _best(results: Mapping[str, CandidateResult], candidates: Sequence[Candidate], count: int) -> list[str]:
-    """Return the candidates to measure: those with the highest predicted speed, then those that cannot be predicted."""
+    """Return `count` candidates to measure: those with the highest predicted speed, then those without a prediction.
+
+    Candidates without a prediction get up to half of the places, since only a measurement can show that they are fast.
+    """
     unpredicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is None]
     predicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is not None]
     unpredicted = unpredicted[: count // 2] if predicted else unpredicted[:count]
@@ -425,7 +440,7 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
     """Return advice from a run of the target alone and of a draft model, without decoding with a candidate.
 
     Blocks of tokens are timed, and the probabilities of the outputs are recorded in the folder, unless it has them already.
-    Raises what `plan_of_folder` does, and ConfigError for a run that lacks one of these methods, that is not timed, or that
+    Raises what `plan_of_folder` raises, and ConfigError for a run that lacks one of these methods, that is not timed, or that
     was measured under other conditions, such as another machine or number of threads.
     """
     observer = observer or Observer()

@@ -1,7 +1,11 @@
 """Predicted speedups of candidates, from one run: its prices, and its baseline's outputs, on which they are replayed.
 
-paths.parquet in the run's folder holds the probabilities that the target and drafters give these outputs, a row per
-output. It is valid for that run only: another temperature or filter gives another distribution, and other texts.
+The output of a lossless method has the baseline's distribution. So the probabilities that a drafter and the target assign to
+the baseline's outputs give the expected rounds of every candidate with that drafter, without decoding with it. The prices of
+forwards turn rounds into seconds.
+
+paths.parquet in the run's folder holds these probabilities, a row per output. It is valid for that run only: another
+temperature or filter gives another distribution, and other texts.
 """
 
 import math
@@ -68,12 +72,10 @@ class Recording:
 def record_outputs(
     load: LoadPair, run: PlannedRun, drafters: Sequence[str], observer: Observer | None = None
 ) -> list[Recording]:
-    """Return the outputs of a run's baseline with their probabilities, and record those that are missing.
+    """Return the outputs of a run's baseline with their probabilities, and record missing ones.
 
-    `load` returns the run's models, which only recording needs.
-
-    At temperature 0, all repeats of a prompt have one output, and only the first one is recorded. Raises ConfigError if the
-    baseline declares no distribution.
+    `load` returns the run's models. It is called only if outputs are missing. At temperature 0, all repeats of a prompt have
+    the same output, and only the first one is recorded. Raises ConfigError if the baseline declares no distribution.
     """
     if run.methods[run.spec.baseline].declared_distribution() is None:
         raise ConfigError(f"{run.spec.baseline} declares no distribution that its output follows")
@@ -97,7 +99,7 @@ def _is_recorded(record: Record, outputs: Outputs) -> bool:
 
 
 def _records(run: PlannedRun) -> Iterator[Record]:
-    """Yield the baseline's generations that are recorded."""
+    """Yield the baseline's generations to record: those without an error; at temperature 0, only the first repeat."""
     greedy = run.spec.decoding.temperature == 0.0
     for record in read(run.folder):
         if record.method == run.spec.baseline and record.error is None and (not greedy or record.repeat == 0):
@@ -107,7 +109,7 @@ def _records(run: PlannedRun) -> Iterator[Record]:
 def _score(
     loaded: LoadedPair, run: PlannedRun, drafters: Sequence[str], records: Sequence[Record]
 ) -> Iterator[tuple[Record, RecordedOutput]]:
-    """Yield each record with its output's probabilities, from forwards of every model and head over the output."""
+    """Yield each record with the probabilities of its output, from forwards of every model and head over the output."""
     pair, method = run.pair_of(loaded), run.methods[run.spec.baseline]
     declared = method.declared_distribution()
     assert declared is not None
@@ -142,7 +144,7 @@ def _score(
 
 
 def _rooms(models: Models, base: str, role: str, tokens: list[int]) -> list[int]:
-    """Return how many tokens a model can draft before each of the tokens of an output, or a head on `base`."""
+    """Return for each token of an output how many tokens a model, or a head on `base`, can draft from there on."""
     is_head = role not in models.sessions
     rooms = [models[base if is_head else role].room(models.ids + tokens[:i]) for i in range(len(tokens))]
     return [0, *rooms[1:]] if is_head and len(models.ids) < 2 else rooms  # a head reads two tokens
@@ -151,7 +153,7 @@ def _rooms(models: Models, base: str, role: str, tokens: list[int]) -> list[int]
 def _logits(
     models: Models, scorers: tuple[str, ...], drafters: Sequence[str], heads: Sequence[str], tokens: list[int]
 ) -> tuple[dict[str, Iterable[Tensor]], list[Tensor]]:
-    """Return the logits (m, V) of an output by drafter and place in the draft, and those of each scorer."""
+    """Return the logits (m, V) of an output: by drafter and position in the draft, and by scorer."""
     base = models[scorers[0]]
     sessions = {role: EagleSession(models.head(role, EagleHead), base) for role in heads}  # before the base reads
     of_models = output_logits(models, [*scorers, *(role for role in drafters if role not in heads)], tokens)
@@ -168,7 +170,10 @@ def _widened(logits: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
 
 
 def _read(path: Path, key: str, drafters: Sequence[str]) -> Outputs:
-    """Return the outputs that a folder has of this run with all of these drafters, without damaged rows."""
+    """Return the recorded outputs of this run, without damaged rows.
+
+    Returns none if the file is missing or unreadable, or if an output lacks one of these drafters.
+    """
     if not path.exists():
         return {}
     try:
@@ -191,7 +196,7 @@ def _write(path: Path, key: str, outputs: Outputs) -> None:
 
 
 def _checksum(row: Mapping[Any, Any]) -> int:
-    """Return the CRC-32 of a row's values by column, without the columns that it lacks and the checksum itself."""
+    """Return the CRC-32 of the names and values of a row's columns, except empty columns and the checksum itself."""
     checksum = 0
     for name in sorted(map(str, row)):
         value = row[name]
@@ -225,7 +230,7 @@ def _output_of(row: Mapping[Hashable, Any], drafters: Sequence[str]) -> Recorded
 
 
 def _drafter_of(row: Mapping[Hashable, Any], role: str, count: int) -> DrafterProbabilities:
-    """Return what a drafter gives the tokens of an output. Raises ValueError for a head recorded to another depth."""
+    """Return a drafter's probabilities of the tokens of an output. Raises ValueError for a head recorded to another depth."""
     arrays = {name: np.asarray(row[f"{role}:{name}"]) for name in DrafterProbabilities.__dataclass_fields__}
     if len(arrays["q"]) not in (count, HEAD_DEPTH * count) or any(len(array) % count for array in arrays.values()):
         raise ValueError(role)
@@ -241,8 +246,13 @@ def predict_all(
 ) -> list[CandidateResult]:
     """Return all candidates with their predicted speedups over the baseline of a run whose blocks are timed.
 
+    Predictions miss costs that depend on how a method drafts. So each pilot's measured seconds per token are divided by its
+    predicted ones, and this ratio corrects candidates with the same kind of draft and the same drafter. Between the draft
+    lengths of pilots, the ratio is interpolated: if pilots need 1.1 times the predicted seconds at length 2 and 1.3 times at
+    length 6, a candidate with length 4 is predicted to need 1.2 times.
+
     Args:
-        load: Returns the models of the run, which are needed if outputs are not recorded yet.
+        load: Returns the models of the run. It is called if outputs are not recorded yet.
         run: The run.
         methods: The candidates, as methods.
         pilots: Candidates that the run measured. They give the prices, and correct the predictions of candidates that draft
@@ -277,13 +287,13 @@ def predict_all(
 
 
 def _interpolated(by_length: Mapping[int, float], gamma: int) -> float:
-    """Return the correction at a draft length, between those of the nearest measured lengths."""
+    """Return the correction at a draft length, interpolated between measured lengths, and constant outside of them."""
     lengths = sorted(by_length)
     return float(np.interp(gamma, lengths, [by_length[length] for length in lengths]))
 
 
 def _recorded(load: LoadPair, run: PlannedRun, replays: Iterable[Replay | str], observer: Observer) -> list[Recording]:
-    """Return the outputs of a run, with the probabilities of every model and head of the run that the replays need."""
+    """Return the outputs of a run, with the probabilities by each model and head of the run that a replay needs."""
     needed = {name for replay in replays if isinstance(replay, Replay) for name in replay.drafters}
     drafters = sorted(needed & {*run.spec.pair.models, *run.spec.pair.heads})
     return record_outputs(load, run, drafters, observer)
@@ -319,7 +329,10 @@ def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[st
 
 
 def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -> dict[str, Prices]:
-    """Return the prices of each draft model that a run measured, from the first of its methods that has them."""
+    """Return the prices of each draft model and head that a run measured, from its first method that has prices.
+
+    Blocks of other pilots with the same drafter have prices too.
+    """
     timed, prices = timed_forwards(run.folder), dict[str, Prices]()
     others: dict[Drafter, Records] = {
         pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind not in ("model", "head")
@@ -344,9 +357,9 @@ def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -
 
 @dataclass(frozen=True)
 class _Prediction:
-    """The predicted seconds of a method by output, and those in blocks of each size.
+    """The predicted seconds of a method by output, and the seconds of the target's blocks by size, without correction.
 
-    `factor` corrects them: the measured seconds of methods that draft in the same way over their predicted ones.
+    `factor` corrects the seconds by output. It is measured / predicted seconds of methods that draft in the same way.
     """
 
     seconds: Mapping[OutputKey, float]
@@ -392,7 +405,7 @@ def _per_token(rows: Records) -> float:
 
 
 def _seconds_by_output(rows: Records, recordings: Sequence[Recording]) -> dict[OutputKey, float]:
-    """Return the decoding seconds of each recorded output; at temperature 0, the mean over the repeats of its prompt."""
+    """Return the decoding seconds of each recorded output; at temperature 0, the mean over the repeats of its sample."""
     repeats = defaultdict[str, list[float]](list)
     for record in rows:
         repeats[record.sample].append(seconds(record))

@@ -327,7 +327,7 @@ def pack_suite(suite: Suite, results: Path, archive: Path) -> Listing:
 def unpacked_results(results: Path) -> Iterator[Path]:
     """Yield a folder of results. An archive of `pack_suite` is unpacked into a temporary one, which is deleted at the end.
 
-    Its content is checked like that of any archive. Raises ConfigError if the file is not an archive, or is damaged.
+    Its content is checked as in `unpack`. Raises ConfigError if the file is not an archive, or is damaged.
     """
     if not results.is_file():
         yield results

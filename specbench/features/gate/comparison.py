@@ -59,7 +59,10 @@ def compare(base: list[MeasuredRun], new: list[MeasuredRun], limits: GateLimits)
 
 
 def _pair_runs(base: list[MeasuredRun], new: list[MeasuredRun]) -> list[MeasuredRun | None]:
-    """Return the most similar run of NEW for each run of BASE. Each run of NEW is used once."""
+    """Return for each run of BASE the most similar run of NEW with its pair, task and baseline; None if none is left.
+
+    Each run of NEW is used once.
+    """
     pairs = sorted(
         (_distance(run, other), i, j)
         for i, run in enumerate(base)

@@ -31,10 +31,11 @@ def shared(base: Generations, new: Generations) -> tuple[list[GenerationSummary]
 
 
 def decoding(base: Generations, new: Generations, inexact: str, alpha: float, across: bool = False) -> Finding:
-    """Return whether decoding is unchanged: token for token, or within tolerance if `inexact` is a reason for it.
+    """Return the finding on decoding: token for token, or within tolerance if `inexact` is a reason why bits may differ.
 
-    Fewer forwards for the same tokens are an improvement, more forwards or other tokens a regression. With `across`, for
-    settings that differ on purpose, more forwards of one model and fewer of another are inconclusive.
+    Token for token, any difference is a regression, except fewer forwards or tested tokens for the same output. With
+    `inexact`, changes of the means over prompts decide. With `across`, for settings that differ on purpose, more forwards of
+    one model and fewer of another are inconclusive.
     """
     a, b = shared(base, new)
     if not a:
@@ -48,9 +49,9 @@ def decoding(base: Generations, new: Generations, inexact: str, alpha: float, ac
 
 
 def other_tokens(base: Generations, new: Generations, finding: Finding) -> Finding:
-    """Return the finding on decoding on another processor: inconclusive if it had no loss and any output has other tokens.
+    """Return the finding on decoding on another processor: inconclusive if no loss was found but an output has other tokens.
 
-    The counters do not decide whether the processor's arithmetic or a change of the code is the cause.
+    Either the processor's arithmetic or a change of the code may be the cause, and the counters do not tell which.
     """
     a, b = shared(base, new)
     ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
@@ -66,7 +67,7 @@ def other_tokens(base: Generations, new: Generations, finding: Finding) -> Findi
 
 
 def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
-    """Return the finding for unequal decoding: an improvement if equal tokens took fewer forwards or tested tokens."""
+    """Return the finding on unequal decoding: an improvement if the same tokens took fewer forwards or tested tokens."""
     before, after = [{**_forwards(rows), TESTED: sum(row.tested for row in rows)} for rows in (a, b)]
     cheaper = before != after and all(after.get(key, 0.0) <= before[key] for key in before)
     status = Status.improved if cheaper and not ids else Status.regression
@@ -75,7 +76,11 @@ def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
 
 
 def _title(a: Generations, b: Generations, ids: int) -> str:
-    """Return what changed. A change of acceptance rate and accepted length in opposite directions is a change of drafting."""
+    """Return what changed: acceptance, drafting or decoding.
+
+    If acceptance rate and accepted length change in opposite directions, drafting changed: longer drafts commit more tokens
+    per round, but a smaller share of them is accepted.
+    """
     if not any(row.tested for row in (*a, *b)):
         return "decoding changed"
     (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
@@ -87,10 +92,10 @@ def _title(a: Generations, b: Generations, ids: int) -> str:
 
 
 def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bool) -> Finding:
-    """Return the finding between machines or settings, by a paired t-test over prompts.
+    """Return the worst finding on decoding between machines or settings, by paired t-tests over prompts.
 
-    Compares the forwards per token of each model, where fewer are better. If they did not change, compares acceptance rate
-    and accepted length of methods that draft.
+    Compares the forwards per token of each model; fewer are better. If no model has a finding, compares the acceptance rate
+    and the accepted length.
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
     ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
@@ -122,7 +127,7 @@ class _Ratio(NamedTuple):
 
 
 def _moved(a: Generations, b: Generations, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
-    """Return the finding on the change of a ratio; None within tolerance, or if it is not significant."""
+    """Return the finding on the change of a ratio; None if it is within tolerance or not significant."""
     before, after = (
         by_prompt((ratio.numerator(row), ratio.denominator(row), row.prompt) for row in side) for side in (a, b)
     )
@@ -158,7 +163,7 @@ def _forwards(rows: Generations) -> dict[str, float]:
 
 
 def effect(a: Generations, b: Generations) -> str:
-    """Return changed forwards per token, and acceptance rate and accepted length, or tokens if nothing was drafted."""
+    """Return the changes as text: of forwards per token, and of acceptance, or of tokens if nothing was drafted."""
     before, after = _forwards(a), _forwards(b)
     changes = [
         f"{role} forwards/token {before.get(role, 0.0):.3f} → {after.get(role, 0.0):.3f}"
@@ -178,7 +183,8 @@ def effect(a: Generations, b: Generations) -> str:
 def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits: GateLimits) -> Finding | None:
     """Return the finding on one metric of one method; None if neither side has it.
 
-    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts.
+    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts. A change above
+    the limit is inconclusive if there are too few prompts for a significant result.
     """
     theirs = {entry["name"]: entry for entry in new.metrics}
     ours = next(entry for entry in base.metrics if entry["name"] == name)
@@ -225,7 +231,7 @@ def _status(significant: bool, change: float, least: float) -> Status:
 
 
 def log_ratios(session: Timings, method: str, over: str) -> list[float]:
-    """Return the log ratio per round of the method's tokens per second to another method's."""
+    """Return for each round the logarithm of the method's tokens per second / another method's."""
     return [
         math.log((tokens / seconds) / (theirs / their_seconds))
         for (tokens, seconds), (theirs, their_seconds) in zip(
@@ -246,10 +252,10 @@ def within(sessions: Sequence[Timings], method: str, over: str) -> float | None:
 
 
 def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: str, limits: GateLimits) -> Finding:
-    """Return whether the method became slower relative to `over`, by Welch's t-test over the rounds of all sessions.
+    """Return the finding on a method's speed relative to `over`, by Welch's t-test over the rounds of all sessions.
 
     Rounds of one process share an offset that the test does not account for. So each session of NEW has to exceed the limit
-    as well.
+    as well: changes of -8 % and -1 % in two sessions are no regression at a limit of 5 %.
     """
     before = [x for session in base for x in log_ratios(session, method, over)]
     after = [log_ratios(session, method, over) for session in new]

@@ -62,8 +62,8 @@ def check(
 ) -> list[GateVerdict]:
     """Measure a snapshot's requests again and compare.
 
-    While a time exceeds the limit in every session, another session is measured in a fresh process, up to MOST. A slow-down
-    needs AGREEING sessions.
+    A process can be slow by chance. So while a method is slower than the limit in every session, another session is measured
+    in a new process: until AGREEING sessions show a significant slow-down, or MOST sessions are measured.
     """
     snapshot = load(path)
     limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)

@@ -148,7 +148,7 @@ def session_of(records: Sequence[Record], methods: list[str], end_to_end: bool) 
 def pooled(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Merge the measurements of equal config and machine, and concatenate their sessions.
 
-    Counters are those of the first session. The number of failures is the largest of any session.
+    The counters come from the first session. The number of failures is the largest of any session.
     """
     out: dict[str, MeasuredRun] = {}
     for run in runs:

@@ -106,7 +106,7 @@ class QuestionJudge(Judge):
         """Return the judge's answer to a prompt."""
 
     def compare(self, text: str, one: str, two: str) -> Judgment:
-        """Ask in both orders. A continuation wins if both answers prefer it; otherwise the comparison is a tie."""
+        """Compare in both orders. A continuation wins if both answers prefer it; otherwise the comparison is a tie."""
         exchanges = []
         for first, second in ((one, two), (two, one)):
             prompt = self._filled(text, first, second)
@@ -140,8 +140,8 @@ class _Answer(NamedTuple):
 class Endpoint(QuestionJudge, name="endpoint"):
     """Sends each comparison to `url`/chat/completions, greedily decoded.
 
-    The key is read from the environment variable `key_env`, and is not stored. Requests that fail for a reason that may pass
-    are repeated `retries` times, after 1, 2, 4, ... seconds or as long as the server's Retry-After says.
+    The key is read from the environment variable `key_env`, and is not stored. A request that fails for a temporary reason is
+    repeated up to `retries` times, after 1, 2, 4, ... seconds or after the time in the server's Retry-After.
     """
 
     url: str

@@ -30,7 +30,7 @@ LAST_LINES = 20  # of a log, in which the reason of a failure is looked for
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """A suite to measure by a launcher. `arguments` are those of `specbench run` for this suite, without a launcher.
+    """A suite to measure by a launcher. `arguments` are the arguments of `specbench run` for this suite, without a launcher.
 
     With `shards`, every run is divided into this number of jobs by its prompts.
     """
@@ -158,7 +158,7 @@ class _Driver:
                 time.sleep(self.campaign.seconds)
 
     def interrupt(self) -> None:
-        """Cancel the jobs, unless they go on without a driver and the user wants that."""
+        """Cancel the jobs. Jobs that can go on without a driver are canceled only if the user confirms."""
         active = {entry.id: self.ledger.job(entry) for entry in self._active()}
         if not active:
             return

@@ -114,8 +114,8 @@ class JobState(StrEnum):
 class Launcher(Protocol):
     """A queue of jobs. Results and outcomes travel through files only.
 
-    `name` is that of `--launcher`. `outlives` says that jobs go on after the driver has ended. `warning` is shown before jobs
-    are submitted, unless it is empty.
+    `name` is the value of `--launcher`. `outlives` says that jobs go on after the driver has ended. `warning` is shown before
+    jobs are submitted, unless it is empty.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Launcher(Protocol):
         """
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
-        """Return the state of jobs by id. A job that the launcher does not know has ended."""
+        """Return the state of jobs by id. A job that is not in the queue has ended."""
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         """Stop jobs, by id."""

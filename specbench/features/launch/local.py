@@ -53,7 +53,7 @@ def local_launcher(settings: Table, may_use_gpu: bool) -> "LocalLauncher":
 class LocalLauncher:
     """Processes that outlive their driver. A job holds the locks of its GPUs, `per_job` of them, until it ends.
 
-    Without GPUs, one job runs at a time. With more than one, `jobs`, times mean nothing, and runs are marked as untimed.
+    Without GPUs, one job runs at a time. With several, `jobs`, times are invalid, and runs are marked as untimed.
     """
 
     gpus: Sequence[Gpu] = ()
@@ -169,7 +169,7 @@ def _is_free(gpu: Gpu) -> bool:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in ticks since boot; empty if there is none. A zombie is none."""
+    """Return when a process began, in ticks since boot; empty if there is none, or only a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
 """Runs in shards: N runs, each of every Nth prompt, which are combined into one.
 
 Shards can be measured one after another, or by several processes or machines that share the results folder. The methods of a
-shard are interleaved as in any run, so the ratios of a combined run are as good as those of an undivided one.
+shard are interleaved as in any run, so the ratios of a combined run are as good as the ratios of an undivided run.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def shards_of(count: int) -> list[str]:
 def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
     """Measure the missing shards of a request's runs, combine them, and score and summarize the whole.
 
-    Raises NotComparable if the shards were measured on different machines.
+    Raises NotComparable if the shards were measured under different conditions, such as on different machines.
     """
     requests = [replace(request, options=replace(request.options, shard=shard)) for shard in shards_of(count)]
     for shard_request in requests:
@@ -60,7 +60,7 @@ def run_suite_in_shards(request: SuiteRequest, count: int, observer: Observer) -
 def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], observer: Observer) -> ExitCode:
     """Combine the runs whose shards are complete, score and index them. Nothing is measured.
 
-    `requests` are those of the shards. Returns SOME_FAILED if a run is not complete.
+    `requests` are the requests of the shards. Returns SOME_FAILED if a run is not complete.
     """
     grids = [
         resolve_grid(shard_request.suite, shard_request.out, shard_request.sandbox)
@@ -91,8 +91,8 @@ def with_shard(suite: Suite, shard: str) -> Suite:
 def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) -> None:
     """Write the records of complete shards into the folder of the whole run, unless that is complete.
 
-    Raises ConfigError if a shard is incomplete or belongs to another run, and NotComparable if one was measured on another
-    machine than the first.
+    Raises ConfigError if a shard is incomplete or belongs to another run, or if the whole run has records that are not from
+    shards, and NotComparable if a shard was measured under other conditions than the first.
     """
     here, there = records_of(whole), [records_of(part) for part in parts]
     if here.complete:

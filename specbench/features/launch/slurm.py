@@ -101,7 +101,7 @@ class SlurmLauncher:
             if submitted is None:
                 return JobState.ended
             if self.cluster == "debug":
-                with suppress(Exception):  # the outcome file tells how it ended
+                with suppress(Exception):  # the outcome file says how it ended
                     submitted.results()  # which runs it
                 return JobState.ended
             return JobState.ended if submitted.done() else JobState.running

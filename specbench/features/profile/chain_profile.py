@@ -30,7 +30,7 @@ REST = 40  # tokens up to which costs are extrapolated, for the few blocks that 
 
 
 def alone(level: str) -> str:
-    """Return the name of plain decoding by one level; that of the target is the baseline."""
+    """Return the name of plain decoding by one level. Plain decoding by the target is the baseline."""
     return f"{level}-alone"
 
 
@@ -53,7 +53,7 @@ class Drafting(NamedTuple):
 
 
 def draftings_of(spec: RunSpec) -> dict[str, Drafting]:
-    """Return what the methods of a run measure, by label, of those that measure one or two levels."""
+    """Return what the methods with one scorer of a run measure, by label."""
     draftings = {}
     for label, method in spec.methods.items():
         proposer, scorers = method.options.get("proposer"), method.options.get("scorers")
@@ -88,13 +88,13 @@ class Profile:
         blocks: Mapping[str, Sizes],
         bounds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take the records by what they measure, and the times of forwards by level that were measured next to them.
+        """Take the records by what they measure, and by level the forwards that were timed next to the run.
 
         `bounds` are the seconds of reading each level's weights once, at the memory bandwidth.
 
-        A level's prices come from the forwards timed next to the run, of all sizes in the same state, or, without these,
-        from the run's own forwards of sizes that it read often. Sizes that it read at the ends of answers only have no
-        price of their own.
+        A level's prices come from the forwards timed next to the run, where all sizes are timed in the same state. Without
+        these, they come from the run's forwards of sizes that it read often. A size that occurs only at the ends of answers
+        has no price of its own.
         """
         self.levels, self._rows, self._blocks, self.bounds = list(levels), rows, blocks, bounds or {}
         self._sizes = {
@@ -159,7 +159,7 @@ class Profile:
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
-        """Return the cost of forwards, the drafter first. With `blocks`, a block has its own cost, else that of one token."""
+        """Return the cost of forwards, the drafter first. Without `blocks`, a block costs as much as one token."""
         return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
@@ -168,7 +168,7 @@ class Profile:
         return jackknifed_ratio(plan.speedup, np.array(jackknife), np.ones(len(jackknife)))
 
     def ratio(self, one: tuple[Sequence[str], ChainPlan], other: tuple[Sequence[str], ChainPlan]) -> Estimate:
-        """Return the predicted speed of one plan on its levels over that of another, with its interval over prompts."""
+        """Return the ratio of the predicted speeds of two plans, each on its levels, with its interval over prompts."""
         speeds = [(profile._speedup(*one), profile._speedup(*other)) for profile in self.left_out()]
         jackknife = [first / second for first, second in speeds if first and second]
         return jackknifed_ratio(one[1].speedup / other[1].speedup, np.array(jackknife), np.ones(len(jackknife)))
@@ -212,7 +212,7 @@ def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
 
 
 def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
-    """Return the seconds of forwards by tokens read; beyond those of `at`, at the steepest measured slope."""
+    """Return the seconds of forwards by tokens read. Beyond the sizes `at`, they grow at the steepest measured slope."""
     return fitted(sums_of(sizes, REST), [size for size in at if size <= REST] or at[:1]).most
 
 
@@ -220,7 +220,8 @@ def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
 class ChainCandidate:
     """A chain, from the target down to the drafter, with its predicted speed.
 
-    For chains with a middle model, `printed`, `corrected` and `exact` say whether Theorem 3.2 keeps it.
+    For chains with a middle model, `printed` and `corrected` say whether Theorem 3.2 keeps it, as printed and as corrected.
+    `exact` says whether the best chain with it is faster than the best chain without it, by exact theory.
     """
 
     levels: tuple[str, ...]

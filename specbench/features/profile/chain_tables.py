@@ -62,7 +62,7 @@ def prices_table(profile: Profile) -> Table:
 
 
 def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) -> Table:
-    """Return the accepted length, its maximum, the acceptance rate, and that of the first token of a draft, by pair.
+    """Return by pair the accepted length, its maximum, and the acceptance rates of all tokens and of a draft's first token.
 
     The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other
     proposers of the lowest level have a row each. `printed` are a paper's accepted lengths by pair, such as `M1 - M2`.

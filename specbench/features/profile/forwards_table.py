@@ -64,7 +64,7 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
 
 
 def price_of(line: ForwardLine) -> float:
-    """Return the time of a block of BLOCK tokens over that of one token."""
+    """Return the time of a block of BLOCK tokens / the time of one token."""
     return line.seconds(BLOCK) / line.one
 
 
@@ -80,7 +80,7 @@ def price_sentences(lines: Mapping[str, ForwardLine]) -> list[Note]:
 
 
 def slow_single_forwards(lines: Mapping[str, ForwardLine]) -> list[Note]:
-    """Return a warning for each model whose forwards of one token took longer than those of two or three."""
+    """Return a warning for each model whose forwards of one token took longer than forwards of two or three."""
     return [
         warning(
             "slow single forwards",

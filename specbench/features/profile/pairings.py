@@ -28,7 +28,7 @@ def levels_of(method: str) -> list[str]:
 
 
 def levels_and_trees(methods: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the levels that a profile of chains measures, those of the first one, and the trees of heads of all of them."""
+    """Return the levels that a profile measures, from its first chain, and the trees of heads of all its chains."""
     chains = [levels_of(method) for method in methods]
     trees = [chain[-1] for chain in chains if chain[-1] in TREES_OF_HEADS]
     *models, lowest = chains[0]

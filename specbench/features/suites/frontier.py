@@ -1,10 +1,13 @@
 """Quality over relative latency across a method's settings, and SpecCascade's two summaries of such a curve (its Table 2).
 
-Both summaries are extrema over noisy points, so a choice looks better on the prompts that it was made on. The intervals
-come from resamples of prompts. Each resample recomputes the quality and latency of every point, the large model's
-included, and then the choice. A resample that does not reach the condition counts as 0. `unseen` is the value of the
-chosen points on the prompts that a resample left out, and `held` the share of resamples in which they met the condition
-there. These two values have no selection bias. A chosen point is one of the grid, without interpolation.
+Both summaries are extrema over noisy points, so a choice looks better on the prompts that it was made on: of 20 settings
+with equal quality, the best on 50 prompts seems better than the others, and is not on the next 50.
+
+The intervals come from resamples of prompts. Each resample recomputes the quality and latency of every point and of the
+large model, and then the choice. A resample that does not reach the condition counts as 0. `holdout_value` is the mean value
+of the chosen points on the prompts that a resample left out, and `holdout_rate` the share of resamples whose choice met the
+condition there. These two values have no selection bias. They belong to measured points, while the speedup at the large
+model's quality is interpolated between points.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +30,7 @@ from specbench.runs.run_spec import MethodSpec
 from specbench.runs.settings import label_of, setting_text, swept_number
 
 RESAMPLES = 500
-LIKELY = 0.05  # share of resamples that choose a setting, above which it may be the best
+LIKELY = 0.05  # share of resamples that choose a setting, from which on it may be the best
 FEWEST_POINTS = 3  # of a curve
 
 
@@ -46,7 +49,7 @@ class CurveKey:
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's points, in the order of the swept parameter: seconds and quality statistics by prompt."""
+    """The points of one method, in the order of the swept parameter: seconds and quality statistics by prompt."""
 
     key: CurveKey
     settings: list[Table]
@@ -56,7 +59,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The curves of one run, with the large model's own point. `combine` is how the metric combines prompts."""
+    """The curves of one run, with the large model's point. `combine` names how the metric combines prompts."""
 
     prompts: int
     seconds: np.ndarray  # (prompts,), the baseline's
@@ -149,7 +152,7 @@ def _families(methods: Mapping[str, MethodSpec]) -> list[tuple[CurveKey, list[st
 
 
 class _Resampled:
-    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition was met there."""
+    """Values of one summary over resamples: on the drawn prompts, on the others, and whether its condition is met there."""
 
     def __init__(self) -> None:
         self.inside: list[float] = []
@@ -180,9 +183,10 @@ def summaries_of(frontier: Frontier) -> list[tuple[CurveKey, Summaries]]:
 
 
 def candidates(frontier: Frontier) -> list[tuple[CurveKey, list[Table]]]:
-    """Return for each curve the settings that either summary of a curve chose in enough resamples, and their neighbors.
+    """Return for each curve the settings that the two summaries often chose, and their neighbors.
 
-    Of a curve that is never chosen from, the ends and the middle. If too few remain for a curve, the ends are added.
+    Often means: together, in at least a share LIKELY of the resamples. The whole set of prompts counts as one more resample.
+    If no setting is chosen so often, the ends and the middle remain. If fewer than FEWEST_POINTS remain, the ends are added.
     """
     picks = [*_picks(frontier), np.arange(frontier.prompts)]
     out = []

@@ -42,7 +42,7 @@ from specbench.vocabulary import SandboxKind
 class Outline:
     """What a request would measure on one task, from architectures alone: for estimates without weights and data.
 
-    `prompts` is None if their number is not known. `missing` is the reason why models or local data are missing.
+    `prompts` is None if their number is not known. `missing` names missing models or local data; empty if there are none.
     """
 
     name: str  # of the pair
@@ -75,7 +75,10 @@ def outline(choice: Choice, on: Execution) -> Outline:
 
 @dataclass
 class GridPart:
-    """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither."""
+    """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither.
+
+    A part with a plan has `missing` too if its outputs cannot be scored.
+    """
 
     line: GridLine
     pair: str
@@ -113,9 +116,13 @@ class Grid:
 def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on: Execution | None = None) -> Grid:
     """Resolve a suite part by part.
 
-    For a part that cannot run, `missing` (models or data) or `invalid` (settings) holds the reason.
-    With `on`, another machine, parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an
-    option that no preset reads.
+    For a part that cannot run, `missing` (models or data) or `invalid` (settings) has the reason. With `on`, another machine,
+    parts have outlines instead of plans. Raises ConfigError if every part is invalid, and for an option that no preset reads.
+
+    An option is unused only if no part reads it: `--data gsm8k=FILE` has no effect on the parts of other tasks.
+
+    The resolution of a part stops at the first missing asset, so `_missing` looks for the others. A part awaits training if
+    nothing but heads or models that the suite trains is missing; if its data is missing too, training would not help.
     """
     grid: list[GridPart] = []
     mistakes: list[ConfigError] = []
@@ -156,7 +163,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
 
 
 def _awaited(suite: Suite, out: Path) -> set[tuple[str, str]]:
-    """Return the pairs and tasks whose heads or models are not trained yet; an empty task stands for all."""
+    """Return the pairs and tasks whose heads or models are not trained yet; an empty task stands for all tasks."""
     heads = {(head.pair, "" if head.preparation.on else head.task) for head in untrained(suite, out)}
     return heads | {(step.model.pair, step.model.task) for step in prepared_models.pending(suite, out)}
 
@@ -173,7 +180,7 @@ def _unread(option: str, error: ConfigError) -> str:
 
 
 def _is_read(override: Override) -> bool:
-    """Return whether a bundled preset has the key of an override; of pairs, whether there is one of that name."""
+    """Return whether a bundled preset has the key of an override. For a pair, return whether the override names one."""
     if override.kind == "pair":
         return bool(override.scope)
     presets = [name for name in names(override.kind) if in_scope(override.scope, name)]
@@ -185,7 +192,7 @@ def _keys_of(kind: str, name: str) -> set[str]:
 
 
 def _missing(line: GridLine, pair: str, task: str) -> list[str]:
-    """Return all missing models and data of a part, since resolution stops at the first one."""
+    """Return all missing models and data of a part. Resolution itself stops at the first one."""
     preset, spec = selection.read_pair(pair, line.options)
     placement = Execution(device_of(line.options.device), line.options.dtype)
     reasons = []
@@ -206,9 +213,9 @@ def _missing(line: GridLine, pair: str, task: str) -> list[str]:
 
 
 def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
-    """Return the methods of a line; for a profile, those that measure every pair of its chain's levels.
+    """Return the methods of a line; for a profile, the methods that measure every pair of levels of its chain.
 
-    The chain of a profile is that of its first method. The drafters of its other methods are measured under every model.
+    The first method of a profile defines the chain. The drafters of the other methods are measured under every model.
     """
     if suite.kind != "profile":
         return list(line.methods)
@@ -223,10 +230,11 @@ def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
 class PlanRow:
     """One run, or one part of a suite that cannot be resolved.
 
-    `state` is done, begun, pending, missing, too large or invalid. `generations` are those of the whole run, and `tokens` the
-    most that they can have; None if the number of prompts is not known. `devices` is the memory on each device of this
-    machine, empty for a run that is not resolved. `least_seconds` is a lower bound for the generations of the
-    baseline that are not done, `bytes` one for the memory of weights and caches; both are None where they are unknown.
+    `state` is done, begun, pending, missing, too large or invalid. `generations` counts the generations of the whole run, and
+    `tokens` the most tokens that they can have; both are None if the number of prompts is not known. `devices` is the memory
+    on each device of this machine, empty for a run that is not resolved. `least_seconds` is the time to read the weights for
+    the missing generations if the baseline decodes all of them to full length. `bytes` is a lower bound for the memory of
+    weights and caches. Both are None where they are unknown.
     """
 
     pair: str
@@ -276,7 +284,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
 
 
 def _crowded(devices: Iterable[Memory]) -> str:
-    """Return which device has too little free memory, and what would help; empty if all have enough."""
+    """Return which device has too little free memory, and what would help; empty if all devices have enough."""
     for device in devices:
         free = free_bytes(device.device)
         if free is not None and device.total > free:
@@ -289,14 +297,14 @@ def _crowded(devices: Iterable[Memory]) -> str:
 
 
 def _in_short(presets: Mapping[str, str]) -> str:
-    """Return the methods of a run, several settings of one preset as a count: `sd x2`. `presets` are by label."""
+    """Return the methods of a run as text, several settings of one preset as a count: `sd x2`. `presets` are by label."""
     counts = Counter(presets.values())
     one = {preset: label for label, preset in presets.items()}
     return ", ".join(one[name] if count == 1 else f"{name} x{count}" for name, count in counts.items())
 
 
 def _name(pair: str) -> str:
-    """Return the name of a pair under which its runs are reported; of a pair that cannot be read, what the user wrote."""
+    """Return the name under which a pair's runs are reported. If the pair cannot be read, return the user's text."""
     try:
         return preset_of("pair", pair).name
     except ConfigError:
@@ -310,9 +318,10 @@ def _bandwidth(device: str) -> float:
 
 
 def _unresolved(part: GridPart) -> list[PlanRow]:
-    """Return the rows of a part whose models, heads or data are missing: its generations need none of them.
+    """Return the rows of a part without a plan: a row per run if the part has an outline, else one row.
 
-    The bounds of time and memory come from the models' architectures.
+    An outline needs neither weights nor heads nor data from the hub. Time and memory are estimated from the models'
+    architectures.
     """
     state = "pending" if part.awaits_training else "missing"
     row = PlanRow(

@@ -42,7 +42,7 @@ class TrainingStep:
 
     @property
     def recipe(self) -> Table:
-        """All keys of the head's recipe: the defaults, the pair's keys, and those of the suite."""
+        """All keys of the head's recipe: the defaults, replaced by the pair's keys, and these by the suite's."""
         return whole_recipe(self.head.preparation.kind, self.pair, self.head.preparation.recipe)
 
     @property
@@ -92,7 +92,7 @@ def measured_first_rows(name: str, pair: Pair, measuring: Sequence[Options]) -> 
 def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Path) -> Options:
     """Return the options of a part of a suite with the heads that the suite trains for its pair and task.
 
-    A head that the user gives replaces that of the suite.
+    A head that the user gives replaces the suite's head.
     """
     heads = [head for step in suite.prepare for head in step.heads(pair, task)]
     trained = tuple(
@@ -104,7 +104,7 @@ def with_prepared(suite: Suite, pair: str, task: str, options: Options, out: Pat
 
 
 def has_rows(head: PreparedHead, options: Options) -> bool:
-    """Return whether the user names the rows of a head that the measured task does not train; true for other heads."""
+    """Return whether the rows of a head are given. They are, unless the head is trained on another task without `--data`."""
     return not head.preparation.on or any(task == head.preparation.on for task, _ in options.data)
 
 

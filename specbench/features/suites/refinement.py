@@ -1,4 +1,8 @@
-"""Short runs that choose what a longer run measures: the settings of a curve, and the draft lengths of a sweep."""
+"""Short runs that choose what a longer run measures: the settings of a curve, and the draft lengths of a sweep.
+
+Most settings of a sweep are far from the best. A few prompts exclude such settings, so that only the others are measured on
+all prompts.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +25,7 @@ from specbench.resolution.run_plan import PairPlan
 from specbench.runs.run_folder import CONFIG
 from specbench.runs.settings import swept_number
 
-Remaining = dict[tuple[str, str], set[float]]  # by method and name of the swept key: the values that remain
+Remaining = dict[tuple[str, str], set[float]]  # the values that remain, by method and name of the swept key
 PILOT_LENGTH = 5  # draft length of the short run, at which acceptance is known for five positions
 PILOT_PROMPTS = 8
 REACH = 2  # lengths on each side of the predicted one
@@ -30,9 +34,10 @@ REACH = 2  # lengths on each side of the predicted one
 def run_refined(request: SuiteRequest, prompts: int, observer: Observer) -> tuple[Suite, ExitCode]:
     """Measure a suite coarse to fine. Returns the suite with the settings that were measured on all prompts.
 
-    First `prompts` prompts are measured once at every setting. Then all prompts are measured at the settings that either
-    summary of a curve chose in a resample of those prompts, and at their neighbors. Raises ConfigError for a suite without
-    quality-latency curves, and for too few prompts.
+    First, `prompts` prompts are measured once at every setting. Then all prompts are measured at the settings that
+    `frontier.candidates` keeps: often chosen ones and their neighbors. For example, if resamples of the first prompts choose
+    the thresholds 0.3 and 0.4 of 0.0, 0.1, ..., 1.0, the second pass measures 0.2 to 0.5. Raises ConfigError for a suite
+    without quality-latency curves, and for too few prompts.
     """
     first = coarse(request.suite, prompts)
     observer.message(f"{prompts} prompts at every setting")
@@ -58,7 +63,7 @@ def coarse(suite: Suite, prompts: int) -> Suite:
 
 
 def refined(request: SuiteRequest, first: Suite) -> Suite:
-    """Return the suite of a request without the settings that the runs of the coarse suite exclude."""
+    """Return the suite of a request without the settings that the runs of the coarse suite `first` exclude."""
     plans = [part.plan for part in resolve_grid(first, request.out, request.sandbox).parts]
     grid = [
         GridLine(
@@ -100,10 +105,11 @@ def _number(value: Any) -> float:
 
 
 def lengths_around(request: Request, observer: Observer) -> dict[str, list[int]]:
-    """Return for each method the draft lengths around the predicted one, from a run of a few prompts at length 5.
+    """Return for each method the draft lengths around the predicted one, from a run of a few prompts at length PILOT_LENGTH.
 
-    The run is stored in the request's output folder, and later calls reuse it. Raises ConfigError for a method without a
-    prediction, such as one that does not draft a fixed length.
+    The best length of each run of a method is predicted. The returned lengths reach from REACH below the shortest to REACH
+    above the longest of them: 2 to 7 for predictions of 4 and 5. The run is stored in the request's output folder, and later
+    calls reuse it. Raises ConfigError for a method without a prediction, such as one that does not draft a fixed length.
     """
     request = replace(request, methods=Choice.of(request).methods.names)
     options = request.options

@@ -77,7 +77,7 @@ class Index:
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
-        """Return the suite's own index if any of its runs is here; else that of its runs with other options, if that is."""
+        """Return the suite's own index, or the index of its runs with other options if only that one has runs here."""
         index, changed = cls.of(suite, results), cls.of(suite, results, changed=True)
         return changed if changed.measured(results) and not index.measured(results) else index
 

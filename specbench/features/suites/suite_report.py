@@ -174,7 +174,7 @@ def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
 
 
 def printed_values(suite: Suite) -> list[Reference]:
-    """Return the values that the paper prints, also for pairs that stand for those of the paper."""
+    """Return the values that the paper prints, and copies of them for the suite's pairs that stand for the paper's pairs."""
     rows, stand_ins = reference_of(suite.name), _stand_ins(suite)
     return rows + [replace(row, pair=pair) for row in rows for pair in stand_ins.get(row.pair, ())]
 

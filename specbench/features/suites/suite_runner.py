@@ -94,9 +94,10 @@ def _unresolved(part: GridPart) -> IndexEntry:
 
 
 def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -> ExitCode:
-    """Measure, score and judge one run of a suite, by the name of its folder. The suite's index is left as it is.
+    """Measure, score and judge one run of a suite, by the name of its folder.
 
-    Raises ConfigError if the suite has no such run, and MissingAsset for what is missing.
+    The suite's index is not written, since jobs of other runs may be running at the same time; `write_index` writes it once
+    they have ended. Raises ConfigError if the suite has no such run, and MissingAsset for missing models or data.
     """
     parts = [part for part in request.suite.parts() if _may_hold(key, *part)]
     suite = replace(request.suite, grid=tuple(_single_part(*part) for part in parts))
@@ -115,7 +116,7 @@ def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -
 
 
 def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
-    """Return whether a run folder's name has the pair's and the task's name in it."""
+    """Return whether a run folder's name contains the pair's and the task's name. Other parts need not be resolved."""
     return f"_{word(preset('pair', pair).name)}_{word(preset('task', task).name)}_" in key
 
 
@@ -128,7 +129,7 @@ def write_index(
 ) -> ExitCode:
     """Write the index of a suite that jobs have measured, from the run folders. Returns the exit code.
 
-    `seconds` is the duration of the jobs of each run, and `reasons` says why jobs failed.
+    `seconds` is the duration of each run's jobs, and `reasons` says why they failed, both by the name of the run folder.
     """
     index = Index.of(request.suite.name, request.out, bool(request.changes))
     index.changes, index.runs = list(request.changes), {}
@@ -151,7 +152,7 @@ def write_index(
 
 @dataclass(frozen=True)
 class _SuiteRun:
-    """One run of a suite, with the part of the grid and the plan that it belongs to, and the processors of its threads."""
+    """One run of a suite, with its part of the grid, its plan, and what is shared with the other runs of the suite."""
 
     request: SuiteRequest
     part: GridPart
@@ -163,7 +164,11 @@ class _SuiteRun:
 
 
 def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
-    """Measure a run, and record its state and its seconds, also after an exception."""
+    """Measure a run, and record its state and its seconds, also after an exception.
+
+    The index is written after every run. A run that Ctrl-C ends has the state BEGUN. Until the suite ends, the index keeps
+    the runs of `keep`, which this call has reached, and behind them the entries of later runs from an earlier call.
+    """
     key, begin = suite_run.run.folder.name, time.perf_counter()
     resumed = suite_run.run.folder.is_dir() and not suite_run.request.access.fresh
     entry = replace(_entry(suite_run.request.suite, suite_run.part, suite_run.run), state=BEGUN, why="interrupted")
@@ -177,7 +182,10 @@ def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observe
 
 
 def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
-    """Measure, score and judge what is missing of a run. Returns its entry, with the reason if it is not complete."""
+    """Measure, score and judge what is missing of a run. Returns its entry, with the reason if the run is not complete.
+
+    An exception does not end the suite. Its traceback is written to error.log in the run's folder, unless it is MissingAsset.
+    """
     run, entry = suite_run.run, _entry(suite_run.request.suite, suite_run.part, suite_run.run)
     try:
         summary = _complete_run(suite_run, observer)
@@ -228,8 +236,8 @@ def _entry(suite: Suite, part: GridPart, run: PlannedRun) -> IndexEntry:
 def training_notes(suite: Suite, out: Path) -> list[Note]:
     """Return a line for each head and model that `train_missing` would train or skip.
 
-    Lines of EAGLE heads have the disk space of their features. The last line compares the disk space of all features with the
-    free space.
+    The lines of EAGLE heads state the disk space of their features. If there are any, the last line compares the disk space
+    of all features with the free space.
     """
     notes = [
         Note("not fine-tuned", f"{step.model.words} is not fine-tuned; run --suite fine-tunes it first")
@@ -256,14 +264,14 @@ def _skip_note(head: PreparedHead) -> Note:
 
 
 class _Features(NamedTuple):
-    """The features that EAGLE heads of one collection are trained on: the number of texts, and the most bytes on disk."""
+    """The features that the EAGLE heads of one collection are trained on: the number of texts, and the most bytes on disk."""
 
     texts: int
     bytes: int
 
 
 def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
-    """Return the features of EAGLE heads by collection, as far as their texts and the base's width are known."""
+    """Return the features of EAGLE heads by collection. A collection with unknown texts or width of the base is left out."""
     features: dict[Hashable, _Features] = {}
     for step in steps:
         preparation = step.head.preparation
@@ -281,7 +289,7 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
 
 
 def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> Note:
-    """Return a note on the bytes of all features together and the free space, a warning if they may not fit."""
+    """Return a note that compares the bytes of all features with the free space; a warning if they may not fit."""
     size, free = sum(feature.bytes for feature in features.values()), free_disk_bytes(out)
     text = f"features of EAGLE heads take at most {gb(size)} together; {gb(free)} are free"
     help_ = "a smaller limit or recipe.most in [[prepare]], or --out on another disk"
@@ -291,8 +299,8 @@ def _disk_note(features: Mapping[Hashable, _Features], out: Path) -> Note:
 def train_missing(suite: Suite, out: Path, access: Access, observer: Observer) -> list[str]:
     """Fine-tune the models and train the heads of a suite that are missing, or that were trained from something else.
 
-    Nothing is trained on rows that the suite measures: of a source without a training split, such as a file, the rows after
-    the measured ones are taken. Returns the reasons for what could not be trained.
+    Rows that the suite measures are never used: if a source has no training split, such as a file, training uses the rows
+    after the measured ones. Returns a reason for each model or head that could not be trained.
     """
     return [*_finetune_missing(suite, out, access, observer), *_train_missing_heads(suite, out, access, observer)]
 

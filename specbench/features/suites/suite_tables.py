@@ -1,4 +1,4 @@
-"""Points as tables: those of a suite as in the paper, of curves, and of the values that a paper prints."""
+"""Points as tables: a suite's points in the paper's layout, the points of curves, and the values that a paper prints."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -122,7 +122,7 @@ def _values(points: Sequence[Point], name: str) -> list[PointValue]:
 
 
 def _merged(spec: TableSpec, points: Sequence[Point]) -> Point:
-    """Return the points of one cell as one. A run's own points and those of its curve or its judge have different values."""
+    """Return the points of one cell as one. A run's own points, its curve's and its judge's have different values."""
     values = {key: value for point in reversed(points) for key, value in point.values.items() if value is not None}
     assert all(len(_values(points, value)) <= 1 for value in spec.values), "the run distinguishes all others"
     return replace(points[0], values=values)

@@ -90,9 +90,10 @@ class HeadTrial:
         return next((row for row in summary.measured_methods if row.method == self.method), None)
 
     def best(self) -> Gain | None:
-        """Return the largest measured gain whose interval lies above 1, else the largest predicted one; None without both.
+        """Return the best measured gain whose interval lies above 1, else the best such predicted gain; None without both.
 
-        Speedups are by the clock of the run. Draft lengths are predicted for decoding time only.
+        The best gain has the largest lower bound of its interval. Speedups are by the clock of the run. Draft lengths are
+        predicted for decoding time only.
         """
         predicted = [gain for measured in self.gains for gain in self._predicted(measured.summary)]
         for gains in (self.gains, predicted):
@@ -194,7 +195,7 @@ class HeadDrafting:
 
 
 def drafting_of(pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
-    """Return the drafts of a head on a base: those of the method `eagle` on the target, else the default ones at T = 0."""
+    """Return the drafts of a head on a base: as in the method `eagle` on the target, else default drafts at T = 0."""
     default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default

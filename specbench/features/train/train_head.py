@@ -48,10 +48,10 @@ class TrainRequest:
     """A head to train.
 
     `count` texts are taken (0: all, None: the kind's default) after the first `skip` rows of each task. `answers` is the text
-    after each prompt that the head is trained and evaluated on. `base` is the model
-    whose states the head reads; empty: the kind's default. `collected` is where the models' outputs are kept.
-    `minutes` is the budget for collecting and fitting, 0 for no limit. `trial` is the number of held-out prompts on which the
-    head is tried. `compare` also fits SPRINTER's verifier with other features and values of tau, for the report.
+    after each prompt that the head is trained and evaluated on. `base` is the model whose states the head reads; empty: the
+    kind's default. `collected` is the folder of the models' outputs. `minutes` is the budget for collecting and fitting, 0
+    for no limit. `trial` is the number of held-out prompts on which the head is tried. `compare` also fits SPRINTER's
+    verifier with other features and values of tau, for the report.
     """
 
     kind: HeadKind
@@ -305,10 +305,10 @@ def finetune_model(request: FinetuneRequest, observer: Observer) -> FinetunedMod
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRequest:
-    """A draft to make of `layers` of a pair's target (0: one of SHARE) and to train on the target's outputs for a task.
+    """A draft to make of `layers` layers of a pair's target, and to train on the target's outputs for a task.
 
-    `count` prompts are taken after the first `skip` rows. After `minutes`, if it is not 0, training ends; half of them
-    are for the target's outputs.
+    With `layers` = 0, it has one in SHARE of the target's layers. `count` prompts are taken after the first `skip` rows.
+    If `minutes` is not 0, half of it is for the target's outputs, and half for training.
     """
 
     pair: str
@@ -326,7 +326,7 @@ class DraftRequest:
 
 @dataclass(frozen=True)
 class MadeDraft:
-    """A draft's folder, the source of its target, the layers that it has of it, and the report of its training."""
+    """A draft's folder, the source of its target, the target's layers that it has, and the report of its training."""
 
     folder: Path
     target: str

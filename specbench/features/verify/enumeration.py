@@ -1,8 +1,8 @@
-"""Models that are tables, and the exact output distribution of methods over them, compared with the one that they declare.
+"""Models that are tables, and the exact output distribution of methods over them, compared with the declared distribution.
 
-On vocabularies of two or three tokens every choice of a method can be followed
-(`sampling.exact_distribution`), so the joint distribution of its first tokens is exact up to rounding.
-Models are fixed random functions of the whole prefix, so that any misplaced row shows.
+On vocabularies of two or three tokens, every choice of a method can be followed (`sampling.exact_distribution`), so the joint
+distribution of its first tokens is exact up to rounding. Models are fixed random functions of the whole prefix, so that a row
+of logits at a wrong position changes the distribution.
 """
 
 import sys
@@ -27,7 +27,7 @@ from specbench.models.heads.head import kind_named
 from specbench.models.transformers_session import InstrumentedSession
 
 WIDTH = 8  # of hidden states
-STATE = 1  # separates their random numbers from those of logits; hashes of strings would change from run to run
+STATE = 1  # gives hidden states other random numbers than logits; hashes of strings would change from run to run
 START = 0  # every sequence starts with this token
 Distribution = dict[tuple[int, ...], float]
 H = TypeVar("H", bound=TrainedHead)
@@ -229,10 +229,9 @@ def examine(
 ) -> list[ExactComparison]:
     """Compare the method's distribution with the one that it must declare, at every setting.
 
-    By default on three tokens, and on two if there are three models or draft trees, whose branches are many.
-
-    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may
-    depend on them. Draft lengths must be small: the number of branches grows exponentially with them.
+    `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may depend on
+    them. By default, the vocabulary has three tokens. It has two for three or more models and for draft trees, which have
+    many branches. Draft lengths must be small: the number of branches grows exponentially with them.
     """
     declared = method.declared_distribution()
     assert declared is not None

@@ -1,4 +1,9 @@
-"""The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and the control that must fail."""
+"""The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and the control that must fail.
+
+Each sampled token has another distribution pi, given its prefix, so tokens cannot be pooled in one histogram. A martingale
+test multiplies one factor per token, whose expectation under that token's pi is at most 1. By chance alone, the product
+reaches 1000 with probability at most 1/1000. If tokens follow another distribution, the product can grow with every token.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -39,7 +44,7 @@ LAMBDAS = tuple(sign * 2.0**-k for k in range(5) for sign in (1.0, -1.0))  # fro
 
 
 class DraftedToken(NamedTuple):
-    """A tested token x of an output: where it stands in the output and in the tested tokens of its round, who drew it."""
+    """A tested token: its index in the output and in the tested tokens of its round, and the model that drew it."""
 
     position: int
     draft_position: int
@@ -49,7 +54,10 @@ class DraftedToken(NamedTuple):
 
 
 def tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[DraftedToken]:
-    """Yield every tested token that a model of `roles` drew. All tokens before it were committed."""
+    """Yield every tested token that a model of `roles` drew. All tokens before it were committed.
+
+    The token was accepted and committed, or it was rejected, and the output has another token in its place.
+    """
     start = 0
     for entry in output.rounds:
         for i, role in enumerate(entry.proposers[: entry.tested]):
@@ -66,8 +74,12 @@ class AcceptanceTest:
     """A likelihood-ratio test of acceptance, given each tested token x: x is accepted with probability a = min(1, pi / q).
 
     An alternative multiplies a by a factor, for all tokens or from position LATE of a draft on. Given the prefix and x, the
-    expected likelihood ratio of every alternative is at most 1 if the method is sound, so the mean of their products over the
-    tokens is a supermartingale, which reaches 1 / p with probability at most p (Ville 1939).
+    expected likelihood ratio of every alternative is at most 1 if the method is sound. So the product of its ratios over the
+    tokens is a supermartingale, and the mean of the products over the alternatives is one too. It reaches 1 / p with
+    probability at most p (Ville 1939).
+
+    For example, with a = 0.8 and the factor 0.9, an accepted token has the ratio 0.72 / 0.8 = 0.9, and a rejected one
+    0.28 / 0.2 = 1.4. The expected ratio is 0.8 * 0.9 + 0.2 * 1.4 = 1 if a is right. If only 72 % are accepted, it is 1.04.
     """
 
     def __init__(self) -> None:
@@ -120,14 +132,18 @@ class AcceptanceTest:
         )
 
     def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
-        """Return how many such tokens would show a factor, in 19 of 20 cases. None if they cannot."""
+        """Return how many tokens with these acceptance probabilities would show a factor, in 19 of 20 cases.
+
+        None if no number of them would.
+        """
         information = sum(_information(a, factor) for a in self._probabilities)
         return math.ceil(self._need(alarm) * self.tokens / information) if information > 0.0 else None
 
     def _need(self, alarm: float) -> float:
-        """Return the mean of the log-likelihood ratio at which the test reaches 1 / alarm in 19 of 20 cases.
+        """Return the mean m of an alternative's log-likelihood ratio at which p falls to `alarm` in 19 of 20 cases.
 
-        The ratio's logarithm is nearly normal, with a variance of twice its mean.
+        The mean over n alternatives reaches 1 / alarm if one of their ratios reaches n / alarm. The ratio's logarithm is
+        nearly normal, with a variance of twice its mean. So m solves m - MOST sqrt(2 m) = log(n / alarm).
         """
         least = math.log(len(self._log_wealth) / alarm)
         return (MOST / math.sqrt(2.0) + math.sqrt(MOST**2 / 2.0 + least)) ** 2
@@ -136,8 +152,8 @@ class AcceptanceTest:
 def _log_ratio(probability: float, factor: float, accepted: bool) -> float:
     """Return the logarithm of the likelihood ratio of one outcome. The ratio's expectation is at most 1.
 
-    That also holds if `probability` is 1 but for rounding: larger ones do not count, and smaller ones are compared with
-    1 - SURE.
+    A probability above 1 - SURE may be 1 but for rounding. Then alternatives with a larger probability have the ratio 1, and
+    alternatives with a smaller one are compared with 1 - SURE, so that a rejection has a bounded ratio.
     """
     if probability <= 0.0 or (probability > 1.0 - SURE and factor > 1.0):
         return 0.0
@@ -149,7 +165,7 @@ def _log_ratio(probability: float, factor: float, accepted: bool) -> float:
 
 
 def _information(probability: float, factor: float) -> float:
-    """Return the expected logarithm of the ratio, in nats, if the factor is real."""
+    """Return the expected logarithm of the ratio, in nats, if tokens are accepted with `factor` x `probability`."""
     other = min(probability * factor, 1.0)
     accepted = other * _log_ratio(probability, factor, True)
     return accepted + ((1.0 - other) * _log_ratio(probability, factor, False) if other < 1.0 else 0.0)
@@ -161,11 +177,10 @@ def _information(probability: float, factor: float) -> float:
 class MartingaleTest:
     """A martingale test of one statistic g of every token; `p` bounds the probability of a false rejection.
 
-    Each token x multiplies the test martingale by exp(lambda g(x)) / E_pi exp(lambda g). If x follows pi given all
-    tokens before it, and g was fixed before x, the expected factor is 1, so the product is a martingale, and so is its
-    mean over `LAMBDAS`. It reaches 1 / p with probability at most p (Ville 1939). The bound is exact for any number of
-    tokens, including rare events and optional stopping. With g = log q/pi and lambda = 1 the product is the likelihood
-    ratio of q to pi.
+    Each token x multiplies the test martingale by exp(lambda g(x)) / E_pi exp(lambda g). If x follows pi given all tokens
+    before it, and g was fixed before x, the expected factor is 1. So the product is a martingale, and its mean over `LAMBDAS`
+    is one too. It reaches 1 / p with probability at most p (Ville 1939). The bound holds for any number of tokens, with rare
+    events and with optional stopping. With g = log q/pi and lambda = 1, the product is the likelihood ratio of q to pi.
     """
 
     def __init__(self) -> None:
@@ -202,7 +217,7 @@ class MartingaleTest:
         return min(1.0, math.exp(min(-log_mean, 0.0)))
 
     def smallest_shift(self, alarm: float) -> float:
-        """Return the smallest shift of the mean of g, in standard deviations of a token, that shows on average at p = alarm.
+        """Return the smallest shift of the mean of g that reaches p = alarm on average, in standard deviations of one token.
 
         With the best lambda, the logarithm of the martingale is about n d^2 / 2 after n tokens with a shift d.
         """
@@ -224,7 +239,10 @@ def event_test(happened: list[bool], probabilities: list[float]) -> MartingaleTe
 
 
 class SampledStatistics:
-    """Martingale tests of sampled outputs against the declared distribution, separate for an output's first token."""
+    """Martingale tests of sampled outputs against the declared distribution.
+
+    The first tokens of outputs have tests of their own, since the many later tokens would hide an error in them.
+    """
 
     def __init__(self, case: Case) -> None:
         self._case, self._sampler = case, Sampler(case.temperature)
@@ -275,7 +293,11 @@ def _normalized(rows: Tensor) -> Tensor:
 
 
 def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tested statistics by name, (m, V) each: functions of a token and its prefix."""
+    """Return the tested statistics by name, (m, V) each: functions of a token and its prefix.
+
+    `log q/pi` deviates if outputs are too close to a drafter's distribution, `log pi` if the temperature is wrong,
+    `arg max of pi` if outputs are too greedy, and `hash of the token` if an error does not depend on probabilities.
+    """
     log_pi = pi.log().clamp_min(-FLOOR)
     ratios = {
         f"log q/pi of {role}": (q.log().clamp_min(-FLOOR) - log_pi).clamp(-CLIP, CLIP) for role, q in probs.items()
@@ -286,7 +308,11 @@ def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def control_of(case: Case) -> tuple[str, Method, float]:
-    """Return a control that does not follow the declared distribution: its name, method and temperature."""
+    """Return a control that does not follow the declared distribution: its name, method and temperature.
+
+    It is the innermost drafter alone, if that is not the target and can read every prompt. Otherwise, it is the declared
+    distribution at a higher temperature. If the tests do not reject the control, a pass of the method says little.
+    """
     method, (scorers, target) = case.method, case.declared
     tests, proposer = method.verifications(), getattr(method, "proposer", None)
     while isinstance(proposer, Chain):
@@ -305,7 +331,10 @@ def _has_room(models: OpenSessions, role: str) -> bool:
 
 
 def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
-    """Check at T > 0 that the output follows the declared distribution, that acceptance is as expected, and the control."""
+    """Check at T > 0 that outputs follow the declared distribution, that acceptance is as expected, and the control.
+
+    The control's checks are corrected for the same number of tests as the method's.
+    """
     prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
     other_seed = Decoding(case.decoding.new, case.decoding.seed + 1)
@@ -327,7 +356,8 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
 def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> CheckResult:
     """Return the check of acceptance.
 
-    First tested tokens are compared with the rate that q and pi imply, and all tested tokens with their probabilities.
+    First tested tokens are compared with the acceptance rate that q and pi imply, and all tested tokens with their acceptance
+    probabilities.
     """
     first, every = tested.acceptance, tested.by_token
     if not first.tokens:

@@ -54,10 +54,9 @@ class Verdict:
 def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
     """Check a method against the distribution that it must declare.
 
-    The checks are greedy, and also sampled if the case's temperature is above 0.
-
-    The distribution is lossless if `baseline` declares it too. `advance` is called once per output, `output_count` times in
-    total.
+    The greedy checks are made at any temperature, the sampled checks if the case's temperature is above 0. A method that
+    passes is lossless if `baseline` declares the same distribution. `advance` is called once per output, `output_count` times
+    in total.
     """
     checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
     scorers, target = case.declared

@@ -42,7 +42,7 @@ UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
 
 class Comparison(NamedTuple):
-    """A ratio or difference of two values with its 95 % interval, and what it is if the values are equal, 1 or 0."""
+    """A ratio or difference of two values with its 95 % interval, and its value if the two are equal: 1 or 0."""
 
     value: float
     low: float
@@ -81,11 +81,11 @@ class Comparisons:
         self._records: dict[str, tuple[list[Record], Scores]] = {}
 
     def between(self, point: Point, other: Point, value: str, factor: float = 1.0) -> Comparison | None:
-        """Compare a value of two points: on the same prompts where possible, else, as those of groups, as independent.
+        """Compare a value of two points: on the same prompts where possible, else as independent estimates.
 
-        Counts are compared on the same prompts across runs too, such as those of two temperatures; speeds, scores and curves
-        within a run only. The other value is multiplied by `factor`. Returns None if neither curve reaches its condition, or
-        a value is missing.
+        Counts are also compared on the same prompts across runs, such as runs at two temperatures. Speeds, scores and curves
+        are compared on the same prompts within a run only. Values of groups of prompts are always independent. The other
+        value is multiplied by `factor`. Returns None if neither curve reaches its condition, or if a value is missing.
         """
         ours, theirs = point.values.get(value), other.values.get(value)
         if point.group or other.group:

@@ -90,7 +90,7 @@ class PointOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectationVerdict:
-    """An expectation with its outcomes, and those of its secondary value."""
+    """An expectation with its outcomes, and the counted outcomes of its secondary value `beside`."""
 
     expected: Expectation
     outcomes: tuple[PointOutcome, ...]
@@ -123,7 +123,7 @@ def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
 
 
 def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
-    """Return sentences that count the outcomes, those of the paper's comparisons and of this project's separately.
+    """Return sentences that count the outcomes, separately for the paper's comparisons and this project's.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """

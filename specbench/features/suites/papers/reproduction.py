@@ -39,7 +39,7 @@ class _Paper(TypedDict):
 
 
 def results_folder() -> Path | None:
-    """Return the folder of kept results: `results` here, else that of the checkout that the package runs from.
+    """Return the folder of kept results: `results` here, else `results` in the checkout that the package runs from.
 
     None if there is neither, as in an installed package.
     """
@@ -103,7 +103,7 @@ def state_of(suite: str, results: Path | None) -> tuple[str, str]:
 
 
 def _marks(index: Index, suite: str, partly: bool = False) -> str:
-    """Return that only a part of a suite was measured, and that its definition has changed since then."""
+    """Return the marks of a suite of which only a part was measured, or whose definition has changed since then."""
     changed = index.definition and suite in suites() and index.definition != read_suite(suite).definition
     return (PARTLY if partly or not index.complete else "") + (OUTDATED if changed else "")
 
