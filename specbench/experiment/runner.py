@@ -395,7 +395,8 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict
     def sizes() -> Iterator[int]:
         """Yield the sizes of each turn: all of them, or only FEW_SIZES if LEAST turns of all would take too long.
 
-        The time of the warm-up is the estimate of a turn's time. From LEAST timed turns on, the sizes end when the time is up.
+        The estimate of a turn's time is the time until the end of the warm-up. After LEAST timed turns, no turn begins once
+        the time is up.
         """
         turn: Sequence[int] = range(1, largest + 1)
         for number in range(FORWARDS_OF_EACH_SIZE + 1):
@@ -421,7 +422,7 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict
 
 
 def _blocks_of(text: list[int], sizes: Iterable[int]) -> Iterator[list[int]]:
-    """Yield consecutive blocks of a text, repeated as needed. No block begins with the first token of the block before it.
+    """Yield consecutive blocks of a text, repeated as needed. No two neighbors begin with the same token.
 
     A session keeps the cache of the tokens that two calls have in common. After the block [7, 2], the block [7, 5] would be a
     forward of one token, not of two.
