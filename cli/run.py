@@ -107,7 +107,7 @@ def settings_of(texts: tuple[str, ...]) -> Table:
 
 
 def _device(name: LauncherName, settings: Table) -> str:
-    """Return the default device of the machines that jobs run on; empty if it is that of this machine."""
+    """Return the default device of the machines that jobs run on; empty if it is the same as on this machine."""
     device = settings.pop("device", "cuda" if name is LauncherName.slurm and settings.get("gpus") else "")
     if device not in ("", "cpu", "cuda"):
         raise ConfigError(f"device = {device!r} must be cpu or cuda")
@@ -139,7 +139,7 @@ def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> Exi
 
 
 def _arguments(argv: list[str]) -> list[str]:
-    """Return the arguments of this command without those of the launcher and `--shards`."""
+    """Return the arguments of this command without the launcher's arguments and `--shards`."""
     arguments, skip = [], False
     for argument in argv:
         name, equals, _ = argument.partition("=")
