@@ -66,7 +66,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the conclusion of one or several runs.
 
     With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
-    only the fastest lossless and the fastest other one over each baseline are named.
+    only the fastest lossless and the fastest other one of each pair over each baseline are named.
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
@@ -166,9 +166,9 @@ def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpe
 
 
 def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
-    """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
+    """Return the fastest lossless and the fastest other method of each pair over each baseline, `ar` first.
 
-    Methods are compared at one temperature: the one that most of them have.
+    Methods are compared at one temperature: the one that most of them have, or the lowest of several.
     """
     groups: dict[tuple[bool, str, str, bool], dict[float, list[_MethodKey]]] = defaultdict(lambda: defaultdict(list))
     for line in measured:

@@ -186,8 +186,8 @@ class _Column:
     """The layout of a column by its cells.
 
     Numbers are aligned to the right. They have equally many decimals, so that this aligns their decimal points. If an
-    interval or a deviation follows a number, the column is split in two, so that its width does not shift the numbers: `1.52x`
-    and `[1.49, 1.55]` are two cells.
+    interval or a deviation follows a number, the column is split in two, so that its width does not shift the numbers:
+    `1.52x` and `[1.49, 1.55]` are two cells.
     """
 
     def __init__(self, heading: str, cells: Sequence[str]) -> None:
