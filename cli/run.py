@@ -38,10 +38,10 @@ class LauncherName(StrEnum):
 
 @dataclass(frozen=True)
 class SuiteMode:
-    """The way in which a suite is measured: in this process by default.
+    """How a suite is measured: in this process by default.
 
-    `refine` is the number of prompts of a coarse run, `shard` and `shards` select parts of the prompts, `only` one run, and
-    `launcher` runs jobs, with settings KEY=VALUE or files of them.
+    `refine` is the number of prompts of a coarse run. `shard` selects one part of the prompts, and `shards` is the number of
+    parts. `only` selects one run. `launcher` runs jobs, with `settings` as KEY=VALUE or as files of them.
     """
 
     refine: int = 0
