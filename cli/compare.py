@@ -1,7 +1,7 @@
 """`specbench compare`: compare two measurements, and separate changes of a method from changes of the machine.
 
-Verdicts, also those of `specbench gate`, are written as a table, Markdown, JSON, GitHub annotations and step summary, and
-JUnit XML.
+The verdicts of `specbench compare` and `specbench gate` are written as a table, Markdown, JSON, GitHub annotations and step
+summary, and JUnit XML.
 """
 
 import os

@@ -96,8 +96,8 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
     """Print a table.
 
     If the terminal is too narrow, headings are wrapped, and the column with the heading `listing` is wrapped after commas.
-    Then columns are hidden: those with an `optional` heading, then the least important. In a file or a pipe, rows are as long
-    as they need to be.
+    Then columns are hidden: first the columns with an `optional` heading, then the least important ones. In a file or a pipe,
+    nothing is wrapped or hidden.
     """
     table = table.compact()
     if table.title:
@@ -122,7 +122,7 @@ def print_table(table: "Table", console: Console, optional: Sequence[str] = (), 
 def fitted(table: "Table", width: int, optional: Sequence[str] = (), listing: str = "") -> tuple["Table", list[str]]:
     """Return a table that fits a width if columns can be hidden, and the headings of the hidden ones.
 
-    Columns with an `optional` heading are hidden first, then those of low priority. The column `listing` may be wrapped.
+    Columns with an `optional` heading are hidden first, then columns of low priority. The column `listing` may be wrapped.
     """
     order = [*(table.heads.index(head) for head in optional if head in table.heads), *table.droppable]
     hidden = table.dropped(

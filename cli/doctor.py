@@ -58,7 +58,7 @@ class MachineCheck:
 
 
 def checks(results: Path) -> Iterator[MachineCheck]:
-    """Yield all checks, in a few seconds. Without torch, those that need it are skipped."""
+    """Yield all checks, in a few seconds. Without torch, the checks that need it are skipped."""
     yield _python()
     needed = [_package(name) for name in ("torch", "transformers")]
     yield from needed

@@ -1,4 +1,4 @@
-"""`specbench init`: write commented files to start from: those of configs/templates/ with the user's name."""
+"""`specbench init`: write commented files to start from. They are the files of configs/templates/ with the user's name."""
 
 import shlex
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PLACEHOLDER = "NAME"
 
 @dataclass(frozen=True)
 class Template:
-    """The files of a kind, by their ending, the name by default, and the command that uses them."""
+    """The files of a kind by their ending, the default name, and the command that uses them."""
 
     files: dict[str, str]  # ending of the written file -> file in configs/templates/
     default: str

@@ -220,7 +220,7 @@ class SharedOptions:
         return self.given.get(word, typer_option(*GIVEN[word]).default)
 
     def options(self, **values: Any) -> Options:
-        """Parse the options, importing plugins first. `values` are those of options that the command defines itself."""
+        """Parse the options, importing plugins first. `values` belong to options that the command defines itself."""
         given = {**self.given, **values}
         plugins = import_plugins(given.get("plugin"))  # first, since the names of a plugin's presets may be scopes
         parsed: dict[str, Any] = {"plugins": plugins}

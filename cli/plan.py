@@ -152,7 +152,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
 
 def grouped_reasons(reasons: Sequence[str]) -> list[str]:
-    """Return reasons with those about missing weights or data as one sentence for each kind, with the help once."""
+    """Return reasons. Missing weights and missing data become one sentence each, with the help once."""
     kinds: dict[str, list[str]] = {}
     for reason in reasons:
         subject, missing, rest = reason.partition(MISSING)
@@ -166,7 +166,7 @@ def grouped_reasons(reasons: Sequence[str]) -> list[str]:
 
 
 def _total(rows: "list[PlanRow]") -> str:
-    """Return the counts of runs by state, their generations and tokens, and the bound of those that are not done."""
+    """Return the counts of runs by state, their generations and tokens, and the bound of the runs that are not done."""
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     generations, tokens = (sum(getattr(row, key) or 0 for row in rows) for key in ("generations", "tokens"))

@@ -38,10 +38,10 @@ class LauncherName(StrEnum):
 
 @dataclass(frozen=True)
 class SuiteMode:
-    """The way in which a suite is measured: in this process by default.
+    """How a suite is measured: in this process by default.
 
-    `refine` is the number of prompts of a coarse run, `shard` and `shards` select parts of the prompts, `only` one run, and
-    `launcher` runs jobs, with settings KEY=VALUE or files of them.
+    `refine` is the number of prompts of a coarse run. `shard` selects one part of the prompts, and `shards` is the number of
+    parts. `only` selects one run. `launcher` runs jobs, with `settings` as KEY=VALUE or as files of them.
     """
 
     refine: int = 0
@@ -107,7 +107,7 @@ def settings_of(texts: tuple[str, ...]) -> Table:
 
 
 def _device(name: LauncherName, settings: Table) -> str:
-    """Return the default device of the machines that jobs run on; empty if it is that of this machine."""
+    """Return the default device of the machines that jobs run on; empty if it is the same as on this machine."""
     device = settings.pop("device", "cuda" if name is LauncherName.slurm and settings.get("gpus") else "")
     if device not in ("", "cpu", "cuda"):
         raise ConfigError(f"device = {device!r} must be cpu or cuda")
@@ -139,7 +139,7 @@ def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> Exi
 
 
 def _arguments(argv: list[str]) -> list[str]:
-    """Return the arguments of this command without those of the launcher and `--shards`."""
+    """Return the arguments of this command without the launcher's arguments and `--shards`."""
     arguments, skip = [], False
     for argument in argv:
         name, equals, _ = argument.partition("=")

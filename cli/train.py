@@ -213,7 +213,7 @@ def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
 def show_head(trained: "TrainingResult", arguments: Sequence[str]) -> None:
     """Print the measurements of a head, its trial, and how to use it.
 
-    `arguments` are those of `train` that a run of the head needs too, such as the pair.
+    `arguments` are the arguments of `train` that a run of the head needs too, such as the pair.
     """
     print(_texts(trained.base, trained.report))
     _measurements(trained.kind, trained.report)
@@ -347,7 +347,7 @@ def _advice(trained: "TrainingResult", trial: "HeadTrial") -> Iterator[str]:
 
 
 def _longer_training(trained: "TrainingResult", trial: "HeadTrial", has_reason: bool) -> str:
-    """Return whether more training could help; empty if nothing speaks for it and the trial has a reason of its own."""
+    """Return whether more training could help; empty if no sign of that is found and the trial has another reason."""
     report = trained.report
     if (least := _least_cost(trial)) is not None:
         return (

@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def is_inside_prompts(self) -> bool | None:
-        """Whether the interval over prompts of the first of the two runs at the end contains the later speedup."""
+        """Whether the interval over prompts contains the later speedup, in the first of the final runs; None without one."""
         return _contains(self.advice.repeats[0], self.later) if self.advice.repeats else None
 
     @property

@@ -1,4 +1,4 @@
-"""Compare specbench's decoding with that of llama.cpp on a CPU, one thread each: part of `make bench`.
+"""Compare decoding by specbench and by llama.cpp on a CPU, one thread each: part of `make bench`.
 
 All methods of a model alternate prompt by prompt in one run, greedy and at a fixed length: `ar`, llama.cpp servers with the
 same weights in float32 and with Q8_0, and Transformers' `generate`. On the bundled pair, `sd` is compared with llama.cpp's
@@ -99,7 +99,7 @@ class Series(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A method of specbench beside another one. Ratios are the other's time over that of specbench."""
+    """A method of specbench beside another one. Ratios are the other's time over specbench's time."""
 
     model: str
     method: str

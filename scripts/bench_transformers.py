@@ -1,4 +1,4 @@
-"""Compare specbench's decoding with that of transformers in one run: `make bench`.
+"""Compare decoding by specbench and by transformers in one run: `make bench`.
 
 `ar` is compared with `hf-generate`, and `sd` with `hf-assisted` at the same draft length. All four share the loaded weights,
 prompts, greedy decoding, fixed length and clocks, and alternate prompt by prompt. Times are of whole calls, prefill included.

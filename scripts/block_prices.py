@@ -1,4 +1,4 @@
-"""Measure the price of a block: the time of a forward of n tokens over that of one, T(n) / T(1), part of `make bench`.
+"""Measure the price of a block, T(n) / T(1): the time of a forward of n tokens over the time of one. Part of `make bench`.
 
 Also the blocks of a mixture of experts, forwards of one token by every family of the lean engine, and trees against chains.
 
@@ -56,7 +56,7 @@ SHAPES = {
     "450M": llama(12, 1536, 5120, 16, 16000),
     "T5 60M": AutoConfig.for_model("t5", d_model=512, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128),
 }
-MIXTURE = AutoConfig.for_model(  # 8 experts of 1.6M parameters in each layer, of which a token passes 2
+MIXTURE = AutoConfig.for_model(  # 8 experts of 1.6M parameters in each layer; each token selects 2
     "mixtral", num_hidden_layers=8, hidden_size=512, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8,
     num_local_experts=8, num_experts_per_tok=2, vocab_size=8000, sliding_window=None, tie_word_embeddings=False,
 )  # fmt: skip

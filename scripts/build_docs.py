@@ -1,8 +1,8 @@
-"""Assemble the pages of the documentation site in build/docs: those of docs/, and pages generated from the code.
+"""Assemble the pages of the documentation site in build/docs: the pages of docs/, and pages generated from the code.
 
-`make docs` runs this and then Zensical (mkdocs.yml). Generated are the reference of the command line, that of the TOML
-files, a page per example, and an example of an HTML report. Links to files that are not pages of the site become links to
-the repository.
+`make docs` runs this and then Zensical (mkdocs.yml). The references of the command line and of the TOML files, a page per
+example, and an example of an HTML report are generated. Links to files that are not pages of the site become links to the
+repository.
 """
 
 import ast

@@ -1,7 +1,8 @@
 """Compare chains of three models with plain speculation on a CPU: writes results/chain-cpu.md. Run by `make chain-cpu`.
 
 A chain is a draft, the target's int4 copy, and the target. All models have random weights of Llama shapes; only their times
-are real. Acceptance is synthetic: that of Polybasic's Table 1, and rates at which the middle model is closer to the target.
+are real. Acceptance is synthetic: the rates of Polybasic's Table 1, and rates at which the middle model is closer to the
+target.
 """
 
 import argparse
@@ -149,7 +150,7 @@ def predicted(shape: str, profile: Profile) -> Iterator[Row]:
 
 
 def chosen(rows: Sequence[Row]) -> set[float]:
-    """Return the acceptances that are measured: Table 1's, those on both sides of the threshold, and the highest."""
+    """Return the acceptances that are measured: Table 1's, the two around the threshold, and the highest."""
     losing = [row.middle for row in rows if row.chain.speedup <= row.plain.speedup]
     winning = [row.middle for row in rows if row.chain.speedup > row.plain.speedup]
     return {rate_of("middle"), *losing[-1:], *winning[:1], *winning[-1:]}

@@ -2,8 +2,8 @@
 
 Each setting is one interleaved run of `sd` at the draft lengths 1 to 8, on randomly drawn prompts. The best length is
 predicted from the records of length 5 on one half of the prompts. The best measured length is chosen on the same half. Their
-speeds are compared on the other half. A measured speed is that of the fastest repeat of each prompt, since other programs
-can only add time.
+speeds are compared on the other half. Of each prompt, only the fastest repeat counts, since other programs can only add
+time.
 """
 
 import argparse
@@ -38,9 +38,10 @@ SETTINGS = (
 
 
 class Trial(NamedTuple):
-    """One setting: the predicted length, the best of all lengths, and the best of those that have a prediction.
+    """One setting: the predicted length, the best of all lengths, and the best of the lengths that have a prediction.
 
-    `ratio` and `within` are the speed of the predicted length over that of the best ones, on other prompts.
+    `ratio` is the speed of the predicted length over the speed of the best length, on other prompts. `within` is the same for
+    the best length with a prediction.
     """
 
     place: str

@@ -47,7 +47,7 @@ def with_verdicts(
     date: str,
     decision: str,
 ) -> dict[str, LedgerEntry]:
-    """Return the entries of a suite with those of its expectations that have none, and with changed comparisons recorded.
+    """Return a suite's entries, with an entry for each expectation without one, and with changed comparisons recorded.
 
     Exits with a message for a changed or removed comparison without a decision.
     """

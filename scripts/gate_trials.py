@@ -205,7 +205,7 @@ Measured in {seconds / 60:.1f} minutes on: {machine}; revision {environment["rev
 
 
 def _is_right(what: str, found: list[GateVerdict]) -> bool:
-    """Return whether the reported regressions are exactly those injected."""
+    """Return whether the reported regressions are exactly the injected ones."""
     regressed = {(each.method, each.title) for each in found if each.status is Status.regression}
     return regressed == ({EXPECTED[what]} if what in EXPECTED else set())
 

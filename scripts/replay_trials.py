@@ -1,8 +1,8 @@
-"""Compare replayed rounds with those of real runs, on 35 methods and settings: `make replay`, which writes results/replay.md.
+"""Compare replayed rounds with the rounds of runs, on 35 methods and settings: `make replay` writes results/replay.md.
 
 At temperature 0, the outputs of all methods are equal except at near ties, and the rounds, drafted and accepted tokens of a
-replay must equal those of the run. Above it, the runs' outputs are other samples of the same distribution, and tokens per
-round must agree within the noise over prompts.
+replay must equal the run's. Above it, the runs' outputs are other samples of the same distribution, and tokens per round
+must agree within the noise over prompts.
 """
 
 import argparse

@@ -23,8 +23,8 @@ SECTION = re.compile(r"^## ", re.M)
 def write_section(path: Path, heading: str, lines: Sequence[str], introduction: Sequence[str] = ()) -> None:
     """Write a section of a Markdown page, in place of an earlier one with this heading. Other sections are kept.
 
-    The lines of a section have no heading of the second level. `introduction` is what precedes the first section, by
-    default what the page has there.
+    The lines of a section have no heading of the second level. `introduction` is the text before the first section; by
+    default, the page's text there is kept.
     """
     before, *sections = SECTION.split(path.read_text(encoding="utf-8") if path.exists() else "")
     texts = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in sections}

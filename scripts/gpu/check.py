@@ -1,6 +1,6 @@
 """Check decoding on a GPU: `make gpu-check`. Exit code 0, or 5 if a check failed.
 
-Compares the logits of every engine with those of transformers, greedy tokens with autoregressive ones, and sampled
+Compares the logits of every engine with the logits of transformers, greedy tokens with autoregressive ones, and sampled
 distributions with exact ones. Logits of NaN and deliberate mistakes must be detected. Models are small and random, in
 float32; nothing is downloaded. With `--device cpu` the same checks run on the static forwards that graphs would record.
 """

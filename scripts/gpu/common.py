@@ -75,7 +75,7 @@ def fused_graphs(network: Network) -> Graphs | None:
 class Small:
     """Random float32 models of one family in all engines, by role.
 
-    The weights of `b` are those of `a` with some noise, so that `b` accepts some drafts of `a`.
+    The weights of `b` are the weights of `a` with some noise, so that `b` accepts some drafts of `a`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks of models on several GPUs, and of the planned memory of one: tokens are compared with those of a single GPU."""
+"""Checks of models on several GPUs, whose tokens must equal the tokens of one GPU, and of the planned memory of a GPU."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ POSITIONS = 512
 
 
 def device_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
-    """Yield suite, name and function of each check. Those of several GPUs are not run below two."""
+    """Yield suite, name and function of each check. Checks of several GPUs are skipped with fewer than two."""
     yield "memory", "planned and allocated bytes of a model and its cache", partial(memory_is_planned, device)
     for name, (method, places) in PLACEMENTS.items():
         for temperature in (0.0, 1.0):
@@ -33,7 +33,7 @@ def device_checks(device: torch.device) -> Iterator[tuple[str, str, Callable[[],
 
 
 def placed_tokens_agree(method: str, places: list[str], temperature: float) -> Verdict:
-    """Compare the tokens of a placement with those of one GPU."""
+    """Compare the tokens of a placement with the tokens of one GPU."""
     if torch.cuda.device_count() < 2:
         return f"{torch.cuda.device_count()} GPUs", "two GPUs", None
     try:

@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check` on logits: those of every engine against the modules of transformers."""
+"""Checks of `make gpu-check` on logits: every engine against the modules of transformers."""
 
 import math
 import random
@@ -19,7 +19,7 @@ def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
     """Return the largest error of a session's logits in prefills, in decoding, and after rollbacks.
 
     The sequence grows, shrinks and changes at random: from a short prefix, then beyond the first span of a graph, then from a
-    short prefix again. Each result is compared with that of a new eager session.
+    short prefix again. Each result is compared with the result of a new eager session.
     """
     rng, device = random.Random(5), small.reference.device
     ids, before, worst = [0, 11, 12], list[int](), dict.fromkeys(("prefill", "decode", "rollback"), 0.0)
@@ -53,7 +53,7 @@ def _changed(ids: list[int], rng: random.Random) -> list[int]:
 
 
 def logits_agree(small: Small, session: Session, steps: int) -> Verdict:
-    """Compare a session's logits with those of transformers along a random walk."""
+    """Compare a session's logits with the logits of transformers along a random walk."""
     worst = walk(small, session, steps)
     return (
         ", ".join(f"{kind} {error:.0e}" for kind, error in worst.items()),

@@ -102,7 +102,7 @@ def against_transformers(settings: Settings) -> list[Figure]:
 def _called(
     candidates: list[Candidate], settings: Settings
 ) -> tuple[dict[str, list[Record]], dict[str, str], dict[str, float]]:
-    """Return records with whole-call seconds, the errors of those that failed, and the seconds of first calls, by name."""
+    """Return records with the seconds of whole calls, errors of failed methods, and the seconds of first calls, by name."""
     rows, failed, warm_ups = {each.name: list[Record]() for each in candidates}, dict[str, str](), dict[str, float]()
     end = time.perf_counter() + settings.seconds
     for each in candidates:
@@ -127,7 +127,7 @@ def _called(
 
 
 def _call(each: Candidate, settings: Settings, prompt: int, repeat: int) -> tuple[Record, float]:
-    """Decode one prompt. Returns its record and the seconds of the whole call, without those of synthetic logits."""
+    """Decode one prompt. Returns its record and the seconds of the whole call, without the seconds of synthetic logits."""
     ids = settings.ids(each.pair.vocabulary, prompt)
     synchronise(settings.device)
     begin = time.perf_counter()

@@ -23,7 +23,7 @@ ANSWER_SECONDS, END_SECONDS = 600.0, 10.0  # the longest waits for an answer, an
 
 
 class Timings(TypedDict):
-    """llama.cpp's times of a request. Those of drafts are only there if it drafted."""
+    """llama.cpp's times of a request. The counts of drafts are missing if it did not draft."""
 
     prompt_n: int
     prompt_ms: float
@@ -60,7 +60,7 @@ class ServerFacts(TypedDict):
 
 
 class LlamaCppError(RuntimeError):
-    """A server did not start, or its answer is not that of the request."""
+    """A server did not start, or its answer does not fit the request."""
 
 
 def request_of(prompt: Sequence[int], tokens: int) -> dict[str, object]:

@@ -3,7 +3,8 @@
     class Target(Named): ...                       # a family
     class Mixture(Target, name="mixture"): ...     # a member, found by the table's `name`
 
-A table holds the fields of the member and `name`. Errors are one line with the location, the value and the nearest word.
+A table has `name` and the fields of the member: `Target.build({"name": "mixture", "weights": [0.5, 0.5]}, "se.toml")`.
+Errors are one line with the location, the value and the nearest word.
 """
 
 import dataclasses
@@ -33,7 +34,11 @@ OURS = "specbench."  # the beginning of the names of this package's modules
 
 
 class Named:
-    """Base class of families of configurable classes. Members are keyword-only frozen dataclasses."""
+    """Base class of families of configurable classes. Members are keyword-only frozen dataclasses.
+
+    A direct subclass is a family. Each further subclass with a `name` is a member; a later one replaces an earlier one of
+    its name. Only a class of this package cannot be replaced from outside, which raises ConfigError.
+    """
 
     name: ClassVar[str]
     members: ClassVar[dict[str, type[Any]]]
@@ -50,7 +55,7 @@ class Named:
 
     @classmethod
     def build(cls, table: dict[str, Any], where: str) -> Self:
-        """Construct the member that `table["name"]` names from the other keys.
+        """Construct the member with the name `table["name"]` from the other keys.
 
         `where` is the file, or the file and the key, that the table came from. Raises ConfigError for an unknown name or
         key, a missing key, a wrong type, or a value that the member's `__post_init__` rejects.
@@ -89,7 +94,11 @@ def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Convert a TOML value to a `kind`: a scalar, Literal, StrEnum, tuple, optional, dataclass or Named family."""
+    """Convert a TOML value to a `kind`: a scalar, Literal, StrEnum, tuple, dict, union, dataclass or Named family.
+
+    In a union, the first kind with the outer type of the value is used: for `str | tuple[str, ...]`, a list becomes a tuple.
+    If none fits, the error is about the first kind. Raises ConfigError, naming `where`.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         if value in arguments:
@@ -131,9 +140,10 @@ def convert(value: Any, kind: Any, where: str) -> Any:
 
 
 def require_plain(value: object, where: str) -> None:
-    """Raise ConfigError unless a value consists of what TOML holds: texts, numbers, lists and tables, and paths and None.
+    """Raise ConfigError unless a value consists of TOML's types, paths and None.
 
-    NumPy scalars, tensors and other objects are not, nor is a text with a NUL character.
+    TOML has texts, numbers, Booleans, dates, lists and tables. NumPy scalars, tensors and other objects are rejected, as is a
+    text with a NUL character.
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -175,7 +185,7 @@ def plain(value: object) -> object:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a value has the outer type of a member of a union. TOML's arrays are lists, the fields are tuples."""
+    """Return whether a value has the outer type of a member of a union. A list fits a tuple, since TOML has no tuples."""
     plain = typing.get_origin(kind) or kind
     return isinstance(value, list | tuple) if plain is tuple else isinstance(plain, type) and isinstance(value, plain)
 
@@ -202,7 +212,10 @@ def import_modules(package: str, path: Iterable[str]) -> None:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file once per process, and return its module. Raises ConfigError if there is no such file."""
+    """Import a Python file once per process, and return its module. Raises ConfigError if there is no such file.
+
+    The module's name contains a hash of the path, so that two files of one name are two modules.
+    """
     if not os.path.isfile(path):
         raise ConfigError("no such file")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]

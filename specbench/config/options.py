@@ -47,7 +47,7 @@ class Panel(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How an option is given on the command line and in tables, which suites and Python have.
+    """How an option is given on the command line, and in the tables of suites and Python.
 
     Args:
         help: Its line in `--help`.
@@ -125,9 +125,10 @@ def _read_heads(value: object, location: str) -> tuple[tuple[str, str], ...]:
 class Options:
     """The options of a run. None, 0, "" and empty tuples select the default of the method, the pair or the task.
 
-    `data`, `gamma` and `heads` are pairs of a scope and a value; the empty scope covers everything. The scope of `data` is a
-    task (FILE, hub or synthetic), that of `gamma` a method (draft lengths, one per model). A name in `heads` may begin with
-    `PAIR:`. `overrides` are keys of `--set` with their values, `over` those of `--over` with the values to sweep.
+    `data`, `gamma` and `heads` are pairs of a scope and a value; the empty scope covers everything. `data` has sources (FILE,
+    hub or synthetic) by task, `gamma` has draft lengths (one, or one per model) by method, and `heads` has folders by name,
+    which may begin with `PAIR:`. `overrides` are the keys of `--set` with their values. `over` are the keys of `--over`, each
+    with the values to sweep.
     """
 
     gamma: tuple[tuple[str, tuple[int, ...]], ...] = option(
@@ -249,7 +250,11 @@ class Options:
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        """Raise ConfigError, naming both, if two options give one setting different values."""
+        """Raise ConfigError, naming both, if two options give one setting different values.
+
+        `--set a.b.c=1 --set a.b={...}` is an error too: the table would replace the key. In the other order, the key changes
+        the table.
+        """
         if self.limit is not None and self.sample:
             raise ConfigError(f"--limit {self.limit} and --sample {self.sample} conflict; use one of them")
         for i, (key, value) in enumerate(self.overrides):
@@ -273,7 +278,10 @@ class Options:
         }
 
     def overrides_for(self, kind: str, name: str) -> list[Override]:
-        """Return the overrides of a kind of table that cover a preset, unscoped ones first."""
+        """Return the overrides of a kind of table that cover a preset, in the order in which to apply them.
+
+        Overrides without a scope come first, so that `task.mmlu.shots=0` holds for `mmlu` beside `task.shots=5`.
+        """
         extra = [] if name.endswith(".toml") or name in names(kind) else [name]
         parsed = [override(key, value, [*extra, stem(name)]) for key, value in self.overrides]
         return sorted((o for o in parsed if o.kind == kind and in_scope(o.scope, name)), key=lambda o: bool(o.scope))
@@ -310,7 +318,7 @@ FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Op
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `run`, `plan`, `verify` and `advise`: those of the command line, with the same meaning and defaults.
+    """The options of `run`, `plan`, `verify` and `advise`, with the same meaning and defaults as on the command line.
 
     `data` is `hub`, `synthetic` or a file, and `gamma` a draft length or one per model; each may be a dictionary by task or
     method. `set`, `over` and `head` are dictionaries with the keys of the command-line options of these names. `plugins` are
@@ -344,7 +352,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def _require_choice(name: str, value: Any, kind: type[StrEnum]) -> None:
-    """Raise ConfigError, with the nearest word, if the value of an option is none of its words. A GPU may have a number."""
+    """Raise ConfigError, with the nearest word, if the value of an option is none of its words.
+
+    A device may also be a numbered GPU, `cuda:1`. The options of ALSO_SET may be empty: the task's value.
+    """
     is_unset = value == "" and name in ALSO_SET
     is_numbered = name == "device" and bool(re.fullmatch(r"cuda:\d+", str(value)))
     if value not in list(kind) and not is_unset and not is_numbered:
@@ -368,8 +379,8 @@ def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:
 def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of `Options` that a table of options by name gives, as a suite's file or Python has them.
 
-    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method; None leaves these
-    five out. `where` is the location of the table. `others` are names that an unknown option may be mistaken for.
+    `set`, `over` and `head` are tables. `data` and `gamma` are one value, or a table by task or method. None leaves these
+    five out. `where` is the location of the table. `others` are further names that the error of an unknown option suggests.
     Raises ConfigError, naming the option, for an unknown one and for a value of the wrong type.
     """
     kinds = get_type_hints(Options)
@@ -431,8 +442,9 @@ class Access:
     """How a command accesses the folders that it writes to.
 
     `fresh` discards their content, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
-    that is not on this host. `restart` keeps records of another machine as an earlier attempt and measures again, instead of
-    failing. `untimed` marks a run whose device other runs share, so that its times mean nothing.
+    that is not on this host. `restart` keeps records of other conditions, such as another machine's, as an earlier attempt
+    and measures again, instead of failing. `untimed` marks a run whose device other runs share, so that its times are
+    not valid.
     """
 
     fresh: bool = False
@@ -455,9 +467,9 @@ class RequestParts(TypedDict, total=False):
 class Request:
     """Methods to measure on a pair and tasks.
 
-    Names are presets or paths to TOML files; `all` selects every method that the pair allows, `lossless` only the
-    lossless ones. Without methods, the pair's default is used, without tasks the pair's default tasks. `sandbox` is the
-    backend for executing generated code, which is not executed if it is None.
+    Names are presets or paths to TOML files; `all` selects every method that the pair allows, `lossless` only the lossless
+    ones. Without methods, the pair's default method is used. Without tasks, the pair's default tasks are used, or all tasks
+    if it has none. `sandbox` is how generated code is isolated when it is executed; None: it is not executed.
     """
 
     methods: tuple[str, ...]

@@ -301,7 +301,7 @@ def canonical_name(method: str) -> str:
 
 
 def latest(values: Sequence[tuple[str, T]], name: str, default: T) -> T:
-    """Return the value for a name: that of the name's own scope, otherwise its family's, otherwise the unscoped one."""
+    """Return the value for a name: with its own scope, else with its family's (`mmlu` for `mmlu:x`), else without a scope."""
     by_scope = dict(values)
     for scope in (name, stem(name), name.partition(":")[0], ""):
         if scope in by_scope:

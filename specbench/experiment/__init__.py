@@ -1,1 +1,1 @@
-"""From a request to results: resolution, plans, runs, suites and scores."""
+"""Measurement of planned runs: loaded models, decoding, scoring and summaries, in this process or in a new one."""

@@ -1,4 +1,4 @@
-"""Measurement of some requests, in this process or in a fresh one."""
+"""Measurement of several requests, in this process or in a new one."""
 
 import json
 import subprocess
@@ -23,8 +23,15 @@ FRESH = Access(fresh=True)
 class RequestBatch:
     """Requests to measure, and what the process that measures them needs.
 
-    `threads` are those of the CPU (0: torch's number). Without a `sandbox`, generated code is not executed. `plugins` are
-    files of the user. `methods` are tables of methods that no file defines, by name. By default, folders are measured again.
+    Args:
+        requests: The requests. `sandbox` and `access` below replace their own, and `plugins` the plugins of their options,
+            which JSON leaves out (`command_of`).
+        threads: The number of CPU threads; 0: each request's own, else torch's. A number is always set, so that none is
+            chosen by the load of the machine.
+        sandbox: How generated code is isolated. None: it is not executed.
+        plugins: Plugins of the user, as files or modules.
+        methods: Tables of methods that no file defines, by name.
+        access: How folders are accessed. By default, all runs are measured again.
     """
 
     requests: Sequence[Request] = ()
@@ -47,7 +54,10 @@ class BatchFailed(SystemExit):
 
 
 def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = None) -> None:
-    """Measure every request into run folders in `out`. Raises MissingAsset if a run cannot be scored."""
+    """Measure every request into run folders in `out`.
+
+    Raises MissingAsset if a run cannot be scored; later requests are not measured then.
+    """
     import torch  # slow to import
 
     from specbench.experiment.pipeline import run
@@ -67,9 +77,10 @@ def measure_here(batch: RequestBatch, out: Path, observer: Observer | None = Non
 def measure_in_new_process(
     batch: RequestBatch, out: Path, module: str = "specbench", *arguments: str, quiet: bool = False
 ) -> None:
-    """Run `measure_here` in a fresh process, for independent timing. Raises BatchFailed if the process fails.
+    """Run `measure_here` in a new process, for independent timing. Raises BatchFailed if the process fails.
 
-    The process writes to this one's standard error. With `quiet`, its last line becomes the reason of the failure instead.
+    The batch is passed as JSON in `out`. The process writes to this one's standard error. With `quiet`, its standard error is
+    captured instead, and its last line is the reason of a failure.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**asdict(batch), "requests": [command_of(request) for request in batch.requests]})
@@ -84,7 +95,7 @@ def measure_in_new_process(
 
 
 def batch_in(out: Path) -> RequestBatch:
-    """Return the batch that `measure_in_new_process` wrote."""
+    """Return the batch that `measure_in_new_process` wrote to a folder."""
     table = json.loads((out / REQUEST).read_text(encoding="utf-8"))
     return RequestBatch(
         **{

@@ -1,4 +1,4 @@
-"""Loaded models: those of one plan at a time, which other plans use as long as they need no others."""
+"""Loaded models: the models of one plan at a time. Other plans use them if they need no others."""
 
 import gc
 
@@ -10,7 +10,7 @@ from specbench.resolution.run_plan import PairPlan
 
 
 class LoadedModels:
-    """The owner of the models that are loaded. Those of a plan are loaded on first use, in place of the ones before."""
+    """The owner of the loaded models. The models of a plan are loaded on first use, in place of the ones before."""
 
     def __init__(self) -> None:
         self._plan: PairPlan | None = None

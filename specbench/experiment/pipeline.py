@@ -1,4 +1,4 @@
-"""From a request to scored and summarized runs: lock, decode, score, summarize."""
+"""From a request to scored and summarized runs: resolve, lock, decode, score, summarize."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ LONG_PACKING = 1.0  # seconds from which on the time of packing is shown
 
 @dataclass(frozen=True)
 class Results:
-    """The summaries of a request's runs, and what kept some of them from being scored."""
+    """The summaries of a request's runs, and what was missing to score some of them; None if all are scored."""
 
     summaries: list[RunSummary]
     unscored: MissingAsset | None
@@ -41,10 +41,11 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is done with a run: `profile` also times blocks of tokens, for about `profile_seconds`.
+    """How runs are measured.
 
-    `then` is called with each run after it was scored, before it is summarized. Without a sandbox, generated code is not
-    executed. `threads` chooses the threads of runs on a CPU.
+    `threads` chooses the number of threads of runs on a CPU. Without a sandbox, generated code is not executed. With
+    `profile`, blocks of tokens are timed too, for about `profile_seconds` per run. `then` is called with each run between its
+    scoring and its summary.
     """
 
     access: Access
@@ -85,7 +86,11 @@ def run(request: Request, observer: Observer | None = None, profile: bool = Fals
 def measure(
     plan: PairPlan, runs: Sequence[PlannedRun], models: LoadedModels, steps: MeasureOptions, observer: Observer
 ) -> Results:
-    """Lock runs of a plan, decode and score what is missing of each, and summarize them."""
+    """Lock runs of a plan, decode and score what is missing of each, and summarize them.
+
+    Models are loaded only if a run lacks generations or timed blocks. The prompts of all runs are checked before any is
+    decoded, so that a prompt that is too long for the second run fails at once, and not after hours in the first run.
+    """
     summaries, unscored, fresh = list[RunSummary](), None, steps.access.fresh
     with locked((run.folder for run in runs), steps.access) as locks:
         lacking = [run.folder for run in runs if fresh or not progress_of(run).is_complete]
@@ -114,10 +119,14 @@ def measure(
 
 
 def threads_of(plan: PairPlan, run: PlannedRun, steps: MeasureOptions, is_lacking: bool) -> Threads:
-    """Return the threads that a run is decoded with: those of its records, if it has some, unless the user gave a number.
+    """Return the threads that a run is decoded with: the user's number, the recorded number, or a chosen one.
 
-    `is_lacking` says whether anything of the run is decoded. On a GPU, and for a complete run, the number of threads of this
-    process (0) is unchanged.
+    A resumed run keeps the recorded number, since its times would otherwise not be comparable. With `restart`, it does not if
+    other conditions have changed: its records are then set aside, and their number may be another machine's. The number of
+    threads of this process is unchanged (0) on a GPU, and if nothing is decoded or timed.
+
+    Args:
+        is_lacking: Whether generations of the run are missing.
     """
     if plan.device.type != "cpu" or not (is_lacking or steps.profile):
         return Threads(0)
@@ -131,7 +140,7 @@ def threads_of(plan: PairPlan, run: PlannedRun, steps: MeasureOptions, is_lackin
 
 @dataclass(frozen=True)
 class _Recording:
-    """The lock of a run folder, how it is accessed, and why its number of threads was chosen."""
+    """The lock of a run folder, how the folder is accessed, and why the run's number of threads was chosen."""
 
     lock: FolderLock
     access: Access
@@ -139,7 +148,7 @@ class _Recording:
 
 
 def load(plan: PairPlan, models: LoadedModels, observer: Observer) -> None:
-    """Load a plan's models, unless they are loaded, and report what takes long."""
+    """Load a plan's models, unless they are loaded, and report missing kernels, compilation and slow packing of weights."""
     if models.has(plan):
         return
     with observer.status(f"loading {', '.join(plan.roles)}"):

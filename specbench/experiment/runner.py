@@ -69,13 +69,21 @@ def open_recorder(
     checks: Mapping[str, ForwardCheck] | None = None,
     threads_reason: str = "",
 ) -> Recorder:
-    """Write the spec, the manifest and the environment of a run, and return the recorder of its folder.
+    """Return the recorder of a run's folder. A folder without records first gets the spec, manifest and environment.
 
-    `checks` are those of the loaded models' forwards, by role. `threads_reason` says why torch uses the number of threads
-    that it does.
+    With `access.restart`, records that were measured under other conditions are moved into `attempts/`. With `access.fresh`,
+    they are deleted.
 
-    Raises ConfigError if the folder belongs to another run, or if it was begun under other conditions, whose times would not
-    be comparable. With `access.restart`, records of other conditions are kept in a folder of their own.
+    Args:
+        run: The run.
+        lock: The lock of its folder.
+        access: How the folder is accessed.
+        checks: The checks of the loaded models' forwards, by role.
+        threads_reason: Why torch uses its number of threads.
+
+    Raises:
+        ConfigError: The folder has records of another run, or without a config, or measured under other conditions: times of
+            two conditions are not comparable.
     """
     lock.require()
     device = run.spec.device
@@ -108,7 +116,7 @@ def open_recorder(
 
 
 def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None:
-    """Raise ConfigError if a run was begun under other conditions than those at which it would be resumed."""
+    """Raise ConfigError if a folder's config is missing or another run's, or if its conditions differ from `environment`."""
     if not (folder / CONFIG).exists():
         raise ConfigError(f"{folder} has records but no {CONFIG}; help: restore it, or measure again with --fresh")
     if spec_of(folder).sha256 != spec.sha256:
@@ -123,9 +131,9 @@ def _require_same(spec: RunSpec, folder: Path, environment: Fingerprint) -> None
 
 
 def other_conditions(folder: Path, environment: Fingerprint | None = None) -> list[str]:
-    """Return the conditions in which a folder's records differ from an environment, by default this one.
+    """Return the conditions in which a folder's records differ from an environment, by default this process's.
 
-    Empty for a folder without records.
+    Empty for a folder without an environment.
     """
     if not (folder / ENVIRONMENT).exists():
         return []
@@ -142,7 +150,7 @@ def recorded_threads(folder: Path) -> Threads | None:
 
 
 def _set_aside(folder: Path) -> None:
-    """Move the files of an interrupted run into attempts/N of its folder, where no reader pools them with new ones."""
+    """Move the files of an interrupted run into attempts/N of its folder, so that no reader pools them with new records."""
     attempts = folder / ATTEMPTS
     number = len(list(attempts.iterdir())) + 1 if attempts.is_dir() else 1
     aside = attempts / str(number)
@@ -183,7 +191,11 @@ class Trial(NamedTuple):
 
 
 def rotation(run: PlannedRun) -> Iterator[Trial]:
-    """Yield trials prompt by prompt. The order of the methods rotates, so that no method is always first."""
+    """Yield trials prompt by prompt. The order of the methods rotates, so that no method is always first.
+
+    Methods a, b and c decode the first prompt in the order a b c, the second in the order b c a. A slow change of the
+    machine, such as heat, then affects all methods alike.
+    """
     labels = list(run.spec.methods)
     for repeat in range(run.spec.decoding.repeats):
         for i, sample in enumerate(run.data.samples):
@@ -199,7 +211,15 @@ def decode_missing(
 ) -> Iterator[Record]:
     """Decode the missing generations of a run in the order of a schedule, and yield each record after it is written.
 
-    `schedule` yields the trials of a run; a turn comes after the earlier turns of its conversation. Repeat r uses seed + r.
+    Before the first one, CUDA graphs are captured, and the methods are calibrated and warmed up. The number of these graphs
+    and their seconds are added to the first record. Repeat r uses seed + r. In the first repeat, greedy tokens of lossless
+    methods are compared with the declared distribution, unless the models are simulated.
+
+    Args:
+        run: The run.
+        loaded: The loaded models, of this and perhaps of other runs.
+        recorder: The recorder of the run's folder.
+        schedule: Yields the trials of a run. A turn must come after the earlier turns of its conversation.
     """
     spec, data = run.spec, run.data
     conversations = Conversations(data, recorder.folder)
@@ -237,12 +257,15 @@ def _warm_up(
     run: PlannedRun,
     captured: tuple[int, float],
 ) -> tuple[int, float]:
-    """Decode a few tokens by each method. Returns the CUDA graphs captured so far and in this, and their seconds."""
+    """Decode a few tokens by each method. `captured` is the number of CUDA graphs captured before, and their seconds.
+
+    Returns both with the graphs of the warm-up added.
+    """
     brief = dataclasses.replace(
         setting, decoding=dataclasses.replace(setting.decoding, max_new_tokens=WARM_UP_TOKENS), declared=None
     )
     for label, method in methods.items():
-        for sample in run.data.samples:  # until one prompt is decoded: a failed one is no warm-up
+        for sample in run.data.samples:  # until one is decoded: a failed generation is no warm-up
             if sample.after:
                 continue
             record = attempt(method, _blank(run.spec, label, sample.id, (0, -1)), brief, sample, [])
@@ -261,14 +284,15 @@ def _blank(spec: RunSpec, label: str, sample: str, position: tuple[int, int]) ->
 
 
 def _has_greedy_reference(spec: RunSpec) -> bool:
-    """Return whether greedy tokens can be compared with the declared distribution, which simulated models do not allow."""
+    """Return whether tokens are compared with the declared distribution: greedy ones of models that are not simulated."""
     return spec.decoding.temperature == 0.0 and not spec.pair.simulated
 
 
 def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
-    """Return, for each sample whose prompt an earlier one has, the id of the first one with it.
+    """Return the id of the first sample with the same prompt, for each sample that repeats an earlier prompt.
 
-    A later turn has a prompt that an earlier one has if the whole conversations are equal up to there.
+    Two later turns have the same prompt if their conversations are equal up to there. If samples a and b have one prompt, and
+    a2 and b2 continue them with one question, the result is {b: a, b2: a2}.
     """
     firsts: dict[tuple[str, str], str] = {}
     out: dict[str, str] = {}
@@ -281,7 +305,10 @@ def first_samples(samples: Sequence[Sample]) -> dict[str, str]:
 
 
 def _longest(setting: Setting, data: Data) -> int:
-    """Return the maximum sequence length, including later turns."""
+    """Estimate the maximum sequence length: for each turn, the longest first prompt and the maximum number of new tokens.
+
+    Prompts of later turns depend on answers, and are assumed to be no longer than the first ones.
+    """
     pair = setting.pair
     firsts = encode_firsts(pair.tokenizer, setting.task, data.samples, pair.window, pair.encoder_decoder)
     longest = max(map(len, firsts), default=0)
@@ -290,7 +317,7 @@ def _longest(setting: Setting, data: Data) -> int:
 
 
 class Conversations:
-    """The answers of each method to samples that a later sample continues."""
+    """The answers of each method to samples that a later sample continues, also those that the folder already holds."""
 
     def __init__(self, data: Data, folder: Path) -> None:
         self._samples = {sample.id: sample for sample in data.samples}
@@ -330,15 +357,15 @@ def most_turns(data: Data) -> int:
 
 
 def has_timed_blocks(run: PlannedRun) -> bool:
-    """Return whether forwards of blocks were timed next to a run."""
+    """Return whether forwards of blocks were timed for a run."""
     return (run.folder / BLOCKS).exists()
 
 
 def time_blocks(loaded: LoadedPair, run: PlannedRun, seconds: float = math.inf) -> None:
     """Time forwards of 1 to LARGEST_BLOCK tokens of every model, after the first prompt, and write the times to the folder.
 
-    The tokens are from the prompts: a mixture of experts reads the experts that real text selects. Each model gets an equal
-    share of `seconds`, and at least LEAST forwards of FEW_SIZES.
+    The tokens are from the prompts, since the time of a mixture of experts depends on the experts that the text selects. Each
+    model gets an equal share of `seconds`, and at least LEAST forwards of FEW_SIZES.
     """
     pair, share = run.pair_of(loaded), seconds / len(run.spec.roles)
     times = {role: _times(pair, run, role, share) for role in run.spec.roles}
@@ -346,7 +373,11 @@ def time_blocks(loaded: LoadedPair, run: PlannedRun, seconds: float = math.inf) 
 
 
 def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict[int, list[float]]:
-    """Return the number of forwards of a model and their seconds, by tokens read. Sizes alternate."""
+    """Return the number of forwards of a model and their total seconds, by tokens read.
+
+    Each turn has a forward of every size, so that a slow change of the machine affects all sizes alike. The first turn is the
+    warm-up: its sums are subtracted.
+    """
     begin = time.monotonic()
     firsts = [sample for sample in run.data.samples if not sample.after][:TEXTS]
     prompts = encode_firsts(pair.tokenizer, run.task, firsts, pair.window, pair.encoder_decoder)
@@ -362,7 +393,11 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict
     warm_up: dict[int, list[float]] = {}
 
     def sizes() -> Iterator[int]:
-        """Yield all sizes in turn, and only some of them after the first turn if there is no time for all."""
+        """Yield the sizes of each turn: all of them, or only FEW_SIZES if LEAST turns of all would take too long.
+
+        The estimate of a turn's time is the time until the end of the warm-up. After LEAST timed turns, no turn begins once
+        the time is up.
+        """
         turn: Sequence[int] = range(1, largest + 1)
         for number in range(FORWARDS_OF_EACH_SIZE + 1):
             spent = time.monotonic() - begin
@@ -387,9 +422,10 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict
 
 
 def _blocks_of(text: list[int], sizes: Iterable[int]) -> Iterator[list[int]]:
-    """Yield blocks of a text, one after the other and from its start again, each with another first token than the last.
+    """Yield consecutive blocks of a text, repeated as needed. No two neighbors begin with the same token.
 
-    A block with the first token of the one before it would be read from its second token on.
+    A session keeps the cache of the tokens that two calls have in common. After the block [7, 2], the block [7, 5] would be a
+    forward of one token, not of two.
     """
     start, last, varies = 0, -1, len(set(text)) > 1
     for size in sizes:

@@ -66,8 +66,9 @@ def score(
 ) -> None:
     """Score every generation of a run folder and write scores.json; `advance` is called after each.
 
-    Text of a fixed length gets no score, since it continues after its end. Without a sandbox, tasks that execute generated
-    code get none; their generations can be scored later. Raises ConfigError for an imported run without texts.
+    Text of a fixed length gets no score, since it continues after the end of the answer. Without a sandbox, tasks that
+    execute generated code get none; their generations can be scored later. Raises ConfigError for an imported run without
+    texts.
     """
     require_texts(folder)
     signature = f"task:{task.name}@{task.version}|chat:{task.chat}"
@@ -125,7 +126,7 @@ def task_of(folder: Path, source: str = "") -> tuple[Task, Data]:
 def grade(task: Task, sample: Sample, record: Record, sandbox: Sandbox | None) -> Score:
     """Return the metrics of a record of any kind by its text; {} if the grader returns None.
 
-    Raises PluginError if it exits, or returns no dictionary, ConfigError for values that are none of its metrics.
+    Raises PluginError if the grader exits or returns no dictionary, and ConfigError for values that are none of its metrics.
     """
     with exits_as_errors(f"task {task.name}: score()"):
         values: Any = task.score(sample, record.text, sandbox)

@@ -189,12 +189,12 @@ def levels(run: RunSummary, row: MethodSummary) -> str:
 
 
 def defined(key: str) -> Callable[[RunSummary, str], bool]:
-    """Show a column only if a method of the run has the value."""
+    """Return a condition: a method of the run has the value."""
     return lambda run, table: any(row.value(key) is not None for row in run.methods)
 
 
 def has_trees(run: RunSummary, table: str) -> bool:
-    """Show a column only if a method of the run drafts trees."""
+    """Return whether a method of the run drafts trees."""
     return any(row.acceptance_by_rank for row in run.methods)
 
 
@@ -225,5 +225,5 @@ def speed_groups(run: RunSummary, table: str) -> list[Column]:
 
 
 def step(name: str) -> ValueOf:
-    """Return the values of a column: one of `SpeedupSteps`."""
+    """Return the function that reads a step of `SpeedupSteps`; its value is None for a method without steps."""
     return lambda run, row: getattr(row.steps, name) if row.steps else None

@@ -66,7 +66,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the conclusion of one or several runs.
 
     With several runs, there is a sentence per method with the range over all runs, lossless methods first. Of many methods,
-    only the fastest lossless and the fastest other one over each baseline are named.
+    only the fastest lossless and the fastest other one of each pair over each baseline are named.
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
@@ -152,7 +152,7 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSp
 
 
 def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> str:
-    """Return words on the intervals of the methods that equal a method in all of its runs; empty if there are none."""
+    """Return words for the intervals of the methods whose speeds equal a method's in all of its runs; empty without any."""
     ours = {each.summary.folder: each.speedup for each in measured[line]}
     alike = [
         other.method
@@ -166,9 +166,9 @@ def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpe
 
 
 def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
-    """Return the fastest lossless and the fastest other method over each baseline, `ar` first.
+    """Return the fastest lossless and the fastest other method of each pair over each baseline, `ar` first.
 
-    Methods are compared at one temperature: the one that most of them have.
+    Methods are compared at one temperature: the one that most of them have, or the lowest of several.
     """
     groups: dict[tuple[bool, str, str, bool], dict[float, list[_MethodKey]]] = defaultdict(lambda: defaultdict(list))
     for line in measured:
@@ -295,7 +295,7 @@ def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
 def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
     """Return whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
 
-    Without an overlap of their intervals they differ, though a test of all pairs did not show it.
+    Two speeds whose intervals do not overlap are different, even if the test of all pairs of methods did not show it.
     """
     ours, theirs = speedup_of(summary, leading), speedup_of(summary, row)
     same_kind = summary.keeps_distribution(leading) == summary.keeps_distribution(row)

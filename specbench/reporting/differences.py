@@ -1,4 +1,4 @@
-"""Columns that distinguish the rows of merged runs: differences of their pairs, data, settings and machines."""
+"""Columns that distinguish the rows of merged runs: differences of their pairs, data, settings, methods and machines."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from specbench.runs.run_spec import HeadSource, ModelSource, Synthetic
 
 HEADINGS = {"temperature": "T"}
 HASH_DIGITS = 8
-BY_TASK = ("max_new_tokens",)  # settings with a default of each task
+BY_TASK = ("max_new_tokens",)  # settings whose default depends on the task
 OF_METHOD = "method "  # start of the scope of properties that are compared within one method
 RUN = "run"
 
@@ -25,9 +25,10 @@ class MergedRow(NamedTuple):
 
 
 class Property(NamedTuple):
-    """One property of a row: its column heading, its text, and the rows among which it is compared.
+    """One property of a row: its column heading, its text, and its scope. It is compared among the rows of equal scope.
 
-    Every task has its own data, for example, so data are compared among the rows of one task.
+    For example, every task has its own number of samples, so this is compared among the rows of one task. Runs of two tasks
+    get no column for it, but two runs of one task with 32 and 100 samples do. The empty scope covers all rows.
     """
 
     heading: str
@@ -36,17 +37,23 @@ class Property(NamedTuple):
 
 
 def lines_of(summaries: Sequence[RunSummary]) -> list[MergedRow]:
-    """Return every method of every run."""
+    """Return a row for every method of every run."""
     return [MergedRow(summary, method) for summary in summaries for method in summary.methods]
 
 
 def differences(lines: Sequence[MergedRow]) -> dict[str, list[str]]:
-    """Return a column, by heading, for each property in which rows differ. `run` is used if two rows are otherwise equal."""
+    """Return a column, by heading, for each property in which rows differ.
+
+    The column `run` is added if two rows would be equal without it.
+    """
     return _columns([_properties(*line) for line in lines], lines)
 
 
 def distinct_titles(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return a title for each run, different from all others: pair, task, and the properties in which it differs."""
+    """Return a title for each run, different from all others: pair, task, changed options, and properties that differ.
+
+    A property of a method follows the method's label. If titles are still equal, the run's folder is added.
+    """
     lines = lines_of(summaries)
     properties = [_properties(*line) for line in lines]
     columns = _columns(properties, lines)
@@ -82,7 +89,7 @@ def _columns(properties: Sequence[Sequence[Property]], lines: Sequence[MergedRow
             seen[prop.heading, prop.scope].add(prop.text)
     differ = {heading for (heading, _), texts in seen.items() if len(texts) > 1}
     headings = dict.fromkeys(prop.heading for of_line in properties for prop in of_line if prop.heading in differ)
-    # of several properties with one heading, the first is shown:
+    # Of several properties with one heading, such as data, the first is shown. Reversed, it is the last to be stored.
     texts = [{prop.heading: prop.text for prop in reversed(of_line)} for of_line in properties]
     columns = {heading: [by_heading.get(heading, NONE) for by_heading in texts] for heading in headings}
     rows = [
@@ -104,7 +111,7 @@ def _properties(summary: RunSummary, row: MethodSummary) -> list[Property]:
         *(Property(f"spread of {role}", f"{spread:.4g}") for role, spread in synthetic.spreads.items()),
         *(Property(f"acceptance of {role}", f"{rate.acceptance:g}") for role, rate in synthetic.rates.items()),
         Property("data", data.source, task),
-        Property("data", "synthetic" if data.source == "synthetic" else "real"),  # across tasks
+        Property("data", "synthetic" if data.source == "synthetic" else "real"),  # compared across tasks
         Property("samples", str(data.samples), task),
         *_task_options(summary, task),
         Property("prompts' hash", data.prompts_sha256[:HASH_DIGITS], f"{task}, {data.source}, {data.samples}"),
@@ -142,7 +149,7 @@ def _method(summary: RunSummary, row: MethodSummary) -> Iterator[Property]:
 
 
 def _weights(name: str, origin: ModelSource | HeadSource, scope: str) -> Iterator[Property]:
-    """Yield the source of a model or head, and its hash, compared among those from one source."""
+    """Yield the source of a model or head, and its hash, which is compared among rows with the same source."""
     yield Property(name, origin.source, scope)
     yield Property(f"{name}'s hash", (origin.checksum or NONE)[:HASH_DIGITS], f"{scope}, {origin.source}")
 

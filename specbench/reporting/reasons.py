@@ -31,10 +31,10 @@ STEPS = {  # from one step to the next -> what it adds
 def reasons(
     summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary], is_doubtful: bool = False
 ) -> Iterator[Note]:
-    """Yield why the leading method has its speed and why others are slower than the baseline, its break-even points, and the
-    best draft length.
+    """Yield why the leading method has its speed, why others are slower than the baseline, and two predictions.
 
-    `is_doubtful` says that another run may give other speeds, on which the predictions rest.
+    The predictions are the break-even points and the best draft length of the leading method. With `is_doubtful`, a sentence
+    says that another run may not confirm the times on which they depend.
     """
     yield from reason(summary, leading)
     yield from _largest_loss(leading)

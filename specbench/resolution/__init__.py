@@ -1,1 +1,1 @@
-"""What would be measured: requests resolved to models, methods, tasks and plans, without loading weights."""
+"""Resolution of requests to models, methods, tasks and planned runs, without loading weights."""

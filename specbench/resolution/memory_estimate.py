@@ -44,9 +44,10 @@ class _Part:
 def memory_by_device(
     models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
 ) -> list[Memory]:
-    """Return the memory of each device, with caches of so many positions. Weights that several roles read count once.
+    """Return the memory of each device. Weights that several roles read count once.
 
-    `heads` are bases of EAGLE heads, `first` is the device of models without a placement.
+    `heads` are the bases of EAGLE heads, `positions` is the length of the caches, and `first` is the device of models without
+    a placement.
     """
     first_roles = {model.copy_of(role): role for role, model in reversed([*models.items()])}
     parts: dict[str, list[_Part]] = defaultdict(list)
@@ -94,8 +95,9 @@ def _copies(model: ResolvedModel, device: str) -> int:
 def layer_split(model: ResolvedModel, limits: Sequence[int] = ()) -> tuple[list[int], list[int]]:
     """Return the bytes and the number of layers on each device of a model in layers, as accelerate divides it.
 
-    Blocks are the embedding, the layers in order and the LM head, which is with the embedding if they are one matrix. All
-    devices but the last hold an equal share and a little more; with `limits`, each device holds as much as its limit.
+    Blocks are the embedding, the layers in order and the LM head, which is with the embedding if they are one matrix. Every
+    device but the last holds at most an equal share plus BUFFER layers, or at most its limit in bytes if `limits` are given.
+    The last device holds the rest.
     """
     size, count = model.size, len(model.spec.placement.devices)
     layer = (size.resident_bytes - size.embedding_bytes) // size.layers

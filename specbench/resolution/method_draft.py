@@ -1,4 +1,8 @@
-"""A method before it is built: a tree of typed parts, in which roles, heads and draft lengths may still be open."""
+"""A method before it is built: a tree of typed parts, in which roles, heads and draft lengths may still be open.
+
+Overrides, sweeps, roles, heads and draft lengths are applied one after the other; each gives a new draft. The method is
+built from the table of the last one, since the classes of methods require all of these values.
+"""
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +61,7 @@ class MethodDraft:
     def of(cls, table: Table, where: str, key: str = "") -> "MethodDraft":
         """Return the method, or the part under a key, that a table describes.
 
-        Raises ConfigError, naming `where`, if the value of a key for names is not a name.
+        Raises ConfigError, naming `where`, if a key for a name, for names or for a proposer has a value of another type.
         """
         for inner, value in table.items():
             if inner in ("name", "head", *MODELS) and inner != "target" and not isinstance(value, str):
@@ -131,7 +135,10 @@ class MethodDraft:
         return replace(self, parts={**self.parts, key: part.with_value(tuple(rest), value, where)})
 
     def settable_keys(self, *before: str) -> set[str]:
-        """Return the dotted keys that can be set, given or not. `before` is the path of this part."""
+        """Return the dotted keys that can be set, given or not. `before` is the path of this part.
+
+        A part that is lacking is set by its name: `rejection.name`, if the class has the parameter `rejection`.
+        """
         keys = {".".join([*before, key]) for key in {*self.values, *self.types} - {"name", *self.parts}}
         keys |= {".".join([*before, key, "name"]) for key in FAMILIES if key in self.types and self._lacks(key)}
         return keys.union(*(part.settable_keys(*before, key) for key, part in self.parts.items()))
@@ -140,7 +147,11 @@ class MethodDraft:
         return key not in self.parts and self.values.get(key) is None
 
     def applies(self, override: Override) -> bool:
-        """Return whether an override changes the method: it names the method, or the method has the key and its type fits."""
+        """Return whether an override changes the method. It was selected by its scope (`Options.overrides_for`).
+
+        An override that names methods always does, so that a wrong key is an error. Without a scope, it changes only methods
+        that have the key with a type that the value fits.
+        """
         if override.scope:
             return True
         return self._types_at(override.path) is not None and not self.value_error(override.path, override.value, "")
@@ -159,7 +170,7 @@ class MethodDraft:
         return None
 
     def _types_at(self, path: Path) -> dict[str, object] | None:
-        """Return the parameters of the part that has the last key of a path; None if no part has it."""
+        """Return the parameters, with their types, of the part that has the last key of a path; None if no part has it."""
         part = self
         for key in path[:-1]:
             if key in part.parts:
@@ -174,7 +185,10 @@ class MethodDraft:
     # Roles
 
     def with_roles(self, pair: Pair) -> "MethodDraft":
-        """Return the draft with groups replaced by the pair's roles. Raises ConfigError for a role that the pair lacks."""
+        """Return the draft with groups replaced by the pair's roles. A proposer drafts with the first model of a group.
+
+        Raises ConfigError for a role that the pair lacks, for an empty list, and for a group in place of one model.
+        """
         values = dict(self.values)
         for key in GROUPS:
             if isinstance(value := values.get(key), str):
@@ -195,8 +209,10 @@ class MethodDraft:
     def baseline(self, source: Preset, pair: Pair) -> "MethodDraft":
         """Return the baseline of the method, which the preset `source` names.
 
-        If both presets have a target of one kind over the same models, the baseline follows the method's target, overrides
-        included. Otherwise, as for a cascade, the baseline has a target of its own.
+        If both presets have a target of one kind over the same models, the baseline gets the method's target and scorers,
+        overrides included. Both then have the same output distribution, so that only their speeds differ: after
+        `--set method.we-se.target.weights=...`, `we` mixes the models with the same weights. Otherwise, as for a cascade, the
+        baseline keeps the target of its own preset.
         """
         base, original = MethodDraft.of_preset(source.table["baseline"]), MethodDraft.of_source(source)
         targets = [draft.parts["target"].values.get("name") for draft in (base, original) if "target" in draft.parts]
@@ -211,7 +227,11 @@ class MethodDraft:
 
     @property
     def _innermost(self) -> "tuple[Path, MethodDraft | None, str]":
-        """The path of the proposer at the end of a chain, the proposer, and the model that verifies its drafts."""
+        """The path of the proposer at the end of a chain, the proposer, and the model that verifies its drafts.
+
+        In `polybasic-model`, where `target` verifies `middle` and `middle` verifies `draft`, it is the model proposer of
+        `draft`, at ("proposer", "proposer"), and `middle`. Without a chain, it is the method's proposer and the last scorer.
+        """
         path: Path = ("proposer",)
         verifier = (self.listed("scorers") or [""])[-1]
         part = self.parts.get("proposer")
@@ -222,23 +242,30 @@ class MethodDraft:
 
     @property
     def length_path(self) -> Path:
-        """The path of the value that `--gamma` sets; empty for a method without a draft length."""
+        """The path of the value that `--gamma` sets; empty for a method without a draft length.
+
+        It is the method's own parameter, or the innermost proposer's: `gamma`, `proposer.gamma` or `proposer.proposer.gamma`.
+        """
         if LENGTH in self.types:
             return (LENGTH,)
         path, proposer, _ = self._innermost
         return (*path, LENGTH) if proposer is not None and LENGTH in proposer.types else ()
 
     def length_value(self, path: Path, value: object, pair: Pair) -> object:
-        """Return the value of a swept key; one draft length of an ensemble is the first model's, and the others draft 1."""
+        """Return the value of a swept key. A single draft length of an ensemble is the first model's; the others draft 1.
+
+        For example, 3 is [3, 1, 1] for an ensemble of three models.
+        """
         models = self.listed("models")
         if path != (LENGTH,) or not models or not isinstance(value, int):
             return value
         return [value] + [1] * (sum(len(pair.group(name)) for name in models) - 1)
 
     def with_lengths(self, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> "MethodDraft":
-        """Return the draft with draft lengths: the user's, its own, or a default by the models' sizes.
+        """Return the draft with a draft length: the user's `gamma`, else the draft's own, else a default by models' sizes.
 
-        `sizes` are parameters by role, for `default_length`. The other models of an ensemble draft 1 token.
+        `sizes` are the numbers of parameters by role (`default_length`). The length is set at `length_path`. A single one is
+        the first model's in an ensemble, and the others draft 1 token.
         """
         if models := self.listed("models"):
             if not gamma and LENGTH in self.values:
@@ -263,9 +290,10 @@ class MethodDraft:
         models: tuple[str, str, bool],
         sizes: Mapping[str, int],
     ) -> "MethodDraft":
-        """Return the draft with the user's or the default length at a path in one of its parts.
+        """Return the draft with a length at the path of a value in `part`: the user's, else the part's own, else a default.
 
-        `models` are the drafting and the verifying model, and whether a default follows from them.
+        `models` are the drafting model, the verifying model, and whether a default follows from them. Without one, the class
+        has its own default, or raises an error for the missing value.
         """
         drafter, verifier, is_known = models
         if LENGTH not in part.types:
@@ -278,7 +306,7 @@ class MethodDraft:
 
 
 def types_of(key: str, name: str) -> dict[str, object]:
-    """Return the parameters, with their types, of the class of a name in the family of a key; empty for an unknown one."""
+    """Return the parameters, with their types, of the class with a name in a key's family; empty for an unknown one."""
     family = FAMILIES.get(key)
     member = family.members.get(name) if family else None
     return _parameters(member) if member is not None and is_dataclass(member) else {}
@@ -298,7 +326,7 @@ def is_names(value: object) -> bool:
 def key_error(option: str, names: Iterable[str], key: str, keys: Iterable[str]) -> ConfigError:
     """Return the error of an option with a key that none of the methods has.
 
-    It suggests the nearest key, otherwise a key whose last word is near.
+    It suggests the nearest key, otherwise a key whose last word is near: `proposer.gamma` for `gama`.
     """
     keys, methods = sorted(keys), list(names)
     suggestion = hint(key, keys)

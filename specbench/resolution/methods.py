@@ -108,8 +108,8 @@ class Methods:
     def groups(self, sizes: Mapping[str, int], temperature: float | None = None) -> list[tuple[ResolvedMethod, ...]]:
         """Build the methods, grouped with the baseline that they share, the baseline first.
 
-        `sizes` are parameters by role, for draft lengths that are open (`default_length`). `temperature` is that
-        of methods for which no option and no preset sets one. Raises ConfigError for a mistake in a method.
+        `sizes` are numbers of parameters by role, for open draft lengths (`default_length`). `temperature` holds for methods
+        for which no option and no preset sets one. Raises ConfigError for a mistake in a method.
         """
         groups: dict[str, list[ResolvedMethod]] = {}
         options = self.options
@@ -126,7 +126,10 @@ class Methods:
     def _built(
         self, variant: "_Variant", sizes: Mapping[str, int], default: float | None = None
     ) -> tuple[ResolvedMethod, ResolvedMethod]:
-        """Return a method and the baseline that it is compared with: itself for a baseline."""
+        """Return the baseline of a method, and the method; for a baseline itself, both are the same.
+
+        `default` is the temperature of a method for which no option and no preset sets one.
+        """
         source, options = variant.preset, self.options
         draft = variant.draft.with_lengths(sizes, options.gamma_for(source.name))
         temperature = options.temperature
@@ -176,7 +179,7 @@ class Methods:
         return variants
 
     def _with_overrides(self, name: str) -> tuple[MethodDraft, tuple[Override, ...]]:
-        """Return the draft of a method with the overrides that apply to it, and these."""
+        """Return the draft of a method with the overrides that apply to it, and these overrides."""
         base, where = MethodDraft.of_preset(name), f"method {preset('method', name).name}"
         applied = tuple(override for override in self.options.overrides_for("method", name) if base.applies(override))
         draft = base
@@ -305,7 +308,7 @@ def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Opt
 
 
 def _available_methods(pair: Pair, pair_name: str, options: Options, word: str) -> list[str]:
-    """Return the presets with a baseline that can be built for a pair, those with the fewest models and heads first."""
+    """Return the presets with a baseline that can be built for a pair, sorted by the number of heads, then of models."""
     plain = replace(options, overrides=(), over=(), gamma=())
     built = {
         name: method_on(name, pair, plain)
@@ -322,7 +325,7 @@ def _available_methods(pair: Pair, pair_name: str, options: Options, word: str) 
 def method_on(name: str, pair: Pair, options: Options, sizes: Mapping[str, int] | None = None) -> ResolvedMethod | None:
     """Return a method on a pair. None for a baseline, and if the pair lacks a model or head of the method.
 
-    `sizes` are the models' numbers of parameters, which decide about default draft lengths; by default they are equal.
+    `sizes` are the models' numbers of parameters, for default draft lengths. By default all are equal.
     """
     try:
         ((_, *methods),) = Methods((name,), pair, options).groups(dict(sizes or dict.fromkeys(pair.models, 1)))

@@ -1,7 +1,8 @@
 """Plugins: targets, stop and rejection rules, methods, proposers, tasks and engines in a Python file or module of the user.
 
 A plugin defines subclasses of Target, Stop, Rejection, Method, Proposer, Task or Engine with a `name`, and importing it
-registers them. All but rejection rules and engines also get a preset with their name. A TOML file can configure it further.
+registers them. Each also gets a preset with its name, except rejection rules, engines, and proposers that have parameters
+without a default. A TOML file can configure it further.
 """
 
 import dataclasses
@@ -121,10 +122,10 @@ def location_of(error: BaseException) -> str | None:
 
 
 def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the table of a class's preset; an empty table for one without a preset.
+    """Return the kind and the table of a class's preset. The table is empty for a class without a preset.
 
-    Targets, stop rules and proposers become part of speculative decoding. Methods and tasks keep their defaults. A proposer
-    that has parameters without a default has no preset.
+    The preset of a target, stop rule or proposer is speculative decoding with it. Methods and tasks keep their defaults. A
+    rejection rule, an engine, and a proposer with parameters without a default have no preset.
     """
     speculative = {"name": "speculative", "baseline": "ar"}
     named = {"name": name, **_defaults(member)}

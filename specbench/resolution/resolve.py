@@ -58,7 +58,7 @@ class Choice:
             raise error
 
     def resolved_models(self, pair: Pair, on: Execution) -> dict[str, ResolvedModel]:
-        """Return the models that the methods need, of the pair with the checkpoints of a task."""
+        """Return the models that the methods need. `pair` is the choice's pair, or the one with a task's checkpoints."""
         return resolve_models(pair, self.methods.roles, self.preset.path.parent, on)
 
 
@@ -103,8 +103,8 @@ def plans_of(choice: Choice) -> ResolvedRequest:
 def plan_on(tasks: Sequence[SelectedTask], choice: Choice, pair: Pair | None = None) -> PairPlan:
     """Check the models and methods of a choice, and plan them on tasks whose samples are read.
 
-    `pair` is that with the checkpoints of a task. Raises ConfigError for a mistake in a method, MissingAsset where a model is
-    not here and cannot be fetched.
+    `pair` replaces the choice's pair by the one with the checkpoints of a task. Raises ConfigError for a mistake in a method,
+    and MissingAsset for a model that is not here and cannot be fetched.
     """
     pair = pair or choice.pair
     request, options, base = choice.request, choice.request.options, choice.preset.path.parent

@@ -1,8 +1,7 @@
-"""What a request measures, as a value: its runs, where their records are, and the models that they share.
+"""Plans: the runs of a request, their folders, and the models that they share.
 
-`run_store.py` reads what the folders hold, and `experiment/loaded_models.py` has the models that are loaded.
-
-The plan of a run folder is read from its run.toml.
+A plan is a value: `run_store.py` reads the folders, and `experiment/loaded_models.py` loads the models. The plan of a
+measured run is read from its run.toml.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +53,7 @@ class PlannedRun:
         }
 
     def pair_of(self, loaded: LoadedPair) -> LoadedPair:
-        """Return the pair with the run's models only. The baseline's models decide about vocabulary, EOS and context window.
+        """Return the pair with the run's models only, and the vocabulary, EOS and context window of the baseline's models.
 
         Raises ConfigError for a model that cannot take part in a method.
         """

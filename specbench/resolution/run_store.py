@@ -1,4 +1,4 @@
-"""What the folders of planned runs hold. Every call reads the folder, so that no answer is out of date."""
+"""What the folders of planned runs hold. Every call reads the folder, since other processes may write to it meanwhile."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,20 @@ from specbench.runs.run_folder import SAMPLES, RunRecords, imported_of, load
 
 
 class Progress(NamedTuple):
-    """How many of a run's generations are recorded, and whether each is recorded once, failed ones included."""
+    """How many of a run's generations are recorded, failed ones included, and whether the records are complete.
+
+    A damaged line or a second record of a generation makes them incomplete, even if `done` is the expected number.
+    """
 
     done: int
     is_complete: bool
 
 
 def records_of(run: PlannedRun) -> RunRecords:
-    """Return the generations that a run's folder holds. Raises ConfigError if it was imported."""
+    """Return the generations that a run's folder holds; none for a folder without records.
+
+    Raises ConfigError if it was imported: its records cannot be continued here.
+    """
     if origin := imported_of(run.folder):
         raise ConfigError(
             f"{run.folder} was imported from {origin.archive}; help: measure with --out in another folder"

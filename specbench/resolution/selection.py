@@ -45,7 +45,7 @@ def read_pair(name: str, options: Options) -> tuple[Preset, Pair]:
 
 
 def _pair_has(table: Table, override: Override) -> bool:
-    """Return whether a pair has a key that an override without a scope sets: for models and heads, those that it has."""
+    """Return whether an override without a scope applies to a pair: `Pair` has the key, and the pair the model or head."""
     first, *rest = override.path
     if first not in {field.name for field in dataclasses.fields(Pair)}:
         return False
@@ -115,7 +115,10 @@ def source_of(task: str, pair: Pair, options: Options) -> str:
 
 
 def limited(data: Data, pair: Pair, options: Options) -> Data:
-    """Return the first or random samples, as requested. 0 samples means all, or 32 of a synthetic source."""
+    """Return the first or random samples, as requested, or the requested shard of them.
+
+    A limit of 0 means all samples, or SYNTHETIC_LIMIT of a synthetic source. Raises ConfigError for an empty shard.
+    """
     chosen = _chosen(data, pair, options)
     if not options.shard:
         return chosen
@@ -137,9 +140,9 @@ def _chosen(data: Data, pair: Pair, options: Options) -> Data:
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """The tasks of a request: those that it names, else the pair's, else all tasks.
+    """The tasks of a request: the named tasks, else the pair's tasks, else all tasks.
 
-    If no task is named, those that the user's source does not suit are left out. If it suits none of the pair's tasks, all
+    If no task is named, tasks that cannot read the user's source are left out. If none of the pair's tasks can read it, all
     other tasks are tried.
     """
 
@@ -155,11 +158,11 @@ class TaskChoice:
 
     @property
     def names(self) -> list[str]:
-        """The names of the tasks that run. Reads their data if these decide. Raises as `by_name` does."""
+        """The names of the tasks that run. Reads their data unless all tasks are required. Raises as `by_name` does."""
         return self._first if self.required else list(self.by_name)
 
     def likely_names(self, offline: bool) -> list[str]:
-        """Return `names`; if data are missing, the tasks that are tried first. `offline`: without a look at the hub."""
+        """Return `names`, or the tasks that are tried first if data are missing. With `offline`, the hub is not read."""
         if offline and not self.required and source_of("", self.pair, self.options) == "hub":
             return self._published(self._first) or self._published(self._others)
         try:
@@ -181,12 +184,12 @@ class TaskChoice:
         return selected
 
     def _published(self, tasks: Iterable[str]) -> list[str]:
-        """Return those of some tasks whose data are on the hub."""
+        """Return the tasks whose data are on the hub."""
         return [name for name in tasks if read_task(name, self.pair, self.options)[1].is_published]
 
     @property
     def _others(self) -> list[str]:
-        """The tasks that are tried if none of the pair's suits the source."""
+        """The tasks that are tried if none of the pair's tasks can read the source."""
         return [name for name in names("task", variants=False) if name not in self._first] if not self.requested else []
 
     @property
@@ -218,8 +221,8 @@ def select_tasks(names: Sequence[str], pair: Pair, options: Options) -> list[Sel
 def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | None:
     """Return how many prompts a request selects, without data from the hub: from the size of the published test set.
 
-    None if that size is not known. Raises ConfigError for a task without synthetic data or a mistake in a local file, and
-    MissingAsset for a file that is not here.
+    If that size is not known, returns the limit, or None without one. Raises ConfigError for a task without synthetic data or
+    a mistake in a local file, and MissingAsset for a missing file.
     """
     source = source_of(name, pair, options)
     if source not in ("hub", "synthetic") or task.local:

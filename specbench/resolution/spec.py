@@ -196,7 +196,7 @@ def unused_rates(pair: Pair, specs: Iterable[RunSpec]) -> str:
 
 
 def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], dict[str, float]]:
-    """Return a function from one model's spread to the spreads of all models, of which the others are fixed."""
+    """Return a function from one model's spread to the spreads of all models. The others are fixed."""
     fixed = dict(spreads)
     return lambda spread: {**fixed, role: spread}
 

@@ -1,11 +1,13 @@
 """Summaries of runs and points of suites as JSON, CSV and rows of data frames, and passports: `report -f passport`.
 
-A passport is the acceptance of drafts as JSON that other tools read. For each method that drafts, overall and by group of
-prompts: at each position of a draft, the survival, which is the share of drafts of which all tokens up to there were
-accepted, and the conditional rate, given that all before were. Both have 95 % intervals over prompts. vLLM and llama.cpp
-take the survival as synthetic acceptance: `--speculative-config` with `synthetic_acceptance_rates`, and
-`--spec-synth-rates`. Both require that it does not increase, and both draft in every round: there, it is a share of all
-rounds, so that the tokens per round are the measured ones.
+A passport is the acceptance of a method's drafts as JSON for other tools, overall and by group of prompts. At each position
+of a draft, it has two rates with 95 % intervals over prompts. The survival is the share of all drafts whose tokens up to this
+one were accepted. The conditional rate is the share among the drafts whose earlier tokens were accepted. If the first token
+of 80 of 100 drafts is accepted, and the second of 60, the survival is 0.8 and 0.6, and the conditional rate 0.8 and 0.75.
+
+vLLM and llama.cpp take the survival as synthetic acceptance: `--speculative-config` with `synthetic_acceptance_rates`, and
+`--spec-synth-rates`. Both require rates that do not increase. Both draft in every round, so their rates are shares of all
+rounds, including rounds without a draft. The tokens per round are then the measured ones.
 """
 
 import csv
@@ -262,7 +264,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
 def _for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict[str, Any]:
     """Return the survival of a chain as options of vLLM and llama.cpp, which draft in every round.
 
-    Rounds without a draft, as of prompt lookup, lower the rates: their sum is the number of accepted tokens per round.
+    Rounds without a draft, which prompt lookup has, lower the rates: their sum is the number of accepted tokens per round.
     """
     scale = min((tokens_per_round - 1.0) / sum(survival), 1.0) if sum(survival) else 1.0
     rates = [round(rate * scale, RATE_DIGITS) for rate in survival]

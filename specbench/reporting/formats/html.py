@@ -194,7 +194,7 @@ def _conditions(summaries: Sequence[RunSummary]) -> list[dict[str, str]]:
 
 
 class ChartRow(TypedDict):
-    """One method of one run: the heading of its block, its speedup with interval, and what a tooltip says about it."""
+    """One method of one run: the heading of its block, its speedup with interval, and the text of its tooltip."""
 
     task: str
     heading: str

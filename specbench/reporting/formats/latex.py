@@ -1,7 +1,7 @@
-"""Tables for a paper: booktabs, one environment per table, with a caption, a label, and warnings as a note.
+"""Tables for a paper, in LaTeX with booktabs. Each has a caption, a label, and warnings as a note.
 
-A table loses its least important columns until its rows have at most MOST_CHARACTERS characters. LaTeX scales what is still
-wider than the text.
+A table is one environment, or several if it has more than MOST_ROWS rows. The least important columns are left out until the
+rows have at most MOST_CHARACTERS characters. LaTeX scales a table that is still wider than the text.
 """
 
 import itertools
@@ -24,18 +24,18 @@ PREAMBLE = r"""% Requires \usepackage{booktabs,graphicx}.
 % Tables that are too wide lose their least important columns, and are scaled to the text width. To choose columns:
 % specbench report -f latex --columns speedup,acceptance_rate"""
 SCALED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-# Columns of a setting, within which values are compared
+# Columns of a setting: the best value is the best among rows that are equal in these
 SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "simulated")
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
-MOST_CHARACTERS = 95  # of a row, at which the type is about two thirds of its full size
+MOST_CHARACTERS = 95  # of a row; scaled to the text width, its type is about two thirds of the full size
 # A number with its unit, and what follows it: an interval, a deviation, or the paper's value
 NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
 
 
 @dataclass(frozen=True)
 class Captioned:
-    """A table with what its caption says, the warnings of its note, and the name of its report, for the label."""
+    """A table with the contents of its caption and note. `name` is the name of its report, for the label."""
 
     table: Table
     conditions: str = ""
@@ -46,7 +46,10 @@ class Captioned:
 
 
 def of_runs(summaries: Sequence[RunSummary], full: bool = False) -> str:
-    """Return the first table of runs, with the conclusion in its caption and warnings as its note; all tables if `full`."""
+    """Return the first table of runs, with the conclusion in its caption and warnings as its note.
+
+    With `full`, the other tables follow: for several runs, all tables of each run, as the first one merges their rows.
+    """
     first = _captioned(overview(summaries), summaries)
     if not full:
         return latex([first])
@@ -68,7 +71,7 @@ def _captioned(table: Table, summaries: Sequence[RunSummary]) -> Captioned:
 
 
 def _report_name(summaries: Sequence[RunSummary]) -> str:
-    """Return a name for labels that no other selection of runs has."""
+    """Return a name for labels that no other selection of runs has: the run, or the number of runs and a checksum."""
     if len(summaries) == 1:
         return summaries[0].run
     return f"{len(summaries)} runs {crc32(' '.join(sorted(summary.run for summary in summaries)).encode()):08x}"
@@ -81,7 +84,7 @@ def latex(tables: Iterable[Captioned]) -> str:
 
 
 def _environment(captioned: Captioned, used: set[str]) -> str:
-    """Return the environment of a table; of a table with more rows than a page has room for, several."""
+    """Return the environment of a table, or several environments for a table with more rows than fit on a page."""
     table = captioned.table.compact()
     caption = _caption(table.title, captioned.conclusion, _capital(captioned.conditions))
     dropped = table.dropped(table.droppable, _fits) if captioned.may_drop else set()
@@ -113,7 +116,7 @@ def _environment(captioned: Captioned, used: set[str]) -> str:
 
 
 def _fits(table: Table) -> bool:
-    """Return whether a table's rows are short enough, with headings in lines at their commas."""
+    """Return whether a table's rows are short enough, with each heading in one line per part between commas."""
     widths = (
         max(len(text) for text in (*head.split(", "), *(row[i] for row in table.rows)))
         for i, head in enumerate(table.heads)
@@ -122,19 +125,22 @@ def _fits(table: Table) -> bool:
 
 
 def _pages(rows: Sequence[str]) -> list[Sequence[str]]:
-    """Return the rows in parts of nearly equal size, none larger than a page."""
+    """Return the rows in parts of nearly equal size, none larger than a page: 36 rows are 18 and 18, not 35 and 1."""
     count = max(-(-len(rows) // MOST_ROWS), 1)
     size = max(-(-len(rows) // count), 1)
     return [rows[at : at + size] for at in range(0, len(rows), size)] or [rows]
 
 
 def _capital(text: str) -> str:
-    """Return a text whose first letter is a capital."""
+    """Return a text with its first letter as a capital."""
     return text[:1].upper() + text[1:]
 
 
 def _caption(*parts: str) -> str:
-    """Return sentences as a caption, with the sign that tables have for factors."""
+    """Return the nonempty parts as the sentences of a caption, with a multiplication sign in place of the x of factors.
+
+    A single part gets no full stop.
+    """
     sentences = [part.rstrip(".") for part in parts if part]
     text = escaping.latex(". ".join(sentences) + "." if len(sentences) > 1 else "".join(sentences))
     return re.sub(r"(?<=\d)x(?!\w)|(?<= )x(?= \d)", lambda match: r"$\times$", text)
@@ -159,7 +165,8 @@ def _capitalized(sentence: str, names: Set[str]) -> str:
 def _best(table: Table) -> set[tuple[int, int]]:
     """Return the cells, by row and column, that have the best value of a ranked column among the rows of one setting.
 
-    Rows of different pairs, tasks or temperatures are not compared. No cell is the best if all are equal.
+    Rows of different pairs, tasks or temperatures are not compared, and neither are rows of a table that is not `comparable`.
+    No cell is the best if all are equal.
     """
     best: set[tuple[int, int]] = set()
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -178,8 +185,9 @@ def _best(table: Table) -> set[tuple[int, int]]:
 class _Column:
     """The layout of a column by its cells.
 
-    Numbers have equally many decimals, so aligning them to the right aligns their points. What follows a number has a column
-    of its own, so that intervals do not shift the numbers.
+    Numbers are aligned to the right. They have equally many decimals, so that this aligns their decimal points. If an
+    interval or a deviation follows a number, the column is split in two, so that its width does not shift the numbers:
+    `1.52x` and `[1.49, 1.55]` are two cells.
     """
 
     def __init__(self, heading: str, cells: Sequence[str]) -> None:
@@ -218,14 +226,17 @@ class _Column:
 
 
 def _rest(text: str) -> str:
-    """Return what follows a number, with minus signs in mathematics."""
+    """Return the text after a number, with minus signs in mathematics."""
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaping.latex(text).replace("{[}", "[", 1))
 
 
 def _label(words: str, used: set[str]) -> str:
-    """Return a label that no other table has."""
+    """Return a label that no other table has, and add it to `used`.
+
+    A long name is cut and gets a checksum, since the names of runs differ at their ends. A repeated one gets a number.
+    """
     slug = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "table"
-    if len(slug) > LONGEST_LABEL:  # the names of runs differ at their ends
+    if len(slug) > LONGEST_LABEL:
         slug = f"{slug[: LONGEST_LABEL - 9].strip('-')}-{crc32(slug.encode()):08x}"
     numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
     label = next(f"tab:{candidate}" for candidate in numbered if f"tab:{candidate}" not in used)

@@ -230,7 +230,8 @@ def _spread(axes: "Axes", texts: Sequence["Annotation"]) -> None:
 def spread(targets: Sequence[float], gap: float) -> list[float]:
     """Return ascending positions at least `gap` apart, close to ascending targets.
 
-    Positions that are too close form a group around the mean of their targets.
+    Positions that are too close form a group around the mean of their targets: with a gap of 2, the targets 0, 1 and 9 give
+    -0.5, 1.5 and 9.
     """
     groups: list[list[float]] = []
     for target in targets:

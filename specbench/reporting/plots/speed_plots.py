@@ -76,7 +76,7 @@ def most_important(rows: Sequence[SpeedRow]) -> list[SpeedRow]:
 
 
 def speed_panel(title: str, rows: Sequence[SpeedRow], axis: str, styles: Mapping[str, Style] | None = None) -> Panel:
-    """Return a panel of speedups. `axis` is the label of the axis, and `styles` those of a run's methods."""
+    """Return a panel of speedups. `axis` is the label of the axis, and `styles` are the methods' styles."""
     return Panel(title, _drawing(rows, axis, styles or {}), REST + ROW * len(rows))
 
 

@@ -77,7 +77,7 @@ def _on_dark(color: str) -> str:
 def style_of(method: str, setting: int = 0) -> Style:
     """Return the style of a method. `setting` counts its settings in one plot.
 
-    A method that is not in the table, such as that of a plugin, gets a color and a marker that follow from its name.
+    A method that is not in METHODS, such as a plugin's, gets a color and a marker by a checksum of its name.
     """
     number = crc32(method.encode("utf-8", "replace"))
     plain = METHODS.get(method) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
@@ -87,10 +87,9 @@ def style_of(method: str, setting: int = 0) -> Style:
 def styles_of(presets: Mapping[str, str]) -> dict[str, Style]:
     """Return the styles of all methods of a run, by label. `presets` are their names without settings.
 
-    Their colors are distinct as long as there are enough, then their markers.
-
-    A method keeps its own color unless an earlier one has it. It then gets the first unused color. Neutral colors are kept.
-    No two methods have both the same color and the same marker, as long as there are enough.
+    A method keeps its own color unless an earlier one has it. It then gets the first unused color, or a lighter shade if all
+    are used. Neutral colors are kept. No two methods have both the same color and the same marker, as long as there are
+    enough.
     """
     styles: dict[str, Style] = {}
     for method, number in setting_numbers(presets).items():
