@@ -69,7 +69,7 @@ def other_tokens(base: Generations, new: Generations, finding: Finding) -> Findi
 def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
     """Return the finding on unequal decoding: an improvement if the same tokens took fewer forwards or tested tokens."""
     before, after = [{**_forwards(rows), TESTED: sum(row.tested for row in rows)} for rows in (a, b)]
-    cheaper = before != after and all(after.get(key, 0.0) <= before[key] for key in before)
+    cheaper = before != after and all(after.get(key, 0.0) <= before.get(key, 0.0) for key in before | after)
     status = Status.improved if cheaper and not ids else Status.regression
     title = _title(a, b, ids)
     return Finding(status, title, differ, f"{title}: {effect(a, b)}")

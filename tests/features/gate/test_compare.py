@@ -109,6 +109,13 @@ def test_the_same_tokens_for_less_work_are_an_improvement():
     assert exit_code(found) == 0
 
 
+def test_forwards_of_a_model_that_did_not_run_before_are_no_improvement():
+    fewer = [replace(row, forwards={"target": 8}) for row in generations()]
+    moved = [replace(row, forwards={"target": 8, "middle": 40}) for row in generations()]
+    found = [decoding(generations(), rows, "", 0.05).status for rows in (fewer, moved)]
+    assert found == [Status.improved, Status.regression]
+
+
 def test_fewer_tested_tokens_for_the_same_output_are_an_improvement():
     """As of shorter drafts of prompt lookup, none of which is accepted: no forward is saved, and none is added."""
     longer = [replace(row, drafted=50, tested=50, accepted=0) for row in generations()]
