@@ -437,6 +437,18 @@ def _lengths(value: object, location: str) -> tuple[int, ...]:
     return lengths
 
 
+@dataclass(frozen=True)
+class GivenOption:
+    """An option with a key, as on a command line: `--data gsm8k=FILE`, or `--set task.shots`, which leaves out its value."""
+
+    flag: Literal["set", "data", "gamma", "head"]
+    key: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"--{self.flag} {'='.join(filter(None, (self.key, self.value)))}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """How a command accesses the folders that it writes to.

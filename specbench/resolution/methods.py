@@ -9,7 +9,7 @@ from itertools import product
 from specbench.analysis.predictions import formula_of
 from specbench.config import presets
 from specbench.config.construct import Table, convert, plain, to_table
-from specbench.config.options import Options
+from specbench.config.options import GivenOption, Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope, preset
 from specbench.decoding.method import Method
@@ -234,8 +234,8 @@ class Methods:
                 raise
             return kind
 
-    def unused_options(self, pair_name: str) -> dict[str, ConfigError]:
-        """Return errors for the options that no method reads, by option as on a command line."""
+    def unused_options(self, pair_name: str) -> dict[GivenOption, ConfigError]:
+        """Return errors for the options that no method reads."""
         bases = {name: MethodDraft.of_preset(name) for name in self.names}
         return {
             **self._unused_overrides(bases),
@@ -243,27 +243,27 @@ class Methods:
             **self._unused_heads(pair_name),
         }
 
-    def _unused_overrides(self, bases: Mapping[str, MethodDraft]) -> dict[str, ConfigError]:
-        unused: dict[str, ConfigError] = {}
+    def _unused_overrides(self, bases: Mapping[str, MethodDraft]) -> dict[GivenOption, ConfigError]:
+        unused: dict[GivenOption, ConfigError] = {}
         for override in self.options.all_overrides("method", self.names):
             covered = [name for name in self.names if in_scope(override.scope, name)]
             if any(bases[name].applies(override) for name in covered):
                 continue
-            option = f"--set {override.key}"
+            option = GivenOption("set", override.key)
             keys = {key for draft in bases.values() for key in draft.settable_keys()}
-            wrong = [bases[name].value_error(override.path, override.value, option) for name in covered]
-            missing = key_error(option, self.names, ".".join(override.path), keys)
+            wrong = [bases[name].value_error(override.path, override.value, str(option)) for name in covered]
+            missing = key_error(str(option), self.names, ".".join(override.path), keys)
             if override.scope and not covered:
                 missing = ConfigError(f"{option}: '{override.scope}' is not one of the methods {', '.join(self.names)}")
             unused[option] = next(filter(None, wrong), missing)
         return unused
 
-    def _unused_lengths(self, bases: Mapping[str, MethodDraft]) -> dict[str, ConfigError]:
-        unused: dict[str, ConfigError] = {}
+    def _unused_lengths(self, bases: Mapping[str, MethodDraft]) -> dict[GivenOption, ConfigError]:
+        unused: dict[GivenOption, ConfigError] = {}
         labels = {name: preset("method", name).name for name in self.names}  # without aliases
         words = ", ".join(self.names)
         for scope, lengths in self.options.gamma:
-            option = f"--gamma {scope + '=' if scope else ''}{','.join(map(str, lengths))}"
+            option = GivenOption("gamma", scope, ",".join(map(str, lengths)))
             reading = [
                 bases[name]
                 for name, label in labels.items()
@@ -278,13 +278,13 @@ class Methods:
                 unused[option] = ConfigError(f"{option}: {words} has one draft length, not one per model")
         return unused
 
-    def _unused_heads(self, pair_name: str) -> dict[str, ConfigError]:
-        unused: dict[str, ConfigError] = {}
+    def _unused_heads(self, pair_name: str) -> dict[GivenOption, ConfigError]:
+        unused: dict[GivenOption, ConfigError] = {}
         heads = {name: {"kind": head.kind, "base": head.base} for name, head in self.pair.heads.items()}
         needed = self.heads
         for name, path in self.options.heads:
             scope, colon, head = name.partition(":")
-            option = f"--head {name}={path}"
+            option = GivenOption("head", name, str(path))
             if colon and not in_scope(scope, pair_name):
                 pairs = {pair_name, *presets.names("pair")}
                 nearest = "" if scope in pairs else hint(scope, pairs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import Request
+from specbench.config.options import GivenOption, Request
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_presets
 from specbench.data.task import Task
@@ -47,8 +47,8 @@ class Choice:
         """The tasks of the request, whose data is read on first use."""
         return TaskChoice(self.request.tasks, self.pair, self.request.options)
 
-    def unused_options(self) -> dict[str, ConfigError]:
-        """Return errors for the options that no method, pair or task reads, by their text on the command line."""
+    def unused_options(self) -> dict[GivenOption, ConfigError]:
+        """Return errors for the options that no method, pair or task reads."""
         by_methods = self.methods.unused_options(self.request.pair)  # first: mistakes come before missing data
         return unused_options(self.preset, self.request.pair, self.tasks.names, self.request.options) | by_methods
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from specbench.config.construct import Table, construct, convert
-from specbench.config.options import ALSO_SET, Options
+from specbench.config.options import ALSO_SET, GivenOption, Options
 from specbench.config.pair import Pair, head_named, with_heads
 from specbench.config.presets import Override, Preset, changed, in_scope, names, preset
 from specbench.data.task import Data, Task
@@ -235,9 +235,11 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     return min(limit or task.published, task.published) if task.published else limit or None
 
 
-def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options: Options) -> dict[str, ConfigError]:
-    """Return errors for the options that neither the pair nor any of the tasks reads, by option as on a command line."""
-    unused: dict[str, ConfigError] = {}
+def unused_options(
+    source: Preset, pair_name: str, tasks: Sequence[str], options: Options
+) -> dict[GivenOption, ConfigError]:
+    """Return errors for the options that neither the pair nor any of the tasks reads."""
+    unused: dict[GivenOption, ConfigError] = {}
     for override in options.all_overrides("pair", [pair_name]):
         if not in_scope(override.scope, pair_name) or not (override.scope or _pair_has(source.table, override)):
             keys = {field.name for field in dataclasses.fields(Pair)}
@@ -245,21 +247,23 @@ def unused_options(source: Preset, pair_name: str, tasks: Sequence[str], options
             why = f"pair {source.name} has no such key{nearest}"
             if not in_scope(override.scope, pair_name):
                 why = f"this run has no pair '{override.scope}'"
-            unused[f"--set {override.key}"] = ConfigError(f"--set {override.key}: {why}")
+            option = GivenOption("set", override.key)
+            unused[option] = ConfigError(f"{option}: {why}")
     tables = {name: preset("task", name).table for name in tasks}
     for override in options.all_overrides("task", list(tasks)):
         covered = [table for name, table in tables.items() if in_scope(override.scope, name)]
         if not any(override.scope or _task_takes(table, override) for table in covered):
             keys = {key for table in tables.values() for key in _task_types(table)}
             nearest = hint(override.path[0], keys) if override.path[0] not in keys else ""
-            option, key = f"--set {override.key}", override.path[0]
+            option, key = GivenOption("set", override.key), override.path[0]
             why = f"none of {', '.join(tasks)} has this key{nearest}"
             if override.scope and not covered:
                 why = f"this run has no task '{override.scope}'"
             unused[option] = ConfigError(f"{option}: {why}")
             if types := next((kinds for table in covered if key in (kinds := _task_types(table))), None):
-                unused[option] = _value_error(override.value, types[key], option) or unused[option]
+                unused[option] = _value_error(override.value, types[key], str(option)) or unused[option]
     for scope, rows in options.data:
         if scope and not any(in_scope(scope, name) for name in tasks):
-            unused[f"--data {scope}={rows}"] = ConfigError(f"--data {scope}={rows}: this run has no task '{scope}'")
+            option = GivenOption("data", scope, rows)
+            unused[option] = ConfigError(f"{option}: this run has no task '{scope}'")
     return unused

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from specbench.config.options import Options, Request
+from specbench.config.options import GivenOption, Options, Request
 from specbench.config.pair import Pair
 from specbench.config.presets import Override, in_scope, names, override
 from specbench.config.presets import preset as preset_of
@@ -110,7 +110,7 @@ class Grid:
     """A suite's parts, and messages about options that have no effect."""
 
     parts: list[GridPart]
-    unused: dict[str, str]
+    unused: dict[GivenOption, str]
 
 
 def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on: Execution | None = None) -> Grid:
@@ -126,7 +126,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
     """
     grid: list[GridPart] = []
     mistakes: list[ConfigError] = []
-    unused: dict[str, ConfigError] | None = None
+    unused: dict[GivenOption, ConfigError] | None = None
     awaited = set() if on else _awaited(suite, out)
     for number, (line, pair, task) in enumerate(suite.parts(), 1):
         with_heads = replace(line, options=with_prepared(suite, pair, task, line.options, out))
@@ -157,8 +157,12 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
         grid.append(part)
     if len(mistakes) == len(grid):
         raise mistakes[0]
-    read = tuple(f"--data {step.on}=" for step in suite.prepare if step.on)  # by the training of heads
-    unread = {option: error for option, error in (unused or {}).items() if not option.startswith(read)}
+    trained_on = {step.on for step in suite.prepare if step.on}  # tasks whose data the training of heads reads
+    unread = {
+        option: error
+        for option, error in (unused or {}).items()
+        if option.flag != "data" or option.key not in trained_on
+    }
     return Grid(grid, {option: _unread(option, error) for option, error in unread.items()})
 
 
@@ -168,13 +172,12 @@ def _awaited(suite: Suite, out: Path) -> set[tuple[str, str]]:
     return heads | {(step.model.pair, step.model.task) for step in prepared_models.pending(suite, out)}
 
 
-def _unread(option: str, error: ConfigError) -> str:
+def _unread(option: GivenOption, error: ConfigError) -> str:
     """Return a message for an option that no part of a suite reads. Raises the error if no bundled preset reads it either."""
-    flag, key = option.split(" ", 1)
-    if flag == "--set" and not _is_read(override(key, None)):
+    if option.flag == "set" and not _is_read(override(option.key, None)):
         raise error
-    head, _, _ = key.partition("=")
-    if flag == "--head" and ":" in head and head.partition(":")[0] not in names("pair"):
+    scope, colon, _ = option.key.partition(":")
+    if option.flag == "head" and colon and scope not in names("pair"):
         raise error
     return f"{option} has no effect: no part of this suite reads it"
 
