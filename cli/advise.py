@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
+from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, say
+from specbench.cli.interrupts import interrupted
 from specbench.cli.params import pair_of_models
 from specbench.config.options import Access, request_of
 from specbench.errors import ConfigError

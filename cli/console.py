@@ -5,17 +5,14 @@ Progress is shown on stderr: bars and spinners on a terminal, plain lines elsewh
 
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -33,7 +30,7 @@ from rich.progress import (
 from rich.table import Table as Drawing
 from rich.text import Text
 
-from specbench.errors import ExitCode, Terminated
+from specbench.cli.interrupts import Interrupts
 from specbench.note import Note
 from specbench.observer import Observer
 from specbench.reporting import escaping
@@ -174,31 +171,6 @@ def _rich_table(table: "Table", wrapped: bool = False) -> Drawing:
     for row in table.rows:
         drawn.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     return drawn
-
-
-class Interrupts:
-    """Raises on SIGINT and SIGTERM, and again at `check`, since Python drops exceptions raised in a finalizer."""
-
-    def __init__(self) -> None:
-        self._seen: BaseException | None = None
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._note)
-            signal.signal(signal.SIGTERM, self._note)
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt after SIGINT, Terminated after SIGTERM."""
-        if self._seen is not None:
-            raise self._seen
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
-        raise self._seen
-
-
-def interrupted(fresh: bool = False) -> NoReturn:
-    """Print how to resume after SIGINT, and exit with code 130."""
-    print(f"interrupted; the same command{' without --fresh' if fresh else ''} resumes", file=sys.stderr)
-    sys.exit(ExitCode.INTERRUPTED)
 
 
 @contextmanager

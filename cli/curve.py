@@ -10,7 +10,8 @@ import typer
 
 from specbench.analysis.summary import summary_of
 from specbench.cli import params
-from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
+from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, say
+from specbench.cli.interrupts import interrupted
 from specbench.cli.params import plot_formats, words
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.cli import params
-from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path, print_table, say
+from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, say
+from specbench.cli.interrupts import interrupted
 from specbench.cli.report import conclude
 from specbench.config.options import Access, Request
 from specbench.errors import ConfigError

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli import params
-from specbench.cli.console import TerminalObserver, interrupted, output_console, print_path
+from specbench.cli.console import TerminalObserver, output_console, print_path
+from specbench.cli.interrupts import interrupted
 from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
 from specbench.config.construct import Table
 from specbench.config.options import Access, Options, Request, request_of

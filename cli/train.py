@@ -9,7 +9,8 @@ import typer
 
 from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.cli import params
-from specbench.cli.console import TerminalObserver, interrupted, printable
+from specbench.cli.console import TerminalObserver, printable
+from specbench.cli.interrupts import interrupted
 from specbench.cli.params import words
 from specbench.config.construct import Table
 from specbench.config.options import Access

@@ -113,8 +113,8 @@ def enumerate_(
     plain = SharedOptions({"set": set_, "plugin": plugin}).options()
     # imports torch
     from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
-    from specbench.resolution.method_draft import MethodDraft
     from specbench.resolution.methods import Methods
+    from specbench.resolution.partial_method import PartialMethod
     from specbench.resolution.selection import read_pair, unused_options
 
     source, roles = read_pair(pair, plain)
@@ -123,7 +123,7 @@ def enumerate_(
         raise error
     worst: dict[str, ExactComparison] = {}
     drafts, longest = False, 0
-    base = MethodDraft.of_preset(method)
+    base = PartialMethod.of_preset(method)
     is_set = any(
         override.path == base.length_path and base.applies(override)
         for override in plain.overrides_for("method", method)

@@ -35,7 +35,7 @@ _MODULES = {
     "ConfigError": "errors",
     "MissingAsset": "errors",
     "Observer": "observer",
-    "Verification": "verification.run",
+    "Verification": "features.verify.verification_run",
 }  # those of the API are the rest
 
 

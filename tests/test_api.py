@@ -218,6 +218,11 @@ def test_a_report_needs_runs(result):
         specbench.report(result)
 
 
+@pytest.mark.parametrize("name", specbench.__all__)
+def test_every_exported_name_can_be_imported(name):
+    assert getattr(specbench, name)
+
+
 def test_importing_the_package_imports_no_torch():
     code = "import sys, specbench; specbench.__version__; dir(specbench); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

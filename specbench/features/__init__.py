@@ -1,4 +1,5 @@
 """Features: what is built on the core, each in a package of its own.
 
-The core does not import them, so a feature is removed with its package, its module in `cli/` and its entry in `cli/app.py`.
+The core does not import them. A feature is removed with its package, its module in `cli/` with the entry in `cli/app.py`, its
+function in `specbench/api.py` if it has one, and its names in the package list and the import contract of pyproject.toml.
 """

@@ -17,7 +17,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import BY_TOKEN
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
-from specbench.resolution.method_draft import MethodDraft, key_error
+from specbench.resolution.partial_method import PartialMethod, key_error
 from specbench.runs.run_spec import Clock, MethodSpec
 from specbench.runs.settings import label_of
 
@@ -44,7 +44,7 @@ class ResolvedMethod:
     @property
     def has_draft_length(self) -> bool:
         """Whether the method drafts a set length, which `--gamma` gives."""
-        return bool(MethodDraft.of(to_table(self.method), self.label).length_path)
+        return bool(PartialMethod.of(to_table(self.method), self.label).length_path)
 
     @property
     def spec(self) -> MethodSpec:
@@ -63,7 +63,7 @@ class _Variant:
     """A method's preset, its draft with overrides, sweeps, and the pair's roles and heads, and the swept paths."""
 
     preset: Preset
-    draft: MethodDraft
+    draft: PartialMethod
     applied: tuple[Override, ...]
     swept: tuple[str, ...] = ()
 
@@ -178,9 +178,9 @@ class Methods:
             raise key_error(f"--over {key}", self.names, key, keys)
         return variants
 
-    def _with_overrides(self, name: str) -> tuple[MethodDraft, tuple[Override, ...]]:
+    def _with_overrides(self, name: str) -> tuple[PartialMethod, tuple[Override, ...]]:
         """Return the draft of a method with the overrides that apply to it, and these overrides."""
-        base, where = MethodDraft.of_preset(name), f"method {preset('method', name).name}"
+        base, where = PartialMethod.of_preset(name), f"method {preset('method', name).name}"
         applied = tuple(override for override in self.options.overrides_for("method", name) if base.applies(override))
         draft = base
         for override in applied:
@@ -188,7 +188,7 @@ class Methods:
         return draft, applied
 
     def _swept(
-        self, name: str, draft: MethodDraft, applied: Sequence[Override]
+        self, name: str, draft: PartialMethod, applied: Sequence[Override]
     ) -> list[tuple[str, tuple[str, ...], list[object]]]:
         """Return the sweeps that apply to a method: their keys, their paths in it, and the values."""
         label, options = preset("method", name).name, self.options
@@ -204,11 +204,11 @@ class Methods:
             _require_open(label, ".".join(where), f"--gamma {','.join(map(str, gamma))}", settings)
         return swept
 
-    def _baseline(self, source: Preset, draft: MethodDraft) -> MethodDraft:
+    def _baseline(self, source: Preset, draft: PartialMethod) -> PartialMethod:
         """Return the draft of a method's baseline, with the pair's roles and heads."""
         return self._with_heads(draft.baseline(source, self.pair))
 
-    def _with_heads(self, draft: MethodDraft, base: str = "") -> MethodDraft:
+    def _with_heads(self, draft: PartialMethod, base: str = "") -> PartialMethod:
         """Return the draft with the pair's head in place of each kind of head, for the model `base` that drafts there.
 
         Raises ConfigError for a head that reads or predicts other models.
@@ -236,14 +236,14 @@ class Methods:
 
     def unused_options(self, pair_name: str) -> dict[GivenOption, ConfigError]:
         """Return errors for the options that no method reads."""
-        bases = {name: MethodDraft.of_preset(name) for name in self.names}
+        bases = {name: PartialMethod.of_preset(name) for name in self.names}
         return {
             **self._unused_overrides(bases),
             **self._unused_lengths(bases),
             **self._unused_heads(pair_name),
         }
 
-    def _unused_overrides(self, bases: Mapping[str, MethodDraft]) -> dict[GivenOption, ConfigError]:
+    def _unused_overrides(self, bases: Mapping[str, PartialMethod]) -> dict[GivenOption, ConfigError]:
         unused: dict[GivenOption, ConfigError] = {}
         for override in self.options.all_overrides("method", self.names):
             covered = [name for name in self.names if in_scope(override.scope, name)]
@@ -258,7 +258,7 @@ class Methods:
             unused[option] = next(filter(None, wrong), missing)
         return unused
 
-    def _unused_lengths(self, bases: Mapping[str, MethodDraft]) -> dict[GivenOption, ConfigError]:
+    def _unused_lengths(self, bases: Mapping[str, PartialMethod]) -> dict[GivenOption, ConfigError]:
         unused: dict[GivenOption, ConfigError] = {}
         labels = {name: preset("method", name).name for name in self.names}  # without aliases
         words = ", ".join(self.names)
@@ -358,7 +358,7 @@ def temperature_of(source: Preset) -> float:
     return temperature
 
 
-def _swept_path(key: str, draft: MethodDraft) -> tuple[str, tuple[str, ...]]:
+def _swept_path(key: str, draft: PartialMethod) -> tuple[str, tuple[str, ...]]:
     """Return the scope of a swept key and its path in a method; `gamma` alone is the method's draft length."""
     scope, *path = key.split(".") if "." in key else ("method", key)
     if path == [GAMMA] and GAMMA not in draft.settable_keys() and draft.length_path:

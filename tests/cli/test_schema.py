@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from specbench.cli.schema import SCHEMAS, MethodFile, Rules, family_schema, object_schema
 from specbench.config.construct import Named, construct
 from specbench.config.presets import KINDS
-from specbench.resolution.method_draft import BESIDES
+from specbench.resolution.partial_method import BESIDES
 from tests.fixtures.console import specbench
 
 METHOD = {

@@ -11,8 +11,8 @@ from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
 from specbench.features.advise.candidates import Candidate
-from specbench.resolution.method_draft import MethodDraft
 from specbench.resolution.methods import method_on
+from specbench.resolution.partial_method import PartialMethod
 
 BASELINE, TARGET = "ar", "target"
 DRAFT = "draft"
@@ -50,7 +50,7 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     built = {name: method_on(name, pair, options) for name in LOSSY}
     return [
         Candidate(
-            name, MethodDraft.of_preset(name).table, drafter_of(MethodDraft.of_preset(name).table), lossless=False
+            name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table), lossless=False
         )
         for name, method in built.items()
         if method is not None and method.baseline == BASELINE and method.lossless is not True
@@ -123,7 +123,7 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for gamma in LENGTHS_OF_HEADS if heads else ():
         yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
-        yield Candidate(name, MethodDraft.of_preset(name).table, drafter_of(MethodDraft.of_preset(name).table))
+        yield Candidate(name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table))
     yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
 
 

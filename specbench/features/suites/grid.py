@@ -28,8 +28,8 @@ from specbench.models.resolve_models import Execution, device_of, require_shared
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import selection
 from specbench.resolution.memory_estimate import Memory, memory_by_device
-from specbench.resolution.method_draft import MethodDraft
 from specbench.resolution.methods import Methods, ResolvedMethod
+from specbench.resolution.partial_method import PartialMethod
 from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
 from specbench.resolution.run_store import progress_of
@@ -191,7 +191,7 @@ def _is_read(override: Override) -> bool:
 
 
 def _keys_of(kind: str, name: str) -> set[str]:
-    return MethodDraft.of_preset(name).settable_keys() if kind == "method" else set(selection.keys_of(name))
+    return PartialMethod.of_preset(name).settable_keys() if kind == "method" else set(selection.keys_of(name))
 
 
 def _missing(line: GridLine, pair: str, task: str) -> list[str]:

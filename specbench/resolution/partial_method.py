@@ -1,6 +1,6 @@
 """A method before it is built: a tree of typed parts, in which roles, heads and draft lengths may still be open.
 
-Overrides, sweeps, roles, heads and draft lengths are applied one after the other; each gives a new draft. The method is
+Overrides, sweeps, roles, heads and draft lengths are applied one after the other, and each returns a new one. The method is
 built from the table of the last one, since the classes of methods require all of these values.
 """
 
@@ -34,7 +34,7 @@ Path = tuple[str, ...]  # keys from the method to a value in one of its parts
 
 
 @dataclass(frozen=True)
-class MethodDraft:
+class PartialMethod:
     """A method, or a part of one, with the values that are known.
 
     Args:
@@ -45,20 +45,20 @@ class MethodDraft:
 
     key: str
     values: Table
-    parts: "Mapping[str, MethodDraft]" = field(default_factory=dict)
+    parts: "Mapping[str, PartialMethod]" = field(default_factory=dict)
 
     @classmethod
-    def of_preset(cls, name: str) -> "MethodDraft":
+    def of_preset(cls, name: str) -> "PartialMethod":
         """Return the method of a preset, by its name or its file. Raises ConfigError if a name is not a string."""
         return cls.of_source(preset("method", name))
 
     @classmethod
-    def of_source(cls, source: Preset) -> "MethodDraft":
+    def of_source(cls, source: Preset) -> "PartialMethod":
         """Return the method of a preset that was read. Raises ConfigError if a name is not a string."""
         return cls.of({key: value for key, value in source.table.items() if key not in BESIDES}, str(source.path))
 
     @classmethod
-    def of(cls, table: Table, where: str, key: str = "") -> "MethodDraft":
+    def of(cls, table: Table, where: str, key: str = "") -> "PartialMethod":
         """Return the method, or the part under a key, that a table describes.
 
         Raises ConfigError, naming `where`, if a key for a name, for names or for a proposer has a value of another type.
@@ -88,7 +88,7 @@ class MethodDraft:
         name = self.values.get("name")
         return types_of(self.key, name) if isinstance(name, str) else {}
 
-    def walk(self) -> "Iterator[MethodDraft]":
+    def walk(self) -> "Iterator[PartialMethod]":
         """Yield this part and all parts within it, outer ones first."""
         yield self
         for part in self.parts.values():
@@ -121,17 +121,17 @@ class MethodDraft:
 
     # Values
 
-    def with_value(self, path: Path, value: object, where: str) -> "MethodDraft":
+    def with_value(self, path: Path, value: object, where: str) -> "PartialMethod":
         """Return the draft with a value at a path. Raises ConfigError if the path passes through a value."""
         key, *rest = path
         if not rest:
             if isinstance(value, dict):
-                part = MethodDraft.of(value, f"{where}: {key}", key)
+                part = PartialMethod.of(value, f"{where}: {key}", key)
                 return replace(self, values=_without(self.values, key), parts={**self.parts, key: part})
             return replace(self, values={**self.values, key: value}, parts=_without(self.parts, key))
         if key in self.values:
             raise ConfigError(f"--set: '{key}' of {where} is not a table")
-        part = self.parts.get(key, MethodDraft(key, {}))
+        part = self.parts.get(key, PartialMethod(key, {}))
         return replace(self, parts={**self.parts, key: part.with_value(tuple(rest), value, where)})
 
     def settable_keys(self, *before: str) -> set[str]:
@@ -176,7 +176,7 @@ class MethodDraft:
             if key in part.parts:
                 part = part.parts[key]
             elif key in FAMILIES and key in part.types and part._lacks(key):
-                part = MethodDraft(key, {"name": ""})  # the part that an override of its name makes
+                part = PartialMethod(key, {"name": ""})  # the part that an override of its name makes
             else:
                 return None
         has_key = path[-1] in part.types or path[-1] in part.values or path[-1] in part.parts
@@ -184,7 +184,7 @@ class MethodDraft:
 
     # Roles
 
-    def with_roles(self, pair: Pair) -> "MethodDraft":
+    def with_roles(self, pair: Pair) -> "PartialMethod":
         """Return the draft with groups replaced by the pair's roles. A proposer drafts with the first model of a group.
 
         Raises ConfigError for a role that the pair lacks, for an empty list, and for a group in place of one model.
@@ -206,7 +206,7 @@ class MethodDraft:
                 )
         return draft
 
-    def baseline(self, source: Preset, pair: Pair) -> "MethodDraft":
+    def baseline(self, source: Preset, pair: Pair) -> "PartialMethod":
         """Return the baseline of the method, which the preset `source` names.
 
         If both presets have a target of one kind over the same models, the baseline gets the method's target and scorers,
@@ -214,7 +214,7 @@ class MethodDraft:
         `--set method.we-se.target.weights=...`, `we` mixes the models with the same weights. Otherwise, as for a cascade, the
         baseline keeps the target of its own preset.
         """
-        base, original = MethodDraft.of_preset(source.table["baseline"]), MethodDraft.of_source(source)
+        base, original = PartialMethod.of_preset(source.table["baseline"]), PartialMethod.of_source(source)
         targets = [draft.parts["target"].values.get("name") for draft in (base, original) if "target" in draft.parts]
         models = original.values.get("models") or original.values.get("scorers")
         if len(targets) == 2 and targets[0] == targets[1] and models == base.values["scorers"]:
@@ -226,7 +226,7 @@ class MethodDraft:
     # Draft lengths
 
     @property
-    def _innermost(self) -> "tuple[Path, MethodDraft | None, str]":
+    def _innermost(self) -> "tuple[Path, PartialMethod | None, str]":
         """The path of the proposer at the end of a chain, the proposer, and the model that verifies its drafts.
 
         In `polybasic-model`, where `target` verifies `middle` and `middle` verifies `draft`, it is the model proposer of
@@ -261,7 +261,7 @@ class MethodDraft:
             return value
         return [value] + [1] * (sum(len(pair.group(name)) for name in models) - 1)
 
-    def with_lengths(self, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> "MethodDraft":
+    def with_lengths(self, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> "PartialMethod":
         """Return the draft with a draft length: the user's `gamma`, else the draft's own, else a default by models' sizes.
 
         `sizes` are the numbers of parameters by role (`default_length`). The length is set at `length_path`. A single one is
@@ -285,11 +285,11 @@ class MethodDraft:
     def _with_length(
         self,
         path: Path,
-        part: "MethodDraft",
+        part: "PartialMethod",
         gamma: tuple[int, ...],
         models: tuple[str, str, bool],
         sizes: Mapping[str, int],
-    ) -> "MethodDraft":
+    ) -> "PartialMethod":
         """Return the draft with a length at the path of a value in `part`: the user's, else the part's own, else a default.
 
         `models` are the drafting model, the verifying model, and whether a default follows from them. Without one, the class
