@@ -187,8 +187,8 @@ class MethodSummary:
 class RunState:
     """What was measured of a run: its state, and a summary of each method, the baseline first.
 
-    `stamp` identifies the files and the code that the summary was computed from. `imported` is the archive that the run
-    came from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count.
+    `stamp` identifies the files that the summary was computed from, and `schema` the code. `imported` is the archive that the
+    run came from; empty for a run that was measured here. `problems` are lines of samples.jsonl that do not count.
     `metrics` are the metrics of the scores, and `headline` is the task's main metric. `clock` is the run's, or end to end if
     the two clocks disagree or prefill is a large share of the time.
     """

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
+from specbench.analysis.run_metrics import METRICS
 from specbench.analysis.summary import summary_of
 from specbench.errors import suggestion
 from specbench.features.suites.frontier import FEWEST_POINTS, frontier_points
@@ -227,7 +228,15 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
     ]
     names += [value for spec in suite.plots for value in (spec.x, spec.y) if value not in (*NUMBERS, PROMPT)]
     missing = [name for name in dict.fromkeys(names) if name not in measured and (is_timed or not _is_speed(name))]
-    return [warning("no value", f"no value '{name}'{suggestion(name, measured)}") for name in missing]
+    return [
+        warning(
+            "no value",
+            f"no run here has a value '{name}'"
+            if name in METRICS
+            else f"no value '{name}'{suggestion(name, measured)}",
+        )
+        for name in missing
+    ]
 
 
 def _is_speed(name: str) -> bool:

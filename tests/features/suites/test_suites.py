@@ -169,10 +169,12 @@ def test_expectations_are_confirmed_or_contradicted_with_the_measured_difference
     done = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=measured)
     assert "- faster than nothing: 2 of 2 confirmed" in done.stdout  # both settings, beyond the noise
     assert "- beyond reach: 2 of 2 contradicted (difference" in done.stdout
-    (measured / "wrong.toml").write_text(SUITE.replace('values = ["speedup"', 'values = ["sppeedup"'))
+    wrong = SUITE.replace('values = ["speedup"', 'values = ["nodes_per_round", "sppeedup"')
+    (measured / "wrong.toml").write_text(wrong)
     shutil.copytree(measured / "results/suites/mine", measured / "results/suites/wrong")
     page = specbench("report", "--suite", "wrong.toml", "-f", "md", cwd=measured).stdout
     assert "no value 'sppeedup' (did you mean 'speedup'?)" in page
+    assert "no run here has a value 'nodes_per_round'" in page, "a metric that exists, of trees"
 
 
 def test_a_page_says_if_the_suite_has_changed_since_it_was_measured(measured):
