@@ -1,11 +1,14 @@
-"""Costs of forwards by the number of tokens that they read, and of rounds: what predictions of speed are made of.
+"""What forwards and rounds cost: the numbers that every prediction of speed is made of.
 
-A forward's cost is the mean of the forwards of its size. Sizes with few forwards are interpolated between the others, since a
-mean of few is noise: on a machine whose clock changes, one slow forward among three moves it by a tenth.
+`ForwardPrices` has the seconds of a model's forward by the number of tokens that it reads, and where each comes from.
+`RoundCosts` has the seconds of a round of speculation, with the time outside forwards. A price is the mean of the forwards of
+its size. Sizes with few forwards are interpolated between the others, since a mean of few is noise: on a machine whose clock
+changes, one slow forward among three moves it by a tenth.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +17,24 @@ from specbench.analysis.run_metrics import Records, seconds
 from specbench.analysis.theory import Cost
 from specbench.runs.record import Record
 
-LEAST = 5  # sizes with this many forwards have their mean as cost; others are interpolated
-OFTEN = 20  # the same where the costs of another run, or of timed forwards, are known for sizes with fewer forwards
-REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
+LEAST = 5  # sizes with this many forwards have their mean as price; others are interpolated
+OFTEN = 20  # the same where forwards were also timed apart, which are less noisy than a mean of few forwards of a run
+REACH = 1.25  # a price is stated for blocks up to this multiple of the largest size that was read LEAST times
 
 Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
+
+
+class Origin(StrEnum):
+    """Where the price of a forward of one size comes from."""
+
+    RUN = "the mean of the run's forwards"
+    TIMED = "forwards timed apart, scaled to the run's"
+    BETWEEN = "interpolated or extrapolated from other sizes"
+    ASSUMED = "estimated for a machine that was not measured"
+
+
+# Relative error of a speed predicted from such prices, fitted on the bundled models
+ERRORS = {Origin.RUN: 0.05, Origin.TIMED: 0.08}
 
 
 def sizes_of(rows: Iterable[Record], role: str) -> dict[int, tuple[float, float]]:
@@ -31,25 +47,13 @@ def sizes_of(rows: Iterable[Record], role: str) -> dict[int, tuple[float, float]
     return out
 
 
-def forward_seconds(rows: Records) -> dict[str, dict[int, float]]:
-    """Return the mean seconds of a decoding forward, by model and by the number of tokens read."""
-    roles = dict.fromkeys(role for row in rows for role in row.models)
-    by_role = {role: sizes_of(rows, role) for role in roles}
-    return {
-        role: {fed: spent / count for fed, (count, spent) in sorted(sizes.items())}
-        for role, sizes in by_role.items()
-        if sizes
-    }
+def run_sizes(rows: Iterable[Record], base: Iterable[Record], role: str) -> dict[int, tuple[float, float]]:
+    """Return a model's forwards by tokens read, with those of one token from the baseline if it decodes with the model.
 
-
-def cost_of(roles: Sequence[str], costs: dict[str, dict[int, float]], single: dict[str, float]) -> Cost:
-    """Return the measured cost(i, k) in seconds. Missing k are interpolated. `single` replaces the cost for k = 1."""
-
-    def cost(i: int, k: int) -> float:
-        measured = costs.get(roles[i], {}) | {1: single[roles[i]]}
-        return float(np.interp(k, sorted(measured), [measured[fed] for fed in sorted(measured)]))
-
-    return cost
+    A verifier of drafts rarely reads one token alone.
+    """
+    one = sizes_of(base, role).get(1)
+    return sizes_of(rows, role) | ({1: one} if one else {})
 
 
 def host_seconds(record: Record) -> float:
@@ -57,18 +61,100 @@ def host_seconds(record: Record) -> float:
     return seconds(record) - sum(usage.own_seconds for usage in record.models.values())
 
 
-@dataclass(frozen=True)
-class BlockCosts:
-    """Seconds of a forward, indexed along the last axis by the number of tokens that it reads. The entry for 0 is unused.
+def host_per_forward(rows: Records) -> float:
+    """Return the seconds outside forwards / the number of forwards of all models, including the first of each."""
+    return sum(map(host_seconds, rows)) / sum(usage.forwards + 1 for row in rows for usage in row.models.values())
 
-    Costs never decrease. A size that was read fewer than LEAST times is interpolated, and one above the largest such
-    size is extrapolated by the mean slope. `least` and `most` bound what these costs may be: the neighbors' costs, no
-    increase, and the steepest measured slope.
+
+@dataclass(frozen=True, eq=False)
+class ForwardPrices:
+    """The seconds of a model's forward, indexed along the last axis by the number of tokens that it reads; entry 0 is unused.
+
+    Prices of blocks never decrease with their size. A forward of one token takes other routines than a block, so its price is
+    its own mean. `least` and `most` bound what the prices of sizes that were not measured may be: the neighbors' prices, no
+    increase, and the steepest measured slope. `origins` has an entry for every size.
     """
 
-    seconds: np.ndarray
-    least: np.ndarray
-    most: np.ndarray
+    seconds: np.ndarray  # (..., sizes)
+    least: np.ndarray  # (..., sizes)
+    most: np.ndarray  # (..., sizes)
+    origins: tuple[Origin, ...]  # (sizes)
+
+    @property
+    def largest(self) -> int:
+        """The largest forward that has a price; larger ones are extrapolated."""
+        return len(self.origins) - 1
+
+    def of(self, size: int, bound: str = "seconds") -> float:
+        """Return the seconds of a forward that reads `size` tokens, or their `least` or `most`.
+
+        Beyond the largest size, the difference between the last two sizes is added for each token.
+        """
+        prices = getattr(self, bound)
+        beyond = max(size - self.largest, 0)
+        slope = prices[..., -1] - prices[..., -2] if beyond and self.largest > 1 else 0.0
+        return float(prices[..., min(size, self.largest)] + beyond * slope)
+
+    def error(self, size: int) -> float:
+        """Return the relative error of a price: the constant for its origin, or half of its range if that is more."""
+        origin = self.origins[size] if size <= self.largest else Origin.BETWEEN
+        half = (self.of(size, "most") - self.of(size, "least")) / (2.0 * self.of(size))
+        return max(ERRORS.get(origin, ERRORS[Origin.TIMED]), half)
+
+
+def assumed(seconds: float) -> ForwardPrices:
+    """Return prices for a machine that was not measured: a block takes as long as one token."""
+    flat = np.full(2, seconds)
+    return ForwardPrices(flat, flat, flat, (Origin.ASSUMED,) * 2)
+
+
+def prices_of(run: Sizes, timed: Sizes | None = None) -> ForwardPrices | None:
+    """Return the prices of a model's forwards in a run. None without forwards.
+
+    Args:
+        run: The run's forwards, with their seconds, by tokens read.
+        timed: Forwards that were timed apart in a loop, of more sizes than the run has often.
+
+    With `timed`, a size with at least OFTEN forwards has the run's mean, and other sizes are `scaled`. Without, a size with
+    at least LEAST forwards has the run's mean, and other sizes are interpolated. Larger blocks than these are pooled at their
+    mean size.
+    """
+    if timed and measured_sizes(timed):
+        return scaled(run, timed)
+    if not measured_sizes(run):
+        return fitted(sums_of(run, max(run) + 1), sorted(run)) if run else None
+    sizes = _with_tail(run)
+    at = measured_sizes(sizes)
+    return fitted(sums_of(sizes, at[-1] + 1), at)
+
+
+def _with_tail(run: Sizes) -> Sizes:
+    """Return forwards whose sizes above the largest frequent one are pooled, at their mean size.
+
+    A cascade that defers rarely reads blocks of many sizes, each once or twice.
+    """
+    largest = max(measured_sizes(run))
+    tail = {size: sums for size, sums in run.items() if size > largest}
+    count = sum(count for count, _ in tail.values())
+    if count < LEAST:
+        return run
+    mean = round(sum(size * count for size, (count, _) in tail.items()) / count)
+    return {size: sums for size, sums in run.items() if size <= largest} | {
+        mean: (count, sum(spent for _, spent in tail.values()))
+    }
+
+
+def cost_of(roles: Sequence[str], prices: Mapping[str, ForwardPrices], *, as_in_papers: bool = False) -> Cost:
+    """Return cost(i, k), the seconds of a forward of model `roles[i]` that reads k tokens; 0 for a model without prices.
+
+    `as_in_papers`: a block costs as much as one token.
+    """
+
+    def cost(i: int, k: int) -> float:
+        known = prices.get(roles[i])
+        return known.of(1 if as_in_papers else k) if known else 0.0
+
+    return cost
 
 
 def measured_sizes(sizes: Sizes, least: int = LEAST) -> list[int]:
@@ -127,9 +213,11 @@ def line_of(sizes: Sizes) -> ForwardLine | None:
     return ForwardLine(one, float(fixed), float(per_token), means)
 
 
-def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
-    """Return the costs of all sizes from sums (..., sizes, 2). The costs of the sizes `at` are the measured means."""
-    measured = _increasing(sums[..., at, 0], sums[..., at, 1])
+def fitted(sums: np.ndarray, at: list[int]) -> ForwardPrices:
+    """Return the prices of all sizes from sums (..., sizes, 2). The prices of the sizes `at` are the measured means."""
+    blocks = 1 if at[0] == 1 and len(at) > 1 else 0  # the first entry of `at` that is a block
+    one = sums[..., at[:blocks], 1] / np.maximum(sums[..., at[:blocks], 0], 1e-12)
+    measured = np.concatenate([one, _increasing(*np.moveaxis(sums[..., at[blocks:], :], -1, 0))], axis=-1)
     sizes, last = np.arange(sums.shape[-2]), at[-1]
     right = np.minimum(np.searchsorted(at, sizes), len(at) - 1)
     left = np.maximum(np.where(np.array(at)[right] == sizes, right, right - 1), 0)
@@ -140,18 +228,56 @@ def fitted(sums: np.ndarray, at: list[int]) -> BlockCosts:
     between = low + (high - low) * np.clip((sizes - points[left]) / widths, 0.0, 1.0)
     beyond = np.maximum(sizes - last, 0)
     mean, steepest = _slopes(measured, points)
-    return BlockCosts(between + mean[..., None] * beyond, low, high + steepest[..., None] * beyond)
+    return ForwardPrices(
+        between + mean[..., None] * beyond,
+        np.minimum(low, high),
+        np.maximum(low, high) + steepest[..., None] * beyond,
+        tuple(Origin.RUN if size in at else Origin.BETWEEN for size in sizes.tolist()),
+    )
+
+
+def scaled(run: Sizes, timed: Sizes) -> ForwardPrices:
+    """Return the prices of a run in which few sizes occur often, from forwards that were timed apart.
+
+    In the run, forwards of other models come in between and change the times. So the timed seconds of other sizes are scaled
+    by the ratio of the run's to the timed seconds, which is interpolated between neighboring sizes. The result is limited to
+    the range between the run's means at these neighbors. For example, if forwards of 2 and 6 tokens took 1.1 and 1.3 times
+    as long in the run as in the loop, the timed seconds of 4 tokens are multiplied by 1.2.
+    """
+    largest = max(timed)
+    loop = fitted(sums_of(timed, largest), measured_sizes(timed))
+    of_loop = [Origin.TIMED if origin is Origin.RUN else origin for origin in loop.origins]
+    at = [size for size in measured_sizes(run, OFTEN) if size <= largest]
+    if not at:
+        return replace(loop, origins=tuple(of_loop))
+    means = {size: run[size][1] / run[size][0] for size in at}
+    blocks = [size for size in at if size > 1] or at  # a forward of one token takes other routines
+    of_blocks = np.array([means[size] for size in blocks])
+    sizes = np.arange(largest + 1)
+    prices = loop.seconds * np.interp(sizes, blocks, of_blocks / loop.seconds[blocks])
+    lower = np.searchsorted(blocks, sizes, side="right") - 1  # the nearest size of the run that is not larger
+    least = np.where(lower >= 0, of_blocks[np.maximum(lower, 0)], 0.0)
+    most = np.where(lower + 1 < len(blocks), of_blocks[np.minimum(lower + 1, len(blocks) - 1)], np.inf)
+    prices = np.clip(prices, np.minimum(least, most), most)
+    prices[at] = list(means.values())
+    ratio = prices / loop.seconds
+    origins = tuple(Origin.RUN if size in at else origin for size, origin in enumerate(of_loop))
+    return ForwardPrices(prices, np.minimum(loop.least * ratio, prices), np.maximum(loop.most * ratio, prices), origins)
 
 
 def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the steepest slope between the sizes from 2 on, (...); of all sizes if only one is above 1."""
+    """Return the mean and the steepest slope between the sizes from 2 on, (...); of all sizes if only one is above 1.
+
+    Neither is negative.
+    """
     used = slice(1 if len(points) > 2 and points[0] == 1.0 else 0, None)
     costs, at = measured[..., used], points[used]
     if len(at) < 2:
         none = np.zeros(measured.shape[:-1])
         return none, none
     slopes = np.diff(costs, axis=-1) / np.diff(at)
-    return (costs[..., -1] - costs[..., 0]) / (at[-1] - at[0]), slopes.max(axis=-1)
+    mean = (costs[..., -1] - costs[..., 0]) / (at[-1] - at[0])
+    return np.maximum(mean, 0.0), np.maximum(slopes.max(axis=-1), 0.0)
 
 
 def _increasing(counts: np.ndarray, seconds: np.ndarray) -> np.ndarray:

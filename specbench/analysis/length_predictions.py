@@ -22,6 +22,7 @@ from specbench.analysis.costs import (
     host_seconds,
     largest_stated,
     measured_sizes,
+    run_sizes,
     sizes_of,
     sums_of,
 )
@@ -105,7 +106,7 @@ def predict(method: Theory | None, rows: Records, base: Records) -> list[LengthP
     if method is None or not is_covered(method, rows, base):
         return []
     used, bonus = method.gamma[0], method.bonus != "none"
-    sizes = [_sizes(rows, base, role) for role in method.models[1:]]
+    sizes = [run_sizes(rows, base, role) for role in method.models[1:]]
     stated = min(map(largest_stated, sizes)) - bonus
     lengths = range(1, min(stated, max(LONGEST, used)) + 1)
     if stated < used or len(lengths) < 2:
@@ -144,22 +145,16 @@ def _widened(speed: Estimate, others: np.ndarray, tolerance: float) -> Estimate:
 
 def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
     """Return the mean costs of a method's rounds."""
-    model = _CostModel(method, [measured_sizes(_sizes(rows, base, role)) for role in method.models[1:]])
+    model = _CostModel(method, [measured_sizes(run_sizes(rows, base, role)) for role in method.models[1:]])
     return _costs(_parts(method, rows, base, range(0)).total(), model)
-
-
-def _sizes(rows: Records, base: Records, role: str) -> dict[int, tuple[float, float]]:
-    """Return a verifying model's forwards by size; one-token forwards are the baseline's, since the method has few."""
-    one = sizes_of(base, role).get(1)
-    return sizes_of(rows, role) | ({1: one} if one else {})
 
 
 @dataclass(frozen=True)
 class _CostModel:
     """A method, and the assumptions about costs that were not measured.
 
-    `sizes` are the sizes of blocks whose cost is known, by verifying model. `bound` is the field of `BlockCosts` from which
-    the other costs are taken. The first forward of a draft costs more if it reads two tokens than a later forward of one
+    `sizes` are the sizes of blocks whose cost is known, by verifying model. `bound` is the field of `ForwardPrices` that
+    gives the other costs. The first forward of a draft costs more if it reads two tokens than a later forward of one
     token. `cold` attributes this to being the first forward (1) or to reading two tokens (0).
     """
 
@@ -185,7 +180,7 @@ def _parts(method: Theory, rows: Records, base: Records, lengths: Sequence[int])
     blocks, times, rounds, firsts = [], [], [], []
     for prompt in prompts:
         mine, other = ours[prompt], theirs[prompt]
-        blocks.append([sums_of(_sizes(mine, other, role), most + bonus) for role in verifiers])
+        blocks.append([sums_of(run_sizes(mine, other, role), most + bonus) for role in verifiers])
         times.append(_times(mine, other, drafter))
         agreeing = [_agreement(record, _prompt_rate(mine, late), rng) for record in mine]
         limits = [_limits(record) for record in mine]

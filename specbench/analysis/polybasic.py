@@ -14,19 +14,12 @@ from itertools import pairwise, product
 from math import ceil
 from typing import NamedTuple
 
-from specbench.analysis.theory import Cost, Lengths, expectation, round_lengths
+from specbench.analysis.theory import Cost, Lengths, RoundCounts, expectation, round_lengths
 
 Ends = dict[
     tuple[int, int], float
 ]  # (tokens of a round or block, tokens up to its end that a model has not read): probability
 DRAFTED, THRESHOLDS = range(1, 17), range(1, 33)  # candidates of best_chain
-
-
-class ChainRound(NamedTuple):
-    """Expectations per forward of the target: committed tokens, and forwards[i][k] of model i that feed k tokens."""
-
-    tokens: float
-    forwards: list[dict[int, float]]
 
 
 class ChainPlan(NamedTuple):
@@ -144,8 +137,8 @@ def _unread(levels: _Levels, i: int) -> dict[int, float]:
     return counts
 
 
-def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> ChainRound:
-    """Return the exact expectations per forward of the target.
+def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[int]) -> RoundCounts:
+    """Return the exact counts of a chain per forward of the target.
 
     A forward feeds the block to test and the token before it. It feeds one more token if the model's last block was fully
     accepted, and another one for each level above that fully accepted it. Every drafted token is a forward of the drafter.
@@ -163,7 +156,7 @@ def chain_round(acceptance: Sequence[float], drafted: int, thresholds: Sequence[
             for unread, times in unread_tokens.items():
                 fed[length + unread] += probability * times
         forwards.append({k: times for k, times in sorted(fed.items()) if times > 0.0})
-    return ChainRound(expectation(levels.blocks[-1]), forwards)
+    return RoundCounts(expectation(levels.blocks[-1]), forwards)
 
 
 def chain(
@@ -174,9 +167,8 @@ def chain(
     By default, the baseline is decoding by the target alone. With two models the speedup equals
     `speculative` with an exact bonus token. Raises ValueError as `chain_round` does.
     """
-    tokens, forwards = chain_round(acceptance, drafted, thresholds)
-    spent = sum(times * cost(i, k) for i, fed in enumerate(forwards) for k, times in fed.items())
-    return tokens * (cost(len(acceptance), 1) if baseline is None else baseline) / spent
+    counts = chain_round(acceptance, drafted, thresholds)
+    return counts.speedup(cost, cost(len(acceptance), 1) if baseline is None else baseline)
 
 
 def best_chain(

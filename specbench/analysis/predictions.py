@@ -1,6 +1,6 @@
 """What theory predicts from acceptance rates and forward times, measured or assumed: the speed, and where a method pays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,17 +12,27 @@ from specbench.analysis.acceptance import (
     accepted_length,
     rule_rate,
 )
-from specbench.analysis.costs import LEAST, RoundCosts, cost_of, forward_seconds
+from specbench.analysis.costs import (
+    LEAST,
+    ForwardPrices,
+    RoundCosts,
+    cost_of,
+    host_per_forward,
+    largest_stated,
+    prices_of,
+    run_sizes,
+    sizes_of,
+)
 from specbench.analysis.length_predictions import costs_of, is_covered
 from specbench.analysis.method_metrics import levels
-from specbench.analysis.run_metrics import Records, rounds_of
+from specbench.analysis.run_metrics import Records, rounds_of, seconds, token_count
 from specbench.decoding.traits import Theory
 from specbench.errors import PluginError, hint
 
 ASSUMED_DRAFTS = 5  # mean draft length where a stop rule, a lookup or a verifier decides, for an estimate
 STEPS = 50  # of the curve over acceptance rates
 HALVINGS = 40
-Predict = Callable[[theory.Cost, float], float]  # (cost of a forward, the baseline's seconds per token) -> speedup
+Formula = Callable[[Theory, "Rates"], theory.RoundCounts | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,65 +55,56 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
 
     None if there is no formula, or if a forward time or acceptance rate that it needs was not measured.
     """
-    if method is None:
+    if method is None or method.formula not in FORMULAS:
         return None
-    costs = _costs(method, baseline, rows, base)
-    predict = None if costs is None else FORMULAS[method.formula](method, MeasuredRates(rows))
-    if costs is None or predict is None:
+    prices = _prices([*method.models, *baseline], rows, base)
+    counts = None if prices is None else FORMULAS[method.formula](method, MeasuredRates(rows))
+    if prices is None or counts is None:
         return None
+    per_token, ratio = _per_token(prices, baseline), prices[method.models[0]].of(1) / prices[method.models[-1]].of(1)
     return Predictions(
-        predicted=predict(costs.as_in_papers, costs.per_token),
-        corrected=predict(costs.measured, costs.per_token),
-        cost_ratio=costs.ratio,
-        papers_prediction=_alternate_proposal(method, rows, costs.ratio),
+        predicted=counts.speedup(cost_of(method.models, prices, as_in_papers=True), per_token),
+        corrected=counts.speedup(cost_of(method.models, prices), per_token),
+        cost_ratio=ratio,
+        papers_prediction=_alternate_proposal(method, rows, ratio),
     )
 
 
 def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> theory.BestTree | None:
-    """Return the best static tree within the sizes of forwards that were measured; None for methods without such trees."""
-    if method is None or method.formula != "tree":
-        return None
-    costs = _costs(method, baseline, rows, base)
-    if costs is None or len(method.models) < 2 or not all(costs.sizes.get(role) for role in method.models):
-        return None
-    largest = min(max(costs.sizes[role]) for role in method.models[1:])
-    widest = max(costs.sizes[method.models[0]])
-    return theory.best_tree(method, acceptance_by_rank(rows, LEAST), costs.measured, costs.per_token, largest, widest)
+    """Return the best static tree within the sizes of forwards whose price is known, with the time outside forwards.
 
-
-@dataclass(frozen=True)
-class _Costs:
-    """A method's forward costs: `as_in_papers` prices a block like one token; `measured` uses measured block costs.
-
-    `per_token` is the baseline's cost per token.
-    `ratio` is the proposer's forward time over the target's, `sizes` the seconds by model and tokens fed.
+    None for methods without such trees. A forward of a tree is assumed to need as much time outside forwards as a forward of
+    the method.
     """
-
-    as_in_papers: theory.Cost
-    measured: theory.Cost
-    per_token: float
-    ratio: float
-    sizes: Mapping[str, Mapping[int, float]]
-
-
-def _costs(method: Theory, baseline: Sequence[str], rows: Records, base: Records) -> _Costs | None:
-    """Return the costs of a method with a formula; None if a forward time was not measured."""
-    costs = forward_seconds(rows)
-    single = {role: sizes[1] for role, sizes in costs.items() if 1 in sizes}
-    single |= {role: sizes[1] for role, sizes in forward_seconds(base).items() if 1 in sizes}
-    roles = list(method.models)
-    for role in roles:  # a middle model never reads one token alone
-        if role in costs:
-            single.setdefault(role, costs[role][min(costs[role])])
-    if method.formula not in FORMULAS or not all(role in single for role in (*roles, *baseline)):
+    if method is None or method.formula != "tree" or len(method.models) < 2:
         return None
-    return _Costs(
-        as_in_papers=cost_of(roles, {}, single),
-        measured=cost_of(roles, costs, single),
-        per_token=sum(single[role] for role in baseline),
-        ratio=single[roles[0]] / single[roles[-1]],
-        sizes=costs,
+    prices = _prices([*method.models, *baseline], rows, base)
+    if prices is None:
+        return None
+    drafter, *verifiers = method.models
+    largest = min(largest_stated(run_sizes(rows, base, role)) for role in verifiers)
+    widest = largest_stated(run_sizes(rows, base, drafter))
+    cost, host = cost_of(method.models, prices), host_per_forward(rows)
+    per_token = sum(map(seconds, base)) / token_count(base)
+    return theory.best_tree(
+        method,
+        acceptance_by_rank(rows, LEAST),
+        lambda counts: counts.speedup(cost, per_token, host),
+        largest,
+        widest,
     )
+
+
+def _prices(roles: Iterable[str], rows: Records, base: Records) -> dict[str, ForwardPrices] | None:
+    """Return the prices of these models' forwards; None if one has no forwards."""
+    prices = {role: prices_of(run_sizes(rows, base, role)) for role in roles}
+    known = {role: each for role, each in prices.items() if each}
+    return known if len(known) == len(prices) else None
+
+
+def _per_token(prices: Mapping[str, ForwardPrices], baseline: Sequence[str]) -> float:
+    """Return the seconds of a token of a baseline that runs a forward of each of these models, without other time."""
+    return sum(prices[role].of(1) for role in baseline)
 
 
 def _alternate_proposal(method: Theory, rows: Records, ratio: float) -> float | None:
@@ -132,6 +133,9 @@ class Rates(Protocol):
     def deferral(self) -> float:
         """Return the share of positions or answers that a rule defers."""
 
+    def block(self, role: str) -> float:
+        """Return the mean number of tokens that a forward of this model reads, in a cascade that defers single tokens."""
+
     def per_test(self) -> tuple[float, float]:
         """Return the number of tokens drafted for each token that SPRINTER's target tests, and the share that it accepts."""
 
@@ -157,6 +161,11 @@ class MeasuredRates:
 
     def deferral(self) -> float:
         return rule_rate(self.rows) or 0.0
+
+    def block(self, role: str) -> float:
+        sizes = sizes_of(self.rows, role)
+        forwards = sum(count for count, _ in sizes.values())
+        return sum(size * count for size, (count, _) in sizes.items()) / forwards if forwards else 1.0
 
     def per_test(self) -> tuple[float, float]:
         """Return the rates over all runs that end with a forward of the target.
@@ -194,11 +203,14 @@ class AssumedRates:
     def deferral(self) -> float:
         return self.deferred
 
+    def block(self, role: str) -> float:
+        return 1.0 / self.deferred if self.deferred else 1.0
+
     def per_test(self) -> tuple[float, float]:
         return ASSUMED_DRAFTS, self.acceptance
 
 
-def _speculation(method: Theory, rates: Rates) -> Predict | None:
+def _speculation(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     by_model, overall = rates.by_model(), rates.overall()
     if overall is None:
         return None
@@ -210,53 +222,43 @@ def _speculation(method: Theory, rates: Rates) -> Predict | None:
         drafter_scores=method.drafter_scores,
     )
     accepted = by_model.get(method.models[0], overall) if deferred else overall
-    pending = by_model.get(method.models[-1], 1.0)
-    return lambda cost, base: theory.speculative(scheme, accepted, cost, base, pending)
+    return theory.speculative(scheme, accepted, by_model.get(method.models[-1], 1.0))
 
 
-def _tree(method: Theory, rates: Rates) -> Predict | None:
+def _tree(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     by_rank = rates.by_rank()
-    return (lambda cost, base: theory.tree_speedup(method, by_rank, cost, base)) if by_rank else None
+    return theory.tree(method, by_rank) if by_rank else None
 
 
-def _chain(method: Theory, rates: Rates) -> Predict | None:
-    """Return the formula of a chain, from the acceptance by level. Ignores what an EAGLE head and its base reread."""
+def _chain(method: Theory, rates: Rates) -> theory.RoundCounts | None:
+    """Return the counts of a chain, from the acceptance by level. Ignores what an EAGLE head and its base reread."""
     acceptance = rates.levels(len(method.thresholds) + 1)
     if acceptance is None:
         return None
-    return lambda cost, base: polybasic.chain(acceptance, method.gamma[0], list(method.thresholds), cost, base)
+    return polybasic.chain_round(acceptance, method.gamma[0], list(method.thresholds))
 
 
-def _ensemble(method: Theory, rates: Rates) -> Predict | None:
+def _ensemble(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     by_model, overall = rates.by_model(), rates.overall()
     if overall is None:
         return None
-    a = [by_model.get(role, overall) for role in method.models]
-
-    def predict(cost: theory.Cost, base: float) -> float:
-        """Return the speedup. The formula is over the ensemble that decodes in turn, a forward of each model per token."""
-        in_turn = sum(cost(i, 1) for i in range(len(a)))
-        return theory.speculative_ensemble(a, list(method.gamma), cost) * base / in_turn
-
-    return predict
+    return theory.speculative_ensemble([by_model.get(role, overall) for role in method.models], method.gamma)
 
 
-def _sprinter(method: Theory, rates: Rates) -> Predict:
+def _sprinter(method: Theory, rates: Rates) -> theory.RoundCounts:
     drafted, accepted = rates.per_test()
-    return lambda cost, base: theory.sprinter(drafted, accepted, cost, base, bonus=method.bonus != "none")
+    return theory.sprinter(drafted, accepted, bonus=method.bonus != "none")
 
 
-def _token_cascade(method: Theory, rates: Rates) -> Predict:
-    rate = rates.deferral()
-    tokens = round(1 / rate) if rate else 1
-    return lambda cost, base: theory.sequential_cascade(rate, cost, tokens) * base / cost(1, 1)
+def _token_cascade(method: Theory, rates: Rates) -> theory.RoundCounts:
+    return theory.sequential_cascade(rates.deferral(), rates.block(method.models[-1]))
 
 
-def _sequence_cascade(method: Theory, rates: Rates) -> Predict:
-    return lambda cost, base: theory.sequential_cascade(rates.deferral(), cost, 1) * base / cost(1, 1)
+def _sequence_cascade(method: Theory, rates: Rates) -> theory.RoundCounts:
+    return theory.sequential_cascade(rates.deferral())
 
 
-FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
+FORMULAS: dict[str, Formula] = {
     "speculation": _speculation,
     "tree": _tree,
     "chain": _chain,
@@ -267,7 +269,7 @@ FORMULAS: dict[str, Callable[[Theory, Rates], Predict | None]] = {
 }
 
 
-def formula_of(method: Theory) -> Callable[[Theory, Rates], Predict | None]:
+def formula_of(method: Theory) -> Formula:
     """Return a method's formula. Raises PluginError, with the nearest name, if there is none of its name."""
     if method.formula not in FORMULAS:
         raise PluginError(f"Theory.formula = '{method.formula}' is no formula{hint(method.formula, FORMULAS)}")
@@ -326,8 +328,8 @@ def break_even(method: Theory | None, rows: Records, base: Records) -> BreakEven
 
 def _speedup(costs: RoundCosts, gamma: int, rate: float) -> float:
     """Return the decoding speedup if every token is accepted at a rate, independently."""
-    whole = rate**gamma
-    tokens = theory.expected_accepted(rate, gamma) + (1.0 if costs.bonus else 1.0 - whole)
+    whole, bonus = rate**gamma, "exact" if costs.bonus else "none"
+    tokens = theory.speculative(theory.Scheme(gamma=gamma, bonus=bonus), rate).tokens
     spent = whole * costs.of_round(gamma, follows_whole=True) + (1.0 - whole) * costs.of_round(gamma)
     return tokens * float(costs.per_token / spent)
 

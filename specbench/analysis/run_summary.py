@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from specbench.analysis.baseline import BaselineSpeed, SlowBaseline, slow_baseline
-from specbench.analysis.costs import forward_seconds, sizes_of
+from specbench.analysis.costs import run_sizes, sizes_of
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.method_metrics import ChainLevel
@@ -60,8 +60,9 @@ def speedup_steps(verifiers: Sequence[str], rows: Records, base: Records) -> Spe
     overlap = any(usage.overlapped_seconds for row in ours for usage in row.models.values())
     if overlap or not any(row.rounds for row in ours):
         return None
-    single = {role: sizes[1] for role, sizes in (forward_seconds(ours) | forward_seconds(theirs)).items() if 1 in sizes}
     roles = dict.fromkeys(role for row in ours for role in row.models)
+    ones = {role: run_sizes(ours, theirs, role).get(1) for role in roles}
+    single = {role: one[1] / one[0] for role, one in ones.items() if one}
     if not all(role in single and role in roles for role in verifiers):
         return None
     of_model = {role: sizes_of(ours, role).values() for role in roles}

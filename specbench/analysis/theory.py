@@ -1,8 +1,9 @@
-"""Predictions of the papers' theory from plain numbers: speculation, ensembles, cascades, SPRINTER, draft trees.
+"""The papers' theory from plain numbers: tokens and forwards of a round, by method.
 
-For chains see `polybasic`. All predictions assume that acceptance events are independent, with one rate per proposing model,
-and that drawing and combining cost nothing. `cost(i, k)` is the cost of a forward of model i over k tokens. The papers assume
-cost(i, k) = cost(i, 1), a block for the cost of one token. With the measured cost, the prediction is the corrected one.
+Covers speculation, ensembles, cascades, SPRINTER and draft trees; for chains see `polybasic`. All formulas assume that
+acceptance events are independent, with one rate per proposing model. A formula counts forwards by the tokens that they read,
+and does not know what a forward costs (`RoundCounts`). The papers assume that a block costs as much as one token. With the
+measured cost of blocks, the prediction is the corrected one.
 
 A distribution of lengths is {length in tokens: probability}. Every test accepts with probability `a`, independently. In a
 tree, a child of rank r is accepted with probability a[r] if its parent was accepted and its earlier siblings were rejected,
@@ -10,11 +11,12 @@ at every depth alike. Ranks beyond `a` are never accepted.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import floor
+from typing import NamedTuple
 
 from specbench.decoding.traits import Theory
 
@@ -25,11 +27,35 @@ MOST_TOKENS = 20_000  # the longest run without rejections that is followed
 DEEPEST = 8  # depths of the trees that are compared
 
 
-def mean_cost(cost: Cost, i: int, fed: float) -> float:
-    """Return the mean cost of forwards of model i that feed `fed` tokens on average, interpolated between whole numbers."""
+class RoundCounts(NamedTuple):
+    """Expected counts of a round: committed tokens, and `forwards[i][k]`, the forwards of model i that read k tokens.
+
+    Speculation with a draft length of 2 and no acceptance has the counts (1, [{1: 2}, {3: 1}]): two forwards of the drafter,
+    one of the target, and one committed token.
+    """
+
+    tokens: float
+    forwards: list[dict[int, float]]
+
+    def seconds(self, cost: Cost) -> float:
+        """Return the seconds of the round's forwards, in the unit of `cost`."""
+        return sum(times * cost(i, k) for i, sizes in enumerate(self.forwards) for k, times in sizes.items())
+
+    def speedup(self, cost: Cost, baseline: float, host: float = 0.0) -> float:
+        """Return the long-run speedup over a baseline that costs `baseline` per token.
+
+        `host` is the time outside forwards, per forward.
+        """
+        spent = self.seconds(cost)
+        if host:
+            spent += host * sum(sum(sizes.values()) for sizes in self.forwards)
+        return self.tokens * baseline / spent
+
+
+def forwards_of_mean(fed: float) -> dict[int, float]:
+    """Return one forward that reads `fed` tokens on average: shares of the whole numbers below and above."""
     whole = floor(fed)
-    least = cost(i, whole)
-    return least + (fed - whole) * (cost(i, whole + 1) - least) if fed > whole else least
+    return {whole: 1.0 - (fed - whole)} | ({whole + 1: fed - whole} if fed > whole else {})
 
 
 def expected_accepted(a: float, k: int) -> float:
@@ -68,8 +94,8 @@ class Scheme:
     drafter_scores: bool = False
 
 
-def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: float = 1.0) -> float:
-    """Return the long-run speedup of speculation over a baseline that costs `baseline` per token, at the acceptance rate `a`.
+def speculative(scheme: Scheme, a: float, pending: float = 1.0) -> RoundCounts:
+    """Return the counts of a round of speculation at the acceptance rate `a`.
 
     Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token
     (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,
@@ -78,46 +104,46 @@ def speculative(scheme: Scheme, a: float, cost: Cost, baseline: float, pending: 
     bonus token. A deferred bonus token is accepted at the rate `pending`, and costs a forward if it is rejected.
     """
     gamma, bonus, scorers, drafter_scores = scheme.gamma, scheme.bonus, scheme.scorers, scheme.drafter_scores
-    whole, blocks = a**gamma, expected_accepted(a, gamma)
+    whole, accepted = a**gamma, expected_accepted(a, gamma)
     if drafter_scores and bonus == "deferred":
-        # proportions of rounds that begin without and with a pending token
+        # The long-run frequencies of rounds that begin without a pending token, and with one
         fresh, opened = 1.0 - pending * whole, whole
-        block = blocks + 1.0 - whole
-        verifying = sum(cost(i, gamma + 1) for i in range(1, scorers + 1))
-        spent = fresh * (gamma * cost(0, 1) + verifying)
-        spent += opened * (cost(0, 2) + pending * ((gamma - 1) * cost(0, 1) + verifying))
-        return (fresh * block + opened * (1.0 + pending * block)) * baseline / spent
+        block = accepted + 1.0 - whole
+        verified = fresh + opened * pending
+        drafting = {1: fresh * gamma + opened * pending * (gamma - 1), 2: opened}
+        return RoundCounts(
+            fresh * block + opened * (1.0 + pending * block), [drafting, *[{gamma + 1: verified}] * scorers]
+        )
     more = bonus != "none"
-    tokens = blocks + (1.0 if more else 1.0 - whole)
-    drafting = gamma * cost(0, 1)
+    drafting = {1: float(gamma)}
     if more:
         exact = drafter_scores and bonus == "exact"
-        drafting += whole * (cost(0, 1) if exact else cost(0, 2) - cost(0, 1))
-    verifying = sum(cost(i, gamma + 1 if more else gamma) for i in range(1, scorers + 1))
-    return tokens * baseline / (drafting + verifying)
+        drafting = {1: gamma + whole} if exact else {1: gamma - whole, 2: whole}
+    verifying = {gamma + 1 if more else gamma: 1.0}
+    return RoundCounts(accepted + (1.0 if more else 1.0 - whole), [drafting, *[verifying] * scorers])
 
 
 # Speculative Ensemble
 
 
-def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -> float:
-    """Return the exact long-run speedup of Speculative Ensemble over the sequential ensemble of the same models.
+def speculative_ensemble(a: Sequence[float], gamma: Sequence[int]) -> RoundCounts:
+    """Return the exact counts of Speculative Ensemble, of a run of cycles between two rejections.
 
     a[i] is the acceptance rate of model i's proposals. After every rejection, each model has one unread token and model 0
     proposes again. So runs between rejections are independent and identically distributed, and without a rejection the
     sequence of forwards is fixed. Weighting each forward by the probability that a run reaches it gives the expected tokens
-    and the expected cost of a run. For two models the result equals the closed form with three types of cycles.
+    and forwards of a run. For two models the speedup equals the closed form with three types of cycles.
 
     See docs/papers/speculative-ensemble.md, Long-run speedup.
     """
     n = len(a)
     pending: list[int] = []  # owners of B
     scored = [0] * n  # |C_i|
-    alive, tokens, spent = 1.0, 0.0, 0.0
+    alive, tokens = 1.0, 0.0
+    forwards: list[dict[int, float]] = [defaultdict(float) for _ in range(n)]
 
     def draw(i: int) -> None:
-        nonlocal spent
-        spent += alive * cost(i, len(pending) - scored[i] + 1)  # the unread tokens of B, and one token before
+        forwards[i][len(pending) - scored[i] + 1] += alive  # reads the unread tokens of B, and one token before
         pending.append(i)
         scored[i] = len(pending)
 
@@ -131,7 +157,7 @@ def speculative_ensemble(a: Sequence[float], gamma: Sequence[int], cost: Cost) -
         scored = [have - ready for have in scored]
         for _ in range(gamma[i] - 1):
             draw(i)
-    return sum(cost(i, 1) for i in range(n)) * tokens / spent
+    return RoundCounts(tokens, forwards)
 
 
 def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
@@ -146,15 +172,16 @@ def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
 # SpecCascade
 
 
-def sequential_cascade(rate: float, cost: Cost, tokens: int = 1) -> float:
-    """Return the speedup of a sequential cascade over its large model, 1 / (c + rate).
+def sequential_cascade(rate: float, tokens: float = 1.0) -> RoundCounts:
+    """Return the counts of a token of a sequential cascade, whose speedup over its large model is 1 / (c + rate).
 
-    `rate` is the share of positions, or of whole sequences, that are deferred. `tokens` is the number of tokens that a
-    forward of the large model reads: all tokens since the last deferral.
+    `rate` is the share of positions, or of whole sequences, that are deferred. `tokens` is the mean number of tokens that
+    a forward of the large model reads: all tokens since the last deferral.
 
     See docs/papers/speccascade.md, Speedup.
     """
-    return cost(1, 1) / (cost(0, 1) + rate * cost(1, tokens))
+    large = {size: rate * share for size, share in forwards_of_mean(tokens).items()}
+    return RoundCounts(1.0, [{1: 1.0}, large])
 
 
 # SPRINTER: a learned verifier reads every drafted token, and the target tests only the last token of a run.
@@ -202,24 +229,19 @@ def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) 
     return n * f_q + (n + bonus) * f_p
 
 
-def sprinter(
-    drafted: float, accepted: float, cost: Cost, baseline: float, *, gate: float = 0.0, bonus: bool = True
-) -> float:
-    """Return the long-run speedup of SPRINTER over a baseline that costs `baseline` per token.
+def sprinter(drafted: float, accepted: float, *, bonus: bool = True) -> RoundCounts:
+    """Return the counts of SPRINTER per forward of the target.
 
     Model 0 drafts, and model 1 is the target. `drafted` is the measured number of drafted tokens per forward of the target.
     The last one is tested, and accepted at the rate `accepted`. All drafted tokens are committed, with a replacement for a
     rejected last one, and a bonus token after an accepted one. The target reads the drafted tokens and the token before them;
-    without a bonus token, one token less. The draft model reads two tokens after a bonus token. `gate` is the cost of the
-    verifier per token. The result is exact if the cost of a block is linear in its length.
+    without a bonus token, one token less. The draft model reads two tokens after a bonus token. The verifier's time is
+    part of the draft model's. The speedup is exact if the cost of a block is linear in its length.
 
     See docs/papers/sprinter.md, Speedup with measured costs.
     """
-    tokens, spent = drafted, drafted * (cost(0, 1) + gate)
-    if bonus:
-        tokens += accepted
-        spent += accepted * (cost(0, 2) - cost(0, 1))
-    return tokens * baseline / (spent + mean_cost(cost, 1, drafted + bonus))
+    drafting = {1: drafted - accepted, 2: accepted} if bonus else {1: drafted}
+    return RoundCounts(drafted + (accepted if bonus else 0.0), [drafting, forwards_of_mean(drafted + bonus)])
 
 
 # Draft trees
@@ -255,8 +277,8 @@ def drafting_sizes(shape: Sequence[int]) -> list[int]:
     return [1, *(inner.count(level) for level in range(max(inner, default=-1) + 1))]
 
 
-def tree_speedup(method: Theory, a: Sequence[float], cost: Cost, baseline: float) -> float:
-    """Return the long-run speedup of a static tree over a baseline that costs `baseline` per token.
+def tree(method: Theory, a: Sequence[float]) -> RoundCounts:
+    """Return the counts of a round with a static tree.
 
     Model 0 drafts with a forward per depth, and the others verify the whole tree in one forward each. A drafter that also
     scores reads the leaves in another forward for an exact bonus token.
@@ -264,12 +286,12 @@ def tree_speedup(method: Theory, a: Sequence[float], cost: Cost, baseline: float
     shape, bonus = method.shape or (), method.bonus != "none"
     accepted, inner = acceptances(shape, a), set(shape) - {-1}
     leaves = sum(probability for i, probability in enumerate(accepted) if i not in inner)
-    tokens = sum(accepted) + (1.0 if bonus else 1.0 - leaves)
-    spent = sum(cost(0, size) for size in drafting_sizes(shape))
-    if method.drafter_scores and bonus:
-        spent += cost(0, len(shape) - len(inner))
-    block = 1 + len(shape if bonus else inner)
-    return tokens * baseline / (spent + sum(cost(i, block) for i in range(1, len(method.models))))
+    drafting = [*drafting_sizes(shape), *([len(shape) - len(inner)] if method.drafter_scores and bonus else [])]
+    verifying = {1 + len(shape if bonus else inner): 1.0}
+    return RoundCounts(
+        sum(accepted) + (1.0 if bonus else 1.0 - leaves),
+        [{size: float(times) for size, times in Counter(drafting).items()}, *[verifying] * (len(method.models) - 1)],
+    )
 
 
 @dataclass(frozen=True)
@@ -292,12 +314,12 @@ class BestTree:
 
 
 def best_tree(
-    method: Theory, a: Sequence[float], cost: Cost, baseline: float, largest: int, widest: int
+    method: Theory, a: Sequence[float], speedup: Callable[[RoundCounts], float], largest: int, widest: int
 ) -> BestTree | None:
     """Return the best static tree that verifies at most `largest` tokens and drafts at most `widest` tokens per forward.
 
     For every depth and number of tokens, dynamic programming finds the tree with the most accepted tokens; of these, the one
-    with the highest speedup at the given costs is the best.
+    with the highest `speedup` is the best.
     """
     best: BestTree | None = None
     for depth in range(1, DEEPEST + 1):
@@ -305,12 +327,12 @@ def best_tree(
             shape = tree_with_most_accepted(size, depth, tuple(a))
             if shape is None:
                 continue
-            leaves = len(shape) - len(set(shape) - {-1}) if method.drafter_scores and method.bonus != "none" else 0
-            if max(*drafting_sizes(shape), leaves) > widest:
+            counts = tree(replace(method, shape=shape), a)
+            if max(counts.forwards[0]) > widest:
                 continue
-            speedup = tree_speedup(replace(method, shape=shape), a, cost, baseline)
-            if best is None or speedup > best.speedup:
-                best = BestTree(shape, depth, speedup)
+            found = speedup(counts)
+            if best is None or found > best.speedup:
+                best = BestTree(shape, depth, found)
     return best
 
 

@@ -191,7 +191,7 @@ COLUMNS = (
         is_visible=lambda run, table: any(row.best_tree for row in run.methods),
         value=lambda run, row: row.best_tree.text if row.best_tree else None,
         definition="The static tree with the highest predicted speedup at the measured acceptance by rank and costs of blocks"
-        " and of draft forwards: tokens, depth, speedup.",
+        " and of draft forwards, with the time outside forwards: tokens, depth, speedup.",
     ),
     Column(key="accepted_length", heading="accepted length", format=HUNDREDTHS, tables=(ACCEPTANCE, CHAINS)),
     Column(

@@ -10,7 +10,6 @@ from specbench.analysis.acceptance import (
     accepted_length,
     wasted_share,
 )
-from specbench.analysis.costs import cost_of, forward_seconds
 from specbench.analysis.forwards import (
     Traffic,
     bound_share,
@@ -142,14 +141,10 @@ def test_without_drafting_there_is_no_acceptance_and_a_length_of_one():
 CALLS = usage_of({1: (2, 0.3), 3: (1, 0.3)}, prefill_fed=5)
 
 
-def test_forwards_prices_and_the_share_outside():
+def test_forwards_and_the_share_outside():
     rows = [row("a", 8, 0.8, models={"q": CALLS})]
     assert forwards_per_token(rows) == {"q": 0.5}
     assert outside_forwards(rows) == pytest.approx(0.25)
-    costs = forward_seconds(rows)
-    assert costs == {"q": {1: pytest.approx(0.15), 3: pytest.approx(0.3)}}
-    cost = cost_of(["q"], costs, {"q": 0.1})
-    assert [cost(0, k) for k in (1, 2, 3, 9)] == pytest.approx([0.1, 0.2, 0.3, 0.3])
 
 
 def test_quality_averages_repeats_within_a_prompt():

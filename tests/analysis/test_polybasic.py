@@ -204,7 +204,7 @@ def test_a_chain_of_two_is_speculative_decoding():
 
     for a, gamma in ((0.5, 1), (0.8, 5), (1.0, 3)):
         assert chain([a], gamma, [], cost) == pytest.approx(
-            speculative(Scheme(gamma=gamma, bonus="exact"), a, cost, 1.0)
+            speculative(Scheme(gamma=gamma, bonus="exact"), a).speedup(cost, 1.0)
         )
     assert chain([0.8], 5, [], cost, baseline=2.0) == pytest.approx(2 * chain([0.8], 5, [], cost))
     with pytest.raises(ValueError, match="3 models need 1 thresholds, not 0"):

@@ -19,8 +19,7 @@ from specbench.analysis.theory import (
     expected_accepted,
     sequential_cascade,
     speculative,
-    speculative_ensemble,
-    tree_speedup,
+    tree,
     tree_with_most_accepted,
 )
 from specbench.config.presets import preset
@@ -41,6 +40,7 @@ from specbench.runs.record import RoundRecord
 from tests.fixtures.formulas import (
     acceptance_of,
     better_proposer,
+    ensemble_speedup,
     least_acceptance,
     least_useful_acceptance,
     mixture_acceptance,
@@ -69,27 +69,29 @@ def test_the_published_table(a_q, a_p, gamma_q, gamma_p, c, exact, theorem_36, t
     def cost(i, k):
         return (c, 1.0)[i]
 
-    assert speculative_ensemble([a_q, a_p], [gamma_q, gamma_p], cost) == pytest.approx(exact, abs=5e-5)
-    assert speculative(Scheme(gamma=gamma_q, bonus="none"), a_q, cost, 1 + c) == pytest.approx(theorem_31, abs=5e-5)
+    assert ensemble_speedup([a_q, a_p], [gamma_q, gamma_p], cost) == pytest.approx(exact, abs=5e-5)
+    assert speculative(Scheme(gamma=gamma_q, bonus="none"), a_q).speedup(cost, 1 + c) == pytest.approx(
+        theorem_31, abs=5e-5
+    )
     if a_q == a_p:
         assert alternate_proposal(a_q, gamma_q, gamma_p, c) == pytest.approx(theorem_36, abs=5e-5)
 
 
 @pytest.mark.parametrize(("n", "a"), [(2, 0.5), (3, 0.75), (4, 0.9)])
 def test_the_formula_of_n_equal_models(n, a):
-    found = speculative_ensemble([a] * n, [1] * n, lambda i, k: 1.0)
+    found = ensemble_speedup([a] * n, [1] * n, lambda i, k: 1.0)
     assert found == pytest.approx(n / (n - (n - 1) * a))
 
 
 def test_the_formula_of_speculative_sampling():
-    assert speculative(Scheme(gamma=5, bonus="exact"), 0.8, lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(
+    assert speculative(Scheme(gamma=5, bonus="exact"), 0.8).speedup(lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(
         2.95, abs=5e-3
     )
     assert expected_accepted(1.0, 4) == 4.0
 
 
 def test_certain_acceptance_has_a_limit():
-    assert speculative_ensemble([1.0, 1.0], [1, 1], lambda i, k: 1.0) == pytest.approx(2.0, rel=1e-3)
+    assert ensemble_speedup([1.0, 1.0], [1, 1], lambda i, k: 1.0) == pytest.approx(2.0, rel=1e-3)
 
 
 class Coin(Target, name="test-coin"):
@@ -177,7 +179,7 @@ def test_speculative_ensembles_cost_what_is_predicted(a, gamma):
 
             spent = sum(count * cost(i, k) for (i, k), count in counted.items())
             measured = tokens * sum(cost(i, 1) for i in range(n)) / spent
-            assert measured == pytest.approx(speculative_ensemble(a, gamma, cost), rel=0.02)
+            assert measured == pytest.approx(ensemble_speedup(a, gamma, cost), rel=0.02)
 
 
 def closed_form(a_q, a_p, gq, gp, c):
@@ -198,7 +200,7 @@ def test_the_long_run_speedup_is_the_closed_form_and_not_theorem_36():
     apart = 0
     pairs = [(a, gamma, c) for a, gamma in GRID if len(a) == 2 for c in COSTS]
     for a, gamma, c in pairs:
-        exact = speculative_ensemble(a, gamma, lambda i, k, c=c: (c, 1.0)[i])
+        exact = ensemble_speedup(a, gamma, lambda i, k, c=c: (c, 1.0)[i])
         assert exact == pytest.approx(closed_form(*a, *gamma, c), rel=1e-9)
         apart += abs(alternate_proposal(a[0], *gamma, c) / exact - 1) > 0.02
     assert apart > len(pairs) / 2
@@ -221,8 +223,8 @@ def test_cascades_cost_what_is_predicted(a, gamma, bonus):
             return (c, 1.0)[i] * (1 + 0.1 * (k - 1))
 
         measured = tokens * cost(1, 1) / sum(count * cost(i, k) for (i, k), count in counted.items())
-        predicted = speculative(Scheme(gamma=gamma, bonus=bonus, drafter_scores=True), a[0], cost, cost(1, 1), a[1])
-        assert measured == pytest.approx(predicted, rel=0.02)
+        counts = speculative(Scheme(gamma=gamma, bonus=bonus, drafter_scores=True), a[0], a[1])
+        assert measured == pytest.approx(counts.speedup(cost, cost(1, 1)), rel=0.02)
 
 
 def test_the_deferred_bonus_is_the_cheapest_exact_one():
@@ -235,7 +237,7 @@ def test_the_deferred_bonus_is_the_cheapest_exact_one():
         return (0.15, 1.0)[i]
 
     def spent(bonus, pending=0.0):
-        return 1 / speculative(Scheme(gamma=5, bonus=bonus, drafter_scores=True), 1.0, cost, 1.0, pending)
+        return 1 / speculative(Scheme(gamma=5, bonus=bonus, drafter_scores=True), 1.0, pending).speedup(cost, 1.0)
 
     assert spent("exact") == pytest.approx(0.317, abs=5e-4)
     assert spent("none") == pytest.approx(0.350, abs=5e-4)
@@ -271,7 +273,7 @@ def test_corollaries_33_to_35():
         assert rates[better_proposer(weight)] == max(rates.values()) >= 0.5
 
     def two(a, c):
-        return speculative(Scheme(gamma=2, bonus="none"), a, lambda i, k: (c, 1.0)[i], 1 + c)
+        return speculative(Scheme(gamma=2, bonus="none"), a).speedup(lambda i, k: (c, 1.0)[i], 1 + c)
 
     for c in (0.1, 0.5, 1.0, 3.0):
         least = least_useful_acceptance(c)
@@ -288,10 +290,10 @@ def test_corollary_37_holds_at_draft_lengths_of_one_only():
     for a_q in (0.1, 0.5, 0.99):
         for a_p in (0.1, 0.6, 0.99):
             for c in (0.05, 0.5, 1.0):
-                found = speculative_ensemble([a_q, a_p], [1, 1], lambda i, k, c=c: (c, 1.0)[i])
+                found = ensemble_speedup([a_q, a_p], [1, 1], lambda i, k, c=c: (c, 1.0)[i])
                 assert found == pytest.approx(never_slower(a_q, a_p, c))
                 assert found >= 1.0
-    assert speculative_ensemble([0.6, 0.6], [5, 1], lambda i, k: 1.0) < 0.8, (
+    assert ensemble_speedup([0.6, 0.6], [5, 1], lambda i, k: 1.0) < 0.8, (
         "erratum SE-5, docs/papers/speculative-ensemble.md, Errata"
     )
 
@@ -333,9 +335,9 @@ def test_the_formula_of_sequential_cascades():
     def cost(i, k):
         return (0.2, 1.0)[i] * (1 + 0.1 * (k - 1))
 
-    assert sequential_cascade(0.3, cost) == pytest.approx(1 / 0.5)
-    assert sequential_cascade(0.0, cost) == pytest.approx(5.0)
-    assert sequential_cascade(0.5, cost, tokens=2) == pytest.approx(1 / (0.2 + 0.5 * 1.1))
+    assert sequential_cascade(0.3).speedup(cost, cost(1, 1)) == pytest.approx(1 / 0.5)
+    assert sequential_cascade(0.0).speedup(cost, cost(1, 1)) == pytest.approx(5.0)
+    assert sequential_cascade(0.5, tokens=2).speedup(cost, cost(1, 1)) == pytest.approx(1 / (0.2 + 0.5 * 1.1))
 
 
 def test_an_acceptance_rate_is_found_again_from_the_speedup_it_gives():
@@ -343,7 +345,7 @@ def test_an_acceptance_rate_is_found_again_from_the_speedup_it_gives():
         return [0.2, 1.0][i] * (1 + 0.05 * fed)
 
     for a in (0.1, 0.6, 0.95):
-        assert acceptance_of(speculative_ensemble([a, a], [3, 1], cost), [3, 1], cost) == pytest.approx(a, abs=1e-6)
+        assert acceptance_of(ensemble_speedup([a, a], [3, 1], cost), [3, 1], cost) == pytest.approx(a, abs=1e-6)
     with pytest.raises(ValueError, match=r"not between 1\.00 and 2\.00"):
         acceptance_of(2.5, [1, 1], lambda i, fed: 1.0)
 
@@ -361,7 +363,7 @@ def test_the_pairs_synthetic_acceptance_is_what_table_2_implies(name):
     models = len(table["ensemble"])
     for task, speedup in zip(("humaneval", "gsm8k", "mmlu", "cnndm"), TABLE_2[name], strict=True):
         a = table["acceptance"][task]
-        assert speculative_ensemble([a] * models, [1] * models, lambda i, fed: 1.0) == pytest.approx(speedup, abs=0.005)
+        assert ensemble_speedup([a] * models, [1] * models, lambda i, fed: 1.0) == pytest.approx(speedup, abs=0.005)
 
 
 RATES = (0.6, 0.4, 0.3)
@@ -423,14 +425,16 @@ def test_the_drafter_reads_tokens_with_children_depth_by_depth():
 def test_the_speed_of_a_chain_is_that_of_speculation():
     """Leviathan et al. 2023, Theorem 3.8: a = .8, gamma = 5, c = .05 gives 2.95."""
     chain = Theory(**(vars(THEORY) | {"shape": (-1, 0, 1, 2, 3)}))
-    assert tree_speedup(chain, (0.8,), lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(2.951, abs=1e-3)
+    assert tree(chain, (0.8,)).speedup(lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(2.951, abs=1e-3)
 
 
 def test_the_best_tree_depends_on_the_price_of_a_block():
     def cost(per_token):
         return lambda i, k: 0.05 if i == 0 else 1.0 + per_token * (k - 1)
 
-    free, dear = (best_tree(THEORY, RATES, cost(price), 1.0, 17, 8) for price in (0.0, 0.3))
+    free, dear = (
+        best_tree(THEORY, RATES, lambda counts, p=price: counts.speedup(cost(p), 1.0), 17, 8) for price in (0.0, 0.3)
+    )
     assert len(free.shape) == 16 and len(dear.shape) < 4 and free.speedup > dear.speedup
     assert free.text == f"16 tokens, depth {free.depth}, {free.speedup:.2f}x"
 

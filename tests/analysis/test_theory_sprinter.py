@@ -214,10 +214,14 @@ def test_sprinter_runs_cost_what_is_predicted(passes, accepts, most, tests_at_ca
         def cost(i, k, c=c):
             return (c, 1.0)[i] * (1 + 0.2 * (k - 1))
 
+        def with_gate(i, k, cost=cost):
+            """Each forward of the draft model drafts a token, which the verifier reads."""
+            return cost(i, k) + (0.01 if i == 0 else 0.0)
+
         spent = sum(times * cost(i, k) for (i, k), times in fed.items()) + 0.01 * sums["drafted"]
         measured = sums["committed"] / spent
-        assert sprinter(drafted, accepted, cost, 1.0, gate=0.01, bonus=bonus) == pytest.approx(measured, rel=0.01)
-        flat = sprinter(drafted, accepted, lambda i, k, c=c: (c, 1.0)[i], 1.0, gate=0.01, bonus=bonus)
+        assert sprinter(drafted, accepted, bonus=bonus).speedup(with_gate, 1.0) == pytest.approx(measured, rel=0.01)
+        flat = sprinter(drafted, accepted, bonus=bonus).speedup(lambda i, k: with_gate(i, 1), 1.0)
         assert flat > 1.02 * measured
 
 
@@ -230,7 +234,7 @@ def test_more_false_positives_are_faster_and_further_from_the_target():
         return (0.1, 1.0)[i]
 
     rates = (0.0, 0.2, 0.5, 0.8)
-    gains = [sprinter(expected_drafts(4, 0.9, fp), 0.5, cost, 1.0) for fp in rates]
+    gains = [sprinter(expected_drafts(4, 0.9, fp), 0.5).speedup(cost, 1.0) for fp in rates]
     assert all(x < y for x, y in pairwise(gains))
     assert all(x < y for x, y in pairwise(sprinter_distance(Q, P, fp) for fp in rates))
 

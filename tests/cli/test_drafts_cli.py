@@ -157,8 +157,8 @@ def seconds_of(size: int) -> float:
 
 @pytest.mark.parametrize("is_timed", [True, False])
 def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_path, is_timed):
-    """Six quick forwards of 5 tokens beside 40 of 1 and of 6: it costs what the timed ones cost, or as much as 6 tokens."""
-    by = {1: [40, 40 * seconds_of(1)], 5: [6, 6 * 0.1], 6: [40, 40 * seconds_of(6)]}
+    """Six quick forwards of 5 tokens beside 40 of 1 and of 6: the price of 5 comes from the timed ones, or from 6 and 1."""
+    by = {1: [40, 40 * seconds_of(1)], 5: [4, 4 * 0.1], 6: [40, 40 * seconds_of(6)]}
     target = replace(usage(), by_fed=by)
     rows = [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})]
     spec = write_run(tmp_path, rows, {"ar": plain("target")})
@@ -167,10 +167,11 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
         write_with_checksum(tmp_path / BLOCKS, {"models": {"target": times}})
     found = Profile.read(tmp_path, ["target", "draft"], spec)
     prices = [found.seconds("target", size) for size in (1, 5, 6)]
-    assert prices == pytest.approx([2.0, 2.4, 2.5] if is_timed else [1.0, 1.5, 1.5])
-    assert [found.forwards("target", size) for size in (1, 5, 6)] == ([20, 20, 20] if is_timed else [40, 0, 40])
+    assert prices == pytest.approx([1.0, 2.4 * 1.5 / 2.5, 1.5] if is_timed else [1.0, 1.4, 1.5])
+    bases = [found.basis("target", size) for size in (1, 5, 6)]
+    assert bases == ["40", "20 timed" if is_timed else "from other sizes", "40"]
     cells = {row[0]: row[1] for row in prices_table(found).rows}
-    assert cells["5"] == ("2400.00 (20)" if is_timed else "1500.00 (from other sizes)")
+    assert cells["5"] == ("1440.00 (20 timed)" if is_timed else "1400.00 (from other sizes)")
     assert len(cells) == (31 if is_timed else 7), "no price beyond 1.25 times the largest size"
 
 
@@ -193,7 +194,7 @@ def test_a_suites_profile_times_its_blocks(tmp_path):
     (file,) = tmp_path.glob("results/*/blocks.json")
     assert {each["25"][0] for each in json.loads(file.read_text())["models"].values()} == {20}
     page = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
-    assert "**Prices of blocks**" in page and "tokens (20 forwards)" in page
+    assert "**Prices of blocks**" in page and "tokens (20 timed)" in page
 
 
 def test_counters_of_levels_match_a_worked_example():

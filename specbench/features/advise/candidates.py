@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specbench.analysis.costs import OFTEN, RoundCosts, Sizes, fitted, host_seconds, measured_sizes, sizes_of, sums_of
+from specbench.analysis.costs import ForwardPrices, RoundCosts, Sizes, host_per_forward, run_sizes, scaled, sizes_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
 from specbench.analysis.length_predictions import costs_of
 from specbench.analysis.predictions import BreakEven
@@ -23,9 +23,6 @@ from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
 from specbench.decoding.traits import Theory
 
-# Relative error of a predicted speed, which widens its interval: from prices of sizes that the run made often, and from
-# scaled prices of other sizes. Fitted on the bundled models.
-PRICE_ERROR, SCALED_PRICE_ERROR = 0.05, 0.08
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
@@ -34,33 +31,22 @@ BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """The seconds of the parts of a round.
+    """The prices of a round's parts.
 
-    `round` has the costs of a round of the method that was run. `drafter` are the seconds of the drafter's forwards by the
-    tokens that they read, empty for a head; the entry for 0 is unused. `measured` are the sizes of the verifier's forwards in
-    the run. `host` is the time outside forwards per forward of the models, in rounds of other kinds of drafts.
+    `round` has the costs of a round of the method that was run. `verifier` and `drafter` price the forwards of the two
+    models; a head has no prices by size. `host` is the time outside forwards per forward of the models, in rounds of other
+    kinds of drafts.
     """
 
     round: RoundCosts
-    drafter: np.ndarray
-    measured: frozenset[int]
+    verifier: ForwardPrices
+    drafter: ForwardPrices | None
     host: Mapping[Drafter, float]
-
-    @property
-    def verifier(self) -> np.ndarray:
-        """The seconds of the verifier's forwards by tokens read; the entry for 0 is unused."""
-        (blocks,) = self.round.blocks
-        return blocks
-
-    @property
-    def largest(self) -> int:
-        """The largest block of the verifier that has a price."""
-        return len(self.verifier) - 1
 
     @property
     def largest_of_drafter(self) -> int:
         """The largest forward of the drafter that has a price; -1 for a head."""
-        return len(self.drafter) - 1
+        return self.drafter.largest if self.drafter else -1
 
     def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
         """Return the decoding seconds of replayed rounds, without the first forward of each model, which is prefill.
@@ -78,10 +64,10 @@ class Prices:
         of that drafter. A round of the target takes as long outside forwards as a round of prompt lookup. A block of the
         middle model that also reads the target's last token is priced without that token.
         """
-        assert rounds.inner is not None
+        assert rounds.inner is not None and middle.drafter is not None
         verifying = self.costs("lookup")
         (outer,) = replace(verifying, bonus=True).of_rounds(rounds.drafted[None], rounds.first[None])
-        drafting = replace(verifying if is_lookup else self.round, blocks=[middle.drafter], bonus=True)
+        drafting = replace(verifying if is_lookup else self.round, blocks=[middle.drafter.seconds], bonus=True)
         (inner,) = drafting.of_rounds(rounds.inner.drafted[None], rounds.inner.first[None])
         return float(outer + inner)
 
@@ -94,7 +80,8 @@ class Prices:
         if drafter == "stopped":
             return replace(costs, host=per_forward, host_per_token=per_forward)
         if drafter == "tree":
-            levels = [float(self.drafter[n] + per_forward) for n in drafting_sizes(shape)[1:]]
+            assert self.drafter is not None
+            levels = [self.drafter.of(n) + float(per_forward) for n in drafting_sizes(shape)[1:]]
             return replace(costs, later=zero, host=2.0 * per_forward, host_per_token=zero, levels=sum(levels))
         return costs
 
@@ -118,17 +105,14 @@ def prices_of(
         others: Records of methods with other kinds of drafts.
     """
     drafter, verifier = method.models[0], method.models[-1]
-    one = {size: sums for size, sums in sizes_of(base, verifier).items() if size == 1}
-    blocks = {size: sums for size, sums in sizes_of([*rows, *more], verifier).items() if size > 1}
-    of_verifier, measured = _scaled(blocks, timed[verifier])
-    of_verifier[1] = one[1][1] / one[1][0] if 1 in one else of_verifier[1]
-    costs = replace(costs_of(method, rows, base), blocks=[of_verifier])
+    of_verifier = scaled(run_sizes([*rows, *more], base, verifier), timed[verifier])
+    costs = replace(costs_of(method, rows, base), blocks=[of_verifier.seconds])
     is_head = drafter not in timed
     return Prices(
         round=_of_head(costs, drafter, rows) if is_head else costs,
-        drafter=np.zeros(0) if is_head else _scaled(sizes_of(rows, drafter), timed[drafter])[0],
-        measured=measured,
-        host={kind: _host_per_forward(records) for kind, records in (others or {}).items() if records},
+        verifier=of_verifier,
+        drafter=None if is_head else scaled(sizes_of(rows, drafter), timed[drafter]),
+        host={kind: host_per_forward(records) for kind, records in (others or {}).items() if records},
     )
 
 
@@ -149,13 +133,8 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
     return replace(costs, first=first, doubled=first, later=later)
 
 
-def _host_per_forward(rows: Records) -> float:
-    """Return the seconds outside forwards / the number of forwards of all models, including the first of each."""
-    return sum(map(host_seconds, rows)) / sum(usage.forwards + 1 for row in rows for usage in row.models.values())
-
-
 def predicted_speedup(
-    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], measured: frozenset[int]
+    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], prices: ForwardPrices
 ) -> Estimate:
     """Return the speedup over the baseline, with an interval over prompts that contains the error of the prices.
 
@@ -163,14 +142,13 @@ def predicted_speedup(
         base: Decoding seconds of the baseline, by prompt.
         predicted: Predicted seconds, by prompt.
         sizes: The seconds in blocks of each size. Only their ratios count.
-        measured: The sizes of blocks that the run made often.
+        prices: The prices of the verifier's blocks.
     """
     ours, theirs = np.array(predicted), np.array(base)
     value = float(theirs.sum() / ours.sum())
     left_out = (theirs.sum() - theirs) / (ours.sum() - ours) if len(ours) > 1 else np.empty(0)
     interval = jackknifed_ratio(value, left_out, ours)
-    measured_share = sum(share for size, share in sizes.items() if size in measured) / (sum(sizes.values()) or 1.0)
-    error = measured_share * PRICE_ERROR + (1.0 - measured_share) * SCALED_PRICE_ERROR
+    error = sum(share * prices.error(size) for size, share in sizes.items()) / (sum(sizes.values()) or 1.0)
     if interval.low is None or interval.high is None:
         return interval
     below, above = (abs(np.log(bound / value)) for bound in (interval.low, interval.high))
@@ -200,30 +178,6 @@ def later_speedup(measured: Sequence[Estimate]) -> Estimate:
     of_prompts = np.sqrt(2.0) * float(np.mean(widths)) / 2.0
     half = float(np.hypot(of_runs, of_prompts))
     return Estimate(value, value * float(np.exp(-half)), value * float(np.exp(half)))
-
-
-def _scaled(run: Sizes, timed: Sizes) -> tuple[np.ndarray, frozenset[int]]:
-    """Return the seconds of forwards by tokens read, and the sizes that the run made often.
-
-    A size with at least OFTEN forwards has the run's mean. Another size has its timed seconds, scaled by the ratio of the
-    run's to the timed seconds, which is interpolated between neighboring sizes. The result is limited to the range between
-    the run's means at these neighbors. For example, if forwards of 2 and 6 tokens took 1.1 and 1.3 times as long in the run
-    as in the loop, the timed seconds of 4 tokens are multiplied by 1.2.
-    """
-    largest = max(timed)
-    timed_seconds = fitted(sums_of(timed, largest), measured_sizes(timed)).seconds
-    at = [size for size in measured_sizes(run, OFTEN) if size <= largest]
-    if not at:
-        return timed_seconds, frozenset()
-    run_means = np.array([run[size][1] / run[size][0] for size in at])
-    sizes = np.arange(largest + 1)
-    scaled = timed_seconds * np.interp(sizes, at, run_means / timed_seconds[at])
-    lower = np.searchsorted(at, sizes, side="right") - 1  # the nearest size of the run that is not larger
-    least = np.where(lower >= 0, run_means[np.maximum(lower, 0)], 0.0)
-    most = np.where(lower + 1 < len(at), run_means[np.minimum(lower + 1, len(at) - 1)], np.inf)
-    scaled = np.clip(scaled, np.minimum(least, most), most)
-    scaled[at] = run_means
-    return scaled, frozenset(at)
 
 
 @dataclass(frozen=True, eq=False)

@@ -424,7 +424,7 @@ def _advice(
     block_price = None
     if theory and is_covered(theory, rows, base):
         verifier = prices_of(theory, rows, base, timed_forwards(folder)).verifier
-        block_price = float(verifier[min(theory.gamma[0] + 1, len(verifier) - 1)] / verifier[1])
+        block_price = verifier.of(theory.gamma[0] + 1) / verifier.of(1)
     return Advice(
         results=[results[best], *sorted(others, key=lambda result: (-result.parts, -result.speedup))],
         gain=None,

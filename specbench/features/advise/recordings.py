@@ -318,7 +318,7 @@ def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[st
     if priced is None:
         return "no draft model was measured, which predictions need"
     proposer = replayed.method.proposer
-    largest = [(proposer.nodes + 1, priced.largest)]
+    largest = [(proposer.nodes + 1, priced.verifier.largest)]
     if candidate.kind == "tree":
         largest.append((max(drafting_sizes(proposer.shape or ())[1:], default=1), priced.largest_of_drafter))
     if isinstance(proposer, Chain):
@@ -375,7 +375,7 @@ class _Prediction:
             theirs[record.prompt] += base[key]
         prompts = [prompt for prompt in ours if ours[prompt] > 0.0]
         return predicted_speedup(
-            [theirs[prompt] for prompt in prompts], [ours[prompt] for prompt in prompts], self.blocks, prices.measured
+            [theirs[prompt] for prompt in prompts], [ours[prompt] for prompt in prompts], self.blocks, prices.verifier
         )
 
 
@@ -395,7 +395,7 @@ def _predicted(
             spent[key] = prices.seconds(rounds, kind, shape, bonus)
         for k, count in enumerate(rounds.drafted.sum(axis=0)):
             size = max(k + bonus, 1)
-            blocks[size] += float(count) * float(prices.verifier[size])
+            blocks[size] += float(count) * prices.verifier.of(size)
     return _Prediction(spent, blocks)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from specbench.analysis.costs import assumed, cost_of
 from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
@@ -142,7 +143,7 @@ def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, 
         generations_per_method = outline.prompts * outline.options.repeats
         generations = len(group) * generations_per_method
         low, high = (
-            generations_per_method * sum(_generation(method, group[0], outline, machine, fast) for method in group)
+            generations_per_method * sum(_generation(method, outline, machine, fast) for method in group)
             for fast in (True, False)
         )
         seconds = (low, high)
@@ -159,9 +160,7 @@ def _row(shared: MachineRow, group: Sequence[ResolvedMethod], outline: Outline, 
     )
 
 
-def _generation(
-    resolved: ResolvedMethod, baseline: ResolvedMethod, outline: Outline, machine: Accelerator, fast: bool
-) -> float:
+def _generation(resolved: ResolvedMethod, outline: Outline, machine: Accelerator, fast: bool) -> float:
     """Return the seconds of one generation of the maximum length."""
     method, models = resolved.method, outline.models
     output, prompt = outline.task.max_new_tokens, 0 if fast else _longest_prompt(models, outline.task)
@@ -177,25 +176,22 @@ def _generation(
         for role in models.keys() & set(method.roles())
     )
     rates = FAST if fast else SLOW
-    return prefill + output * seconds_per_token(method, baseline.method.roles(), seconds, rates)
+    return prefill + output * seconds_per_token(method, seconds, rates)
 
 
-def seconds_per_token(
-    method: Method, baseline: Sequence[str], seconds: Mapping[str, float], rates: AssumedRates
-) -> float:
+def seconds_per_token(method: Method, seconds: Mapping[str, float], rates: AssumedRates) -> float:
     """Return the mean seconds per token of a method that was never measured.
 
-    `baseline` are the models whose forwards its baseline runs for a token. `seconds` is the time of a forward by role and
-    head, of one token and of a draft alike; what is not in it, such as a lookup, takes no time. A method without a formula
+    `seconds` is the time of a forward by role and head, of one token and of a draft alike; what is not in it, such as a
+    lookup, takes no time. A method without a formula
     costs a forward of each of its models if it declares a distribution of all of them, and of the slowest if they run at the
     same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
-    predict = formula_of(formula)(formula, rates) if formula else None
-    if formula and predict:
-        costs = [seconds.get(role, 0.0) for role in formula.models]
-        per_token = sum(seconds[role] for role in baseline)
-        return per_token / predict(lambda i, _: costs[i], per_token)
+    counts = formula_of(formula)(formula, rates) if formula else None
+    if formula and counts:
+        prices = {role: assumed(spent) for role, spent in seconds.items()}
+        return counts.seconds(cost_of(formula.models, prices)) / counts.tokens
     forward_costs = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(
         seconds.values()
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
-from specbench.analysis.costs import OFTEN, REACH, Sizes, fitted, measured_sizes, sizes_of, sums_of
+from specbench.analysis.costs import ForwardPrices, Origin, Sizes, cost_of, largest_stated, prices_of, sizes_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
@@ -26,7 +26,6 @@ from specbench.runs.run_spec import RunSpec
 
 GAMMA = 5  # draft length at which pairs of models are measured
 DRAFTED, THRESHOLDS = range(1, 9), range(1, 17)  # tried draft lengths and thresholds
-REST = 40  # tokens up to which costs are extrapolated, for the few blocks that are longer than a plan aims at
 
 
 def alone(level: str) -> str:
@@ -90,18 +89,13 @@ class Profile:
     ) -> None:
         """Take the records by what they measure, and by level the forwards that were timed next to the run.
 
-        `bounds` are the seconds of reading each level's weights once, at the memory bandwidth.
-
-        A level's prices come from the forwards timed next to the run, where all sizes are timed in the same state. Without
-        these, they come from the run's forwards of sizes that it read often. A size that occurs only at the ends of answers
-        has no price of its own.
+        `bounds` are the seconds of reading each level's weights once, at the memory bandwidth. A size of forwards that
+        occurs only at the ends of answers has no price of its own (`costs.prices_of`).
         """
-        self.levels, self._rows, self._blocks, self.bounds = list(levels), rows, blocks, bounds or {}
-        self._sizes = {
-            level: _timed(blocks, level) or sizes_of(chain.from_iterable(rows.values()), level) for level in levels
-        }
-        self._at = {level: measured_sizes(sizes, OFTEN) or sorted(sizes) for level, sizes in self._sizes.items()}
-        self._costs = {level: _costs(self._sizes[level], at) for level, at in self._at.items() if at}
+        self.levels, self._rows, self._timed, self.bounds = list(levels), rows, blocks, bounds or {}
+        self._sizes = {level: sizes_of(chain.from_iterable(rows.values()), level) for level in levels}
+        priced = {level: prices_of(sizes, blocks.get(level)) for level, sizes in self._sizes.items()}
+        self._prices: dict[str, ForwardPrices] = {level: prices for level, prices in priced.items() if prices}
 
     @classmethod
     def of(cls, summary: RunSummary, levels: Sequence[str]) -> "Profile":
@@ -125,19 +119,22 @@ class Profile:
         """Yield the profile without each prompt in turn."""
         for prompt in dict.fromkeys(row.prompt for rows in self._rows.values() for row in rows):
             rest = {each: [row for row in rows if row.prompt != prompt] for each, rows in self._rows.items()}
-            yield Profile({each: rows for each, rows in rest.items() if rows}, self.levels, self._blocks)
+            yield Profile({each: rows for each, rows in rest.items() if rows}, self.levels, self._timed)
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
-        """Return the seconds of a forward that reads `fed` tokens (`forwards.fitted`).
+        """Return the seconds of a forward that reads `fed` tokens; None for a level without forwards, such as a lookup."""
+        prices = self._prices.get(level)
+        return prices.of(fed) if prices else None
 
-        None for a level without cost, such as prompt lookup.
-        """
-        costs = self._costs.get(level)
-        return None if costs is None else float(costs[min(fed, REST)])
-
-    def forwards(self, level: str, fed: int) -> int:
-        """Return the number of forwards from which the price of this size is estimated; 0 if other sizes determine it."""
-        return round(self._sizes[level][fed][0]) if fed in self._at[level] else 0
+    def basis(self, level: str, fed: int) -> str:
+        """Return what the price of a size is estimated from: forwards of the run, timed forwards, or other sizes."""
+        prices = self._prices[level]
+        origin = prices.origins[fed] if fed <= prices.largest else Origin.BETWEEN
+        if origin is Origin.BETWEEN:
+            return "from other sizes"
+        timed = origin is Origin.TIMED
+        count = round((self._timed if timed else self._sizes)[level][fed][0])
+        return f"{count} timed" if timed else str(count)
 
     @property
     def trees(self) -> list[str]:
@@ -147,7 +144,7 @@ class Profile:
     @property
     def longest(self) -> int:
         """The longest block that a plan may use: its cost is known for every level that verifies."""
-        return min(int(REACH * max(self._at[level], default=0)) for level in self.levels[:-1])
+        return min(largest_stated(self._timed.get(level) or self._sizes[level]) for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
@@ -160,7 +157,7 @@ class Profile:
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. Without `blocks`, a block costs as much as one token."""
-        return lambda i, k: self.seconds(levels[i], k if blocks else 1) or 0.0
+        return cost_of(levels, self._prices, as_in_papers=not blocks)
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""
@@ -203,17 +200,6 @@ class Profile:
 def _by_level(record: Record, kinds: Mapping[str, str]) -> Record:
     """Return a record whose models are named by their level."""
     return replace(record, models={kinds.get(role, role): usage for role, usage in record.models.items()})
-
-
-def _timed(blocks: Mapping[str, Sizes], level: str) -> Sizes:
-    """Return the forwards that were timed next to the run; empty if there are too few of every size."""
-    sizes = blocks.get(level, {})
-    return sizes if measured_sizes(sizes, OFTEN) else {}
-
-
-def _costs(sizes: Sizes, at: list[int]) -> np.ndarray:
-    """Return the seconds of forwards by tokens read. Beyond the sizes `at`, they grow at the steepest measured slope."""
-    return fitted(sums_of(sizes, REST), [size for size in at if size <= REST] or at[:1]).most
 
 
 @dataclass(frozen=True)

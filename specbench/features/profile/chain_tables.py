@@ -25,7 +25,7 @@ def forwards_table(profile: Profile) -> Table:
         top = profile.seconds(profile.levels[0], 1)
         share = None if one is None or not top else one / top
         price = None if one is None or block is None else block / one
-        counts = [str(profile.forwards(level, size)) for size in (1, BLOCK)]
+        counts = [NONE if one is None else profile.basis(level, size) for size in (1, BLOCK)]
         rows.append(
             [
                 f"M{i}: {level}",
@@ -48,14 +48,13 @@ def forwards_table(profile: Profile) -> Table:
 
 
 def prices_table(profile: Profile) -> Table:
-    """Return the price of a block of each size that a plan may use, with the number of forwards it is estimated from."""
+    """Return the price of a block of each size that a plan may use, with what it is estimated from."""
     costly = [level for level in profile.levels if profile.seconds(level) is not None]
     rows = []
     for size in range(1, profile.longest + 1):
-        cells = []
-        for level in costly:
-            text, count = HUNDREDTHS_OF_MS.text(profile.seconds(level, size)), profile.forwards(level, size)
-            cells.append(f"{text} ({count})" if count else f"{text} (from other sizes)")
+        cells = (
+            f"{HUNDREDTHS_OF_MS.text(profile.seconds(level, size))} ({profile.basis(level, size)})" for level in costly
+        )
         rows.append([str(size), *cells])
     heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]
     return Table("Prices of blocks", heads, rows)
@@ -90,8 +89,8 @@ def _basis(profile: Profile, middle: polybasic.Middle) -> str:
     """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
     high, parts = profile.levels[0], []
     for size in dict.fromkeys((middle.three.thresholds[0] + 1, middle.two.drafted + 1)):
-        count = profile.forwards(high, size)
-        parts.append(f"{size} tokens ({count} forwards)" if count else f"{size} tokens (estimated from other sizes)")
+        basis = profile.basis(high, size)
+        parts.append(f"{size} tokens ({basis})" if " " in basis else f"{size} tokens ({basis} forwards)")
     return f"The target's cost comes from blocks of {' and '.join(parts)}."
 
 

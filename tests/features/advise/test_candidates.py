@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
+from specbench.analysis.costs import ERRORS, Origin, scaled
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
 from specbench.decoding.traits import Theory
 from specbench.features.advise.candidates import (
     BETWEEN_RUNS,
-    PRICE_ERROR,
-    SCALED_PRICE_ERROR,
-    _scaled,
     later_speedup,
     predicted_speedup,
     prices_of,
@@ -44,15 +42,6 @@ def runs():
     return rows, base
 
 
-def test_sizes_of_the_run_have_its_prices_and_others_are_scaled():
-    found, own = _scaled({2: (50, 50 * 2.0), 4: (50, 50 * 3.0), 5: (3, 3 * 9.0)}, TIMED["target"])
-    assert own == {2, 4}
-    assert (found[2], found[4]) == (2.0, 3.0)
-    assert found[3] == pytest.approx(1.0 * (2.0 / 0.9 + 3.0 / 1.1) / 2)
-    assert found[8] == pytest.approx(1.5 * 3.0 / 1.1)
-    assert _scaled({}, TIMED["target"])[1] == frozenset()
-
-
 def test_the_seconds_of_the_run_itself_are_predicted():
     rows, base = runs()
     prices = prices_of(THEORY, rows, base, TIMED)
@@ -75,12 +64,12 @@ def test_a_lookup_takes_no_drafting_and_a_tree_a_forward_per_depth():
 
 def test_an_interval_contains_the_error_of_prices():
     base, ours = np.full(8, 2.0), np.full(8, 1.0)
-    known = predicted_speedup(base, ours, {5: 1.0}, frozenset({5}))
-    scaled = predicted_speedup(base, ours, {7: 1.0}, frozenset({5}))
-    for found, error in ((known, PRICE_ERROR), (scaled, SCALED_PRICE_ERROR)):
+    prices = scaled({5: (50, 75.0)}, TIMED["target"])
+    known, other = (predicted_speedup(base, ours, {size: 1.0}, prices) for size in (5, 7))
+    for found, error in ((known, ERRORS[Origin.RUN]), (other, ERRORS[Origin.TIMED])):
         assert found.value == 2.0 and found.low == pytest.approx(2.0 * np.exp(-error))
         assert found.high == pytest.approx(2.0 * np.exp(error))
-    assert predicted_speedup(base[:2], ours[:2], {5: 1.0}, frozenset({5})).low is None
+    assert predicted_speedup(base[:2], ours[:2], {5: 1.0}, prices).low is None
 
 
 def test_the_interval_of_repeated_measurements_covers_later_runs():

@@ -34,7 +34,7 @@ def test_runs_on_the_papers_models_can_be_estimated(name):
 
 def cost(rates, **table):
     """The seconds per token of a method, whose baseline is the target alone."""
-    return seconds_per_token(Method.build(table, "a method"), ("target",), SECONDS, rates)
+    return seconds_per_token(Method.build(table, "a method"), SECONDS, rates)
 
 
 def test_a_method_without_drafts_costs_a_forward_of_each_scorer():
@@ -70,7 +70,7 @@ def test_a_chain_that_ends_in_a_lookup_costs_what_its_levels_do():
     table = {"name": "speculative", "scorers": ["target"], "target": {"name": "last"}, "proposer": lookup}
     method = Method.build(table, "a method")
     always = AssumedRates(acceptance=1.0, deferred=0.0)
-    found = seconds_per_token(method, ("target",), {**SECONDS, "middle": 2.0}, always)
+    found = seconds_per_token(method, {**SECONDS, "middle": 2.0}, always)
     assert found == pytest.approx(12.0 / 7)  # six tokens by one forward of the middle model, and one of the target's
 
 

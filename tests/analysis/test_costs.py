@@ -1,0 +1,105 @@
+"""Prices of forwards: means of a run, sizes in between and beyond, timed forwards that are scaled, and their origins."""
+
+import numpy as np
+import pytest
+
+from specbench.analysis.costs import (
+    ERRORS,
+    LEAST,
+    OFTEN,
+    Origin,
+    assumed,
+    cost_of,
+    fitted,
+    measured_sizes,
+    prices_of,
+    run_sizes,
+    scaled,
+    sums_of,
+)
+from tests.fixtures.records import record, usage_of
+
+TIMED = {size: (20, 20 * (0.8 + 0.1 * (size - 1))) for size in range(1, 9)}
+RUN = {1: (40, 40 * 1.0), 4: (40, 40 * 1.3), 5: (LEAST - 1, 0.1), 6: (40, 40 * 1.5)}
+
+
+def test_sizes_with_few_forwards_are_interpolated_and_longer_blocks_are_extrapolated():
+    prices = prices_of(RUN)
+    assert [prices.of(size) for size in (1, 4, 5, 6)] == pytest.approx([1.0, 1.3, 1.4, 1.5])
+    assert prices.of(20) == pytest.approx(1.5 + 14 * 0.1)
+    assert [prices.origins[size] for size in (4, 5, 6, 7)] == [Origin.RUN, Origin.BETWEEN, Origin.RUN, Origin.BETWEEN]
+    assert (prices.of(5, "least"), prices.of(5, "most")) == pytest.approx((1.3, 1.5))
+
+
+def test_rare_blocks_beyond_the_frequent_ones_are_pooled_at_their_mean_size():
+    prices = prices_of(
+        {1: (40, 40.0), 2: (40, 44.0)} | {size: (1, 1.0 + 0.1 * (size - 1)) for size in (10, 12, 20, 22, 26)}
+    )
+    assert prices.of(18) == pytest.approx(2.7) and prices.origins[18] is Origin.RUN
+    assert prices.of(10) == pytest.approx(1.9) and prices.origins[10] is Origin.BETWEEN
+
+
+def test_a_block_that_was_faster_than_a_smaller_one_gets_their_common_mean():
+    prices = prices_of({2: (10, 20.0), 3: (30, 30.0)})
+    assert prices.of(2) == prices.of(3) == pytest.approx(50.0 / 40)
+
+
+def test_one_token_keeps_its_own_mean_where_blocks_are_faster():
+    """The routine of one token can be slow. Pooling would make the baseline look as fast as a block."""
+    prices = prices_of({1: (40, 80.0), 2: (40, 40.0), 6: (40, 60.0)})
+    assert [prices.of(size) for size in (1, 2, 4, 6)] == pytest.approx([2.0, 1.0, 1.25, 1.5])
+    assert prices.of(9) == pytest.approx(1.5 + 3 * 0.125)
+
+
+def test_without_a_size_that_occurs_often_all_sizes_count():
+    prices = prices_of({1: (2, 2.0), 4: (1, 1.6)})
+    assert [prices.of(size) for size in (1, 2, 4)] == pytest.approx([1.0, 1.2, 1.6])
+    assert prices_of({}) is None
+
+
+def test_sizes_of_the_run_have_its_prices_and_others_are_scaled():
+    prices = scaled({2: (50, 50 * 2.0), 4: (50, 50 * 3.0), 5: (3, 3 * 9.0)}, TIMED)
+    assert (prices.of(2), prices.of(4)) == (2.0, 3.0)
+    assert prices.of(3) == pytest.approx(1.0 * (2.0 / 0.9 + 3.0 / 1.1) / 2)
+    assert prices.of(8) == pytest.approx(1.5 * 3.0 / 1.1)
+    assert [prices.origins[size] for size in (2, 3, 5)] == [Origin.RUN, Origin.TIMED, Origin.TIMED]
+    assert [prices.error(size) for size in (2, 3)] == [ERRORS[Origin.RUN], ERRORS[Origin.TIMED]]
+    assert set(scaled({}, TIMED).origins[1:]) == {Origin.TIMED}
+
+
+def test_forwards_of_one_token_do_not_scale_those_of_blocks():
+    """One token took twice as long in the run as in the loop, blocks of four as long."""
+    prices = prices_of({1: (OFTEN, OFTEN * 1.6), 4: (OFTEN, OFTEN * 1.1)}, TIMED)
+    assert [prices.of(size) for size in (1, 3, 4)] == pytest.approx([1.6, 1.0, 1.1])
+
+
+def test_the_error_of_a_size_that_was_not_measured_covers_its_range():
+    prices = prices_of({2: (40, 40.0), 8: (40, 80.0)})
+    assert prices.error(5) == pytest.approx((2.0 - 1.0) / 2 / 1.5)
+    assert prices.error(2) == ERRORS[Origin.RUN]
+
+
+def test_forwards_of_one_token_come_from_the_baseline():
+    rows = [record(models={"target": usage_of({1: (1, 9.0), 4: (8, 12.0)})})]
+    base = [record(models={"target": usage_of({1: (30, 30.0)})})]
+    prices = prices_of(run_sizes(rows, base, "target"))
+    assert [prices.of(size) for size in (1, 4)] == pytest.approx([1.0, 1.5])
+    cost = cost_of(["lookup", "target"], {"target": prices})
+    assert [cost(0, 1), cost(1, 4)] == pytest.approx([0.0, 1.5])
+    assert cost_of(["target"], {"target": prices}, as_in_papers=True)(0, 4) == pytest.approx(1.0)
+
+
+def test_assumed_prices_are_the_same_for_every_size():
+    prices = assumed(0.25)
+    assert [prices.of(size) for size in (1, 6, 60)] == [0.25] * 3 and prices.origins[1] is Origin.ASSUMED
+
+
+def test_prices_of_several_sums_are_those_of_each():
+    """Leading axes are independent: the sums without each prompt of a jackknife."""
+    several = [RUN, {size: (count, 2 * spent) for size, (count, spent) in RUN.items()}]
+    at = measured_sizes(RUN)
+    together = fitted(np.stack([sums_of(sizes, 9) for sizes in several]), at)
+    for i, sizes in enumerate(several):
+        alone = fitted(sums_of(sizes, 9), at)
+        for bound in ("seconds", "least", "most"):
+            assert getattr(together, bound)[i] == pytest.approx(getattr(alone, bound))
