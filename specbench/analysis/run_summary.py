@@ -27,7 +27,7 @@ from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
 
-SCHEMA = 8  # of summary.json; raised when what a summary contains, or how it is computed, changes
+SCHEMA = 9  # of summary.json; raised when what a summary contains, or how it is computed, changes
 SPEC = "spec"  # the field of RunSummary that is parsed separately
 SLOW = "slow_baseline"  # the property of RunSummary that the table contains
 VALUES = "values"  # the field of MethodSummary whose entries are keys of the JSON row
