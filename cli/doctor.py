@@ -22,13 +22,13 @@ from specbench.cli.app import wrapped
 from specbench.cli.params import Json
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
-from specbench.errors import ExitCode, MissingAsset
+from specbench.errors import ExitCode
 from specbench.kernels import Kernels, Missing, find_kernels
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.machine.threads import VARIABLE, Cores, cores_here
 from specbench.reporting import escaping
-from specbench.sandbox import Sandbox
+from specbench.sandbox import NoSandbox, Sandbox
 from specbench.vocabulary import SandboxKind
 
 State = Literal["ok", "warn", "fail"]  # fail: no run works without it
@@ -232,8 +232,10 @@ def sandbox() -> MachineCheck:
     for kind in (SandboxKind.bwrap, SandboxKind.unshare):
         try:
             lacking = Sandbox.find(kind).weaknesses()
-        except (MissingAsset, RuntimeError) as error:
-            fails.append(str(error).partition("(")[2].partition("): ")[0] or f"{kind}: {error}")
+        except NoSandbox as error:
+            fails += [f"{tried}: {wrong}" for tried, wrong in error.tried]
+        except RuntimeError as error:
+            fails.append(f"{kind}: {error}")
         else:
             works.append(f"{kind} works" + (f", but: {', '.join(lacking)}" if lacking else ""))
             weak |= bool(lacking)

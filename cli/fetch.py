@@ -18,6 +18,7 @@ from specbench.data.download import Need, Repository, needs_of_pair, needs_of_ta
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.features.suites.suite import GridLine, read_suite
 from specbench.machine.accelerator import GIB
+from specbench.reporting.column import HUNDREDTHS
 from specbench.reporting.tables import Table as TextTable
 
 
@@ -136,7 +137,7 @@ def _row(repository: Repository) -> list[str]:
     """Return the cells of a repository after its purpose."""
     state = "unavailable" if repository.wrong else "cached" if repository.complete else "to fetch"
     is_readable = not repository.wrong
-    size = f"{repository.bytes / GIB:.2f}" if is_readable else "–"
+    size = HUNDREDTHS.text(repository.bytes / GIB if is_readable else None)
     return [
         repository.repo,
         repository.commit[:8] or "–",

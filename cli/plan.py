@@ -23,6 +23,7 @@ from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.machine.hardware import free_bytes
+from specbench.reporting.column import COUNT, HUNDREDTHS, NumberCell
 from specbench.reporting.tables import Table
 from specbench.vocabulary import Device
 
@@ -122,11 +123,11 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     """Print the rows, their states, and what is missing."""
 
     def row_cells(row: "PlanRow") -> list[str]:
-        total = "–" if row.generations is None else f"{row.done}/{row.generations}"
-        tokens = "–" if row.tokens is None else f"{row.tokens:,}"
-        least = "–" if row.least_seconds is None else duration(row.least_seconds)
-        size = "–" if row.bytes is None else f"{row.bytes / GIB:.2f}"
-        temperature = "–" if row.T is None else f"{row.T:g}"
+        total = "–" if row.generations is None else NumberCell(row.done, f"{row.done}/{row.generations}")
+        tokens = "–" if row.tokens is None else NumberCell(row.tokens, f"{row.tokens:,}")
+        least = "–" if row.least_seconds is None else NumberCell(row.least_seconds, duration(row.least_seconds))
+        size = HUNDREDTHS.text(None if row.bytes is None else row.bytes / GIB)
+        temperature = "–" if row.T is None else NumberCell(row.T, f"{row.T:g}")
         return [row.pair, row.task, temperature, row.methods, row.state, total, tokens, least, size]
 
     heads = ["pair", "task", "T", "methods", "state", "generations", "tokens", "bound", "GiB"]
@@ -187,7 +188,7 @@ def _device_table(devices: "Sequence[Memory]") -> Table:
     """Return the memory of the largest run on each device of this machine."""
 
     def gib(size: int | None) -> str:
-        return "–" if size is None else f"{size / GIB:.2f}"
+        return HUNDREDTHS.text(None if size is None else size / GIB)
 
     lines = [
         [
@@ -255,8 +256,8 @@ def _estimated_devices(row: "MachineRow", machine: Accelerator) -> Table:
     heads = ["device", "models", "weights", "cache", "graphs", "GiB", "of GiB"]
     lines = []
     for device in row.devices:
-        room = f"{machine.memory_gib:.0f}" if device.device.startswith("cuda") else "–"
-        sizes = map(gib, (device.weights, device.cache, device.graphs, device.total))
+        room = COUNT.text(machine.memory_gib if device.device.startswith("cuda") else None)
+        sizes = (NumberCell(size, gib(size)) for size in (device.weights, device.cache, device.graphs, device.total))
         lines.append([device.device, ", ".join(device.models), *sizes, room])
     return Table(f"Devices: {row.pair}, {row.task}", heads, lines)
 
@@ -266,9 +267,12 @@ def _estimate(row: "MachineRow") -> list[str]:
     from specbench.features.plan.machine_plan import gib, span
 
     memory = row.memory
-    sizes = [gib(size) for size in (memory.weights, memory.cache, memory.graphs, memory.total)] if memory else ["–"] * 4
-    if not row.fits:
-        sizes[-1] += " !"
-    counts = ["–" if count is None else str(count) for count in (row.prompts, row.generations)]
-    temperature = "–" if row.T is None else f"{row.T:g}"
-    return [row.pair, row.task, temperature, row.methods, *counts, span(*row.seconds) if row.seconds else "–", *sizes]
+    sizes = ["–"] * 4
+    if memory:
+        parts = (memory.weights, memory.cache, memory.graphs, memory.total)
+        sizes = [NumberCell(size, gib(size)) for size in parts[:-1]]
+        sizes.append(NumberCell(memory.total, gib(memory.total), rest="" if row.fits else "!"))
+    counts = map(COUNT.text, (row.prompts, row.generations))
+    temperature = "–" if row.T is None else NumberCell(row.T, f"{row.T:g}")
+    time = NumberCell(row.seconds[1], span(*row.seconds)) if row.seconds else "–"
+    return [row.pair, row.task, temperature, row.methods, *counts, time, *sizes]

@@ -15,6 +15,7 @@ from specbench.cli import params
 from specbench.cli.console import duration, output_console, print_table, say
 from specbench.errors import ConfigError
 from specbench.features.suites.suite import Suite, read_suite
+from specbench.reporting.column import NumberCell
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def _since(job: "JobProgress") -> str:
 def _show(suite: Suite, jobs: "Sequence[JobProgress]", has_driver: bool, console: Console) -> None:
     """Print the table of a suite's jobs, and the number of runs in each state."""
     heads = ["run", "state", "generations", "host", "since", "last line"]
-    rows = [[job.run, job.state, job.done_of, job.host or "–", _since(job), job.last or "–"] for job in jobs]
+    rows = [
+        [job.run, job.state, NumberCell(job.done, job.done_of), job.host or "–", _since(job), job.last or "–"]
+        for job in jobs
+    ]
     print_table(Table(f"Runs of {suite.name}", heads, rows), console, optional=["host", "since"])
     states = Counter(job.state for job in jobs)
     say(", ".join(f"{number} {state}" for state, number in states.items()), console, "bold")

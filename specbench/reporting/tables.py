@@ -1,6 +1,5 @@
 """The tables of runs: of one run, of several merged or pooled, and with the columns that the user names."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from specbench.reporting.column import (
     CASCADES,
     CHAINS,
     CONVENTIONS,
+    COUNT,
     HUNDREDTHS,
     MOST_GROUPS,
     NONE,
@@ -33,13 +33,13 @@ from specbench.reporting.column import (
     THEORY,
     TIME,
     Column,
+    NumberCell,
     Priority,
 )
 from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
 from specbench.reporting.differences import MergedRow, differences, distinct_titles
 from specbench.runs.run_folder import Judged, read
 
-NUMBER = re.compile(r"[-+]?\d")  # start of a cell with a number
 ALWAYS = "method"  # the first column of every table
 SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
 POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
@@ -49,7 +49,7 @@ POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, and rows of text.
+    """A title, column headings, and rows of text. Cells with a number are of the class `NumberCell`.
 
     `keys` are the columns' keys in the registry, in order, empty for columns that are not in it. `keys` is empty if no column
     is in the registry.
@@ -69,7 +69,7 @@ class Table:
     def is_text(self, column: int) -> bool:
         """Return whether a column is aligned to the left: the first, and those in which most cells are not numbers."""
         filled = [row[column] for row in self.rows if row[column] not in ("", NONE)]
-        return column == 0 or 2 * sum(NUMBER.match(cell) is not None for cell in filled) < len(filled)
+        return column == 0 or 2 * sum(isinstance(cell, NumberCell) for cell in filled) < len(filled)
 
     def compact(self) -> "Table":
         """Return the table without the columns, and the rows, in which no cell has a value."""
@@ -347,7 +347,7 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
     for name in names:
         rows = _pooled_records(records, name)
         tasks, prompts = len({summary.task for summary in group}), len({row.prompt for row in rows})
-        labels = [name, first.pair, f"{first.decoding.temperature:g}", str(tasks), str(prompts)]
+        labels = [name, first.pair, f"{first.decoding.temperature:g}", COUNT.text(tasks), COUNT.text(prompts)]
         if name == first.baseline:
             yield [*labels, *(column_of(key).format.text(1.0) for key in POOLED)]
         elif rows:

@@ -25,6 +25,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,6 +77,15 @@ class ProgramLimits:
         }
 
 
+class NoSandbox(MissingAsset):
+    """No sandbox works on this machine. `tried` has each backend, with the reason why it does not work."""
+
+    def __init__(self, tried: Sequence[tuple[SandboxKind, str]]) -> None:
+        self.tried = tried
+        reasons = "; ".join(f"{kind}: {wrong}" for kind, wrong in tried)
+        super().__init__(f"no sandbox works here ({reasons}): {HELP}")
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """An isolation backend that works on this machine, and the interpreter that it runs."""
@@ -89,11 +99,11 @@ class Sandbox:
         """Return the first of bubblewrap and `unshare` that contains a fork bomb here, with an interpreter that it can read.
 
         Tries by running one, in about a tenth of a second. "none" is taken as it is: limits and a kill, no isolation.
-        Raises MissingAsset, with what was tried and what to do, where nothing works.
+        Raises NoSandbox, with what was tried and what to do, where nothing works.
         """
         if backend == SandboxKind.none:
             return cls(SandboxKind.none, *interpreters()[0])
-        tried = []
+        tried: list[tuple[SandboxKind, str]] = []
         is_open = backend == SandboxKind.auto
         kinds = (SandboxKind.bwrap, SandboxKind.unshare) if is_open else (SandboxKind(backend),)
         for kind in kinds:
@@ -103,8 +113,8 @@ class Sandbox:
                 wrong = sandbox._wrong()
                 if not wrong:
                     return sandbox
-            tried.append(f"{kind}: {wrong}")
-        raise MissingAsset(f"no sandbox works here ({'; '.join(tried)}): {HELP}")
+            tried.append((kind, wrong))
+        raise NoSandbox(tried)
 
     @cached_property
     def signature(self) -> str:

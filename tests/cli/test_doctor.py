@@ -10,8 +10,8 @@ from huggingface_hub import constants
 from specbench.cli import doctor as checkup
 from specbench.cli.doctor import bundled, clock, sandbox
 from specbench.config.pair import PACKAGE
-from specbench.errors import MissingAsset
 from specbench.machine.threads import Cores
+from specbench.sandbox import NoSandbox
 from tests.fixtures.console import specbench
 
 EVERY = (
@@ -91,7 +91,7 @@ def test_a_full_or_read_only_disk_is_a_warning(tmp_path):
 
 def test_a_missing_sandbox_is_reported_with_what_was_tried(monkeypatch):
     def fail(kind):
-        raise MissingAsset(f"no sandbox works here ({kind}: not installed): help")
+        raise NoSandbox([(kind, "not installed")])
 
     monkeypatch.setattr(checkup.Sandbox, "find", fail)
     check = sandbox()
@@ -116,9 +116,7 @@ def test_missing_protections_of_a_sandbox_are_a_warning(lacking, state, found, m
 
     def find(kind):
         if kind == "unshare":
-            raise MissingAsset(
-                "no sandbox works here (unshare: no seccomp filter (Invalid argument)): help (0.8 or newer)"
-            )
+            raise NoSandbox([(kind, "no seccomp filter (Invalid argument)")])
         return Weak()
 
     monkeypatch.setattr(checkup.Sandbox, "find", find)

@@ -12,6 +12,7 @@ from rich.console import Console
 from specbench.cli import console
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table, say
+from specbench.reporting.column import TENTHS, TIMES
 from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
 
@@ -88,8 +89,8 @@ def test_a_list_is_wrapped_after_commas_and_no_cell_within_words():
 
 def test_columns_of_text_are_aligned_to_the_left():
     rows = [
-        ["se", "gamma=5", "1.2x", "–"],
-        ["se", "–", "10.2x [9, 11]", "2.0"],
+        ["se", "gamma=5", TIMES.cell(1.2), "–"],
+        ["se", "–", TIMES.cell(10.2, "[9, 11]"), TENTHS.cell(2.0)],
         ["se", "gamma=[5, 1]", "all 2 failed", "–"],
     ]
     table = Table("", ["method", "setting", "speedup", "score"], rows)

@@ -12,7 +12,7 @@ from specbench.config.construct import Table as TomlTable
 from specbench.data.rows import HUB
 from specbench.features.advise.candidates import Advice, CandidateResult
 from specbench.note import Level, Note, warnings_of
-from specbench.reporting.column import HUNDREDTHS, SIGNED_SCORE, TIMES
+from specbench.reporting.column import COUNT, SIGNED_SCORE, TIMES
 from specbench.reporting.notes import SHARD, short_notes
 from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
@@ -77,7 +77,7 @@ def candidates_table(advice: Advice) -> Table:
         [
             result.candidate.name, TIMES.text(result.predicted), TIMES.text(result.measured),
             *([SIGNED_SCORE.text(result.score_change)] if scored else []),
-            str(result.parts) if result.parts else HUNDREDTHS.text(None),
+            COUNT.text(result.parts or None),
             ", ".join(filter(None, (result.why, ON_FRONT if scored and result in advice.front else ""))),
         ]
         for result in advice.results

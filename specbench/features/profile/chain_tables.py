@@ -6,7 +6,7 @@ from typing import NamedTuple
 from specbench.analysis import polybasic
 from specbench.features.profile.chain_profile import ChainCandidate, Pairing, Profile
 from specbench.features.profile.forwards_table import BLOCK
-from specbench.reporting.column import HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
+from specbench.reporting.column import COUNT, HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
 from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
 
@@ -53,9 +53,10 @@ def prices_table(profile: Profile) -> Table:
     rows = []
     for size in range(1, profile.longest + 1):
         cells = (
-            f"{HUNDREDTHS_OF_MS.text(profile.seconds(level, size))} ({profile.basis(level, size)})" for level in costly
+            HUNDREDTHS_OF_MS.cell(profile.seconds(level, size) or 0.0, f"({profile.basis(level, size)})")
+            for level in costly
         )
-        rows.append([str(size), *cells])
+        rows.append([COUNT.text(size), *cells])
     heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]
     return Table("Prices of blocks", heads, rows)
 
@@ -82,7 +83,7 @@ def _pairing_texts(pairing: Pairing | None) -> list[str]:
     if pairing is None:
         return [NONE] * 4
     length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
-    return [length(pairing.length), str(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
+    return [length(pairing.length), COUNT.text(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
 
 
 def _basis(profile: Profile, middle: polybasic.Middle) -> str:
@@ -140,8 +141,8 @@ def candidates_table(chains: Sequence[ChainCandidate]) -> Table:
     words = {True: "keep", False: "leave out", None: HUNDREDTHS.text(None)}
     rows = [
         [
-            " > ".join(chain.levels), TIMES.text(chain.speedup), str(chain.plan.drafted),
-            str(chain.plan.thresholds[0]) if chain.plan.thresholds else HUNDREDTHS.text(None),
+            " > ".join(chain.levels), TIMES.text(chain.speedup), COUNT.text(chain.plan.drafted),
+            COUNT.text(chain.plan.thresholds[0] if chain.plan.thresholds else None),
             *(words[verdict] for verdict in (chain.printed, chain.corrected, chain.exact)),
         ]
         for chain in chains

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from specbench.analysis.costs import ForwardLine, Sizes, line_of
 from specbench.note import Note, warning
-from specbench.reporting.column import CHANGE, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
+from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.reporting.tables import Table
 
 SLOWER = 0.8  # a block of two or three that takes less than this share of one token's time is suspicious
@@ -30,8 +30,8 @@ def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -
         [
             role,
             ms(line.one),
-            f"{ms(line.fixed)} {'-' if line.per_token < 0 else '+'} {ms(abs(line.per_token))} n",
-            f"{CHANGE.text(line.residual(line.worst))} at n = {line.worst}",
+            THOUSANDTHS_OF_MS.cell(line.fixed, f"{'-' if line.per_token < 0 else '+'} {ms(abs(line.per_token))} n"),
+            CHANGE.cell(line.residual(line.worst), f"at n = {line.worst}"),
             HUNDREDTHS.text(price_of(line)),
             ms(bounds.get(role)),
         ]
@@ -51,7 +51,7 @@ def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -
 def residuals_table(timed: Mapping[str, Sizes], lines: Mapping[str, ForwardLine]) -> Table:
     """Return one row per number of tokens: each model's mean, and its residual in parentheses."""
     sizes = sorted({size for role in lines for size in timed[role]})
-    rows = [[str(size), *(_cell(timed[role], line, size) for role, line in lines.items())] for size in sizes]
+    rows = [[COUNT.text(size), *(_cell(timed[role], line, size) for role, line in lines.items())] for size in sizes]
     return Table("Measured forwards", ["tokens", *(f"{role}, ms (residual)" for role in lines)], rows)
 
 
@@ -59,8 +59,8 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
     if size not in sizes:
         return NONE
     count, spent = sizes[size]
-    text = THOUSANDTHS_OF_MS.text(spent / count)
-    return f"{text} ({CHANGE.text(line.residual(size))})" if size in line.means else text
+    rest = f"({CHANGE.text(line.residual(size))})" if size in line.means else ""
+    return THOUSANDTHS_OF_MS.cell(spent / count, rest)
 
 
 def price_of(line: ForwardLine) -> float:

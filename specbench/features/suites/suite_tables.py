@@ -13,7 +13,7 @@ from specbench.features.suites.frontier import FEWEST_POINTS, frontier_points
 from specbench.features.suites.papers.expectation import NUMBERS
 from specbench.features.suites.suite import PROMPT, Suite, TableSpec
 from specbench.note import Note, warning
-from specbench.reporting.column import NONE, NOT_REACHED, PERCENT
+from specbench.reporting.column import COUNT, NONE, NOT_REACHED, PERCENT, NumberCell
 from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
@@ -202,7 +202,8 @@ def value_text(point: Point | None, name: str) -> str:
     if paper is None or ours is None:
         return text
     other = "" if compared == name else f"{column_of(compared).title} {written.number(ours)}, "
-    return f"{text} ({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
+    compared = f"({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
+    return text.followed_by(compared) if isinstance(text, NumberCell) else f"{text} {compared}"
 
 
 def dimension_text(name: str, value: str | float | None) -> str:
@@ -252,7 +253,9 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
         lines: dict[tuple[str, str], dict[str, str]] = {(row.pair, row.method): {} for row in rows}
         for row in rows:
             words = (f"T = {row.T}" if row.T else "", row.task, row.group)
-            lines[row.pair, row.method][", ".join(filter(None, words))] = column.format.number(row.value)
+            lines[row.pair, row.method][", ".join(filter(None, words))] = NumberCell(
+                row.value, column.format.number(row.value)
+            )
         settings = list(dict.fromkeys(setting for values in lines.values() for setting in values))
         tables.append(
             Table(
@@ -273,8 +276,12 @@ def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list
         if covered := statement.covered(points):
             column = column_of(statement.metric)
             simulated |= {word for point in covered for word in point.simulated.split()}
-            numbers = (column.format.number(number) for number in (statement.value, statement.summarize(covered)))
-            rows.append([statement.where, column.title, statement.method, statement.says, *numbers, str(len(covered))])
+            numbers = (
+                NumberCell(number, column.format.number(number))
+                for number in (statement.value, statement.summarize(covered))
+            )
+            words = [statement.where, column.title, statement.method, statement.says]
+            rows.append([*words, *numbers, COUNT.text(len(covered))])
     title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
     heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
     return [Table(title, heads, rows)] if rows else []
@@ -318,7 +325,7 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
         for name in SUMMARIES.values:
             if isinstance(choice := point.values.get(name), CurveChoice):
                 column = column_of(name)
-                cells = [point.task, f"{point.T:g}", f"{point.label}{labels}", column.heading]
+                cells = [point.task, NumberCell(point.T, f"{point.T:g}"), f"{point.label}{labels}", column.heading]
                 unseen = NONE if choice.holdout_value is None else column.format.text(choice.holdout_value)
                 shares = [PERCENT.text(share) for share in (choice.reach_rate, choice.holdout_rate)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0

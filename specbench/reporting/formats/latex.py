@@ -14,7 +14,7 @@ from zlib import crc32
 from specbench.analysis.run_summary import RunSummary
 from specbench.note import Note, warnings_of
 from specbench.reporting import escaping
-from specbench.reporting.column import NONE
+from specbench.reporting.column import NONE, NumberCell
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import conditions, notes_of
@@ -29,8 +29,6 @@ SETTING_HEADS = ("pair", "task", "T", "group", "data", "baseline", "machine", "s
 LONGEST_LABEL = 60  # characters after the prefix
 MOST_ROWS = 35  # of a page
 MOST_CHARACTERS = 95  # of a row; scaled to the text width, its type is about two thirds of the full size
-# A number with its unit, and what follows it: an interval, a deviation, or the paper's value
-NUMBER = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>x|%)?(?: (?P<rest>[\[(±].*))?")
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def _best(table: Table) -> set[tuple[int, int]]:
     """Return the cells, by row and column, that have the best value of a ranked column among the rows of one setting.
 
     Rows of different pairs, tasks or temperatures are not compared, and neither are rows of a table that is not `comparable`.
-    No cell is the best if all are equal.
+    No cell is the best if all show the same number.
     """
     best: set[tuple[int, int]] = set()
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -175,10 +173,10 @@ def _best(table: Table) -> set[tuple[int, int]]:
         groups.setdefault(setting, []).append(r)
     ranked = [c for c, key in enumerate(table.keys) if key in RANKED]
     for c, rows in itertools.product(ranked if table.comparable else [], groups.values()):
-        cells = {r: NUMBER.fullmatch(table.rows[r][c]) for r in rows}
-        values = {r: float(cell["number"].replace(",", "")) for r, cell in cells.items() if cell}
-        if len(set(values.values())) > 1:
-            best |= {(r, c) for r, value in values.items() if value == max(values.values())}
+        cells = {r: cell for r in rows if isinstance(cell := table.rows[r][c], NumberCell)}
+        if len({cell.number for cell in cells.values()}) > 1:
+            highest = max(cells.values(), key=lambda cell: cell.value).number
+            best |= {(r, c) for r, cell in cells.items() if cell.number == highest}
     return best
 
 
@@ -191,10 +189,10 @@ class _Column:
     """
 
     def __init__(self, heading: str, cells: Sequence[str]) -> None:
-        matches = [NUMBER.fullmatch(text) for text in cells if text != NONE]
+        filled = [cell for cell in cells if cell != NONE]
         self.lines = [escaping.latex(part) for part in escaping.terminal(heading).split(", ")]
-        self.is_number = bool(matches) and all(matches)
-        self.is_split = self.is_number and any(match and match["rest"] for match in matches)
+        self.is_number = bool(filled) and all(isinstance(cell, NumberCell) for cell in filled)
+        self.is_split = self.is_number and any(isinstance(cell, NumberCell) and cell.rest for cell in filled)
 
     @property
     def alignment(self) -> str:
@@ -212,17 +210,15 @@ class _Column:
 
     def cell(self, text: str, is_best: bool = False) -> str:
         """Return a cell; in a split column two, with the separator."""
-        match = NUMBER.fullmatch(text) if self.is_number else None
-        if match is None:
+        if not (self.is_number and isinstance(text, NumberCell)):
             return escaping.latex(text) + (" & " if self.is_split else "")
-        sign = match["number"][0]
-        value = f"$-${match['number'][1:]}" if sign == "-" else match["number"]
-        value += {"x": r"$\times$", "%": r"\%"}.get(match["unit"] or "", "")
+        value = f"$-${text.number[1:]}" if text.number.startswith("-") else text.number
+        value += {"x": r"$\times$", "%": r"\%"}.get(text.unit, escaping.latex(text.unit))
         if is_best:
             value = rf"\textbf{{{value}}}"
         if not self.is_split:
             return value
-        return f"{value} & " + (rf"{{\footnotesize {_rest(match['rest'])}}}" if match["rest"] else "")
+        return f"{value} & " + (rf"{{\footnotesize {_rest(text.rest)}}}" if text.rest else "")
 
 
 def _rest(text: str) -> str:

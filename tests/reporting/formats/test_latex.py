@@ -14,6 +14,7 @@ from specbench.analysis.run_metrics import Spread
 from specbench.features.suites.suite import TableSpec
 from specbench.features.suites.suite_tables import paper_tables, pivot
 from specbench.note import warning
+from specbench.reporting.column import COUNT, HUNDREDTHS, NONE, PERCENT, TENTHS, TIMES
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.tables import Table
@@ -26,7 +27,8 @@ def table_of(*rows: list[str], heads: tuple[str, ...] = ("method", "value")) -> 
 
 
 def test_a_number_and_its_interval_are_two_columns():
-    rows = ["ar", "1.00x", "1"], ["sd", "10.25x [9.50, 11.00]", "2"], ["we", "–", "3"]
+    speedup = TIMES.text(Estimate(10.25, 9.5, 11.0))
+    rows = [["ar", TIMES.text(1.0), COUNT.text(1)], ["sd", speedup, COUNT.text(2)], ["we", NONE, COUNT.text(3)]]
     text = table_of(*rows, heads=("method", "value", "n"))
     assert r"\begin{tabular}{lr@{\hspace{0.4em}}lr}" in text
     assert r"method & \multicolumn{2}{c}{value} & n \\" in text
@@ -36,13 +38,18 @@ def test_a_number_and_its_interval_are_two_columns():
 
 
 def test_numbers_are_aligned_right_and_texts_left():
-    text = table_of(["ar", "-1.5", "5, 1", "50%"], ["sd", "2.0", "up to 5", "5%"], heads=("method", "a", "b", "c"))
+    rows = [
+        ["ar", TENTHS.text(-1.5), "5, 1", PERCENT.text(0.5)],
+        ["sd", TENTHS.text(2.0), "up to 5", PERCENT.text(0.05)],
+    ]
+    text = table_of(*rows, heads=("method", "a", "b", "c"))
     assert r"\begin{tabular}{lrlr}" in text
     assert r"ar & $-$1.5 & 5, 1 & 50\% \\" in text
 
 
 def test_a_deviation_and_the_papers_value_follow_a_number():
-    text = table_of(["sd", "1.20 ± 0.30"], ["we", "1.47x [1.37, 1.57] (paper 1.44, -0.03)"])
+    compared = TIMES.cell(1.47, "[1.37, 1.57]").followed_by("(paper 1.44, -0.03)")
+    text = table_of(["sd", HUNDREDTHS.text(Spread(1.2, 0.3))], ["we", compared])
     assert r"1.20 & {\footnotesize $\pm$ 0.30}" in text
     assert r"{\footnotesize [1.37, 1.57] (paper 1.44, $-$0.03)}" in text
 

@@ -10,7 +10,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts
 from specbench.features.suites.suite import PreparedHead, Suite
-from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS
+from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS, NumberCell
 from specbench.reporting.tables import Table
 from specbench.runs.settings import setting_of
 
@@ -148,13 +148,13 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
     rows = []
     for report in reports:
         values = report.values
-        auc = ", ".join(THOUSANDTHS.number(values[key]) for key in ("auc_low", "auc_high"))
         rows.append([
-            report.pair, report.task, report.head, f"{report.tau:g}", str(report.values.get("split", "texts")),
-            f"{THOUSANDTHS.number(values['auc'])} [{auc}]",
-            *(PERCENT.number(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
+            report.pair, report.task, report.head, NumberCell(report.tau, f"{report.tau:g}"),
+            str(values.get("split", "texts")),
+            THOUSANDTHS.text(Estimate(values["auc"], values["auc_low"], values["auc_high"])),
+            *(PERCENT.text(values[key]) for key in ("base_rate", "eta_tp", "eta_fp")),
             THOUSANDTHS.text(values.get("draft_tv")), report.theorem_tv, report.labels_tv,
             *(THOUSANDTHS.text(values.get(key)) for key in ("predicted_tv", "output_tv")),
-            HUNDREDTHS.number(report.predicted_run), HUNDREDTHS.text(report.run_length),
+            HUNDREDTHS.text(report.predicted_run), HUNDREDTHS.text(report.run_length),
         ])  # fmt: skip
     return Table("Verifiers on their test rows; eta_FP is of tokens with q > tau_train p", heads, rows)
