@@ -4,7 +4,6 @@ With `--for`, the estimate of a run or a suite on another machine.
 """
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from specbench.cli.params import explicit_methods, pair_of_models, words
 from specbench.cli.run import suite_changes
 from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
-from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.errors import ConfigError, ExitCode, MissingAsset, NotCached
 from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.machine.hardware import free_bytes
@@ -33,13 +32,11 @@ if TYPE_CHECKING:
     from specbench.resolution.memory_estimate import Memory
 
 MACHINES = ", ".join(names("machine"))
-MISSING = " is not in the local cache"
 # Columns that narrow terminals hide, in this order; the last line sums them
 OPTIONAL = ["tokens", "generations", "GiB", "bound"]
 ESTIMATE_HEADS = ["pair", "task", "T", "methods", "prompts", "generations", "time", "weights", "cache", "graphs", "GiB"]
 # Columns of an estimate that narrow terminals hide: first the parts of the column GiB
 OPTIONAL_IN_ESTIMATE = ["graphs", "cache", "weights", "prompts", "generations"]
-SETTINGS = re.compile(r" x\d+\b")  # several settings of a method
 
 
 @params.with_shared_options("shard", "threads")
@@ -109,7 +106,7 @@ def plan(
     if as_json:
         for text in grid.unused.values():
             print(text, file=sys.stderr)
-        print(json.dumps(list(map(asdict, rows)), indent=2))
+        print(json.dumps([as_json_row(row) for row in rows], indent=2))
     else:
         _print(rows, list(grid.unused.values()))
         for note in training_notes(planned, out):
@@ -138,7 +135,7 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     ):
         print_table(_device_table(placed), console)
     console.print(_total(rows), highlight=False)
-    settings = "x2: two settings of a method. " if any(SETTINGS.search(row.methods) for row in rows) else ""
+    settings = "x2: two settings of a method. " if any(row.has_settings for row in rows) else ""
     console.print(
         f"{settings}tokens: the most that the generations can have. bound: one forward of the baseline's"
         " models per token, up to the token limit, at the speed of copying memory here. On a CPU and with small models,"
@@ -147,23 +144,32 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
     )  # fmt: skip
     if any(row.state == "missing" for row in rows):
         say(f"For hours on a GPU, without weights and data: --for {MACHINES} or a TOML file", console)
-    reasons = [line for row in rows for line in row.why.split("\n")]
-    for why in grouped_reasons(list(dict.fromkeys(line for line in (*reasons, *notes) if line))):
+    reasons = [reason for row in rows for reason in row.assets or [row.why]]
+    for why in grouped_reasons([*reasons, *notes]):
         say(why, console, "yellow")
 
 
-def grouped_reasons(reasons: Sequence[str]) -> list[str]:
-    """Return reasons. Missing weights and missing data become one sentence each, with the help once."""
-    kinds: dict[str, list[str]] = {}
+def as_json_row(row: "PlanRow") -> dict[str, object]:
+    """Return a row for `--json`. What is missing is in `why`."""
+    return {key: value for key, value in asdict(row).items() if key not in ("assets", "has_settings")}
+
+
+def grouped_reasons(reasons: Sequence[str | MissingAsset]) -> list[str]:
+    """Return reasons, each once. Models and data that are not cached for the same reason become one sentence."""
+    uncached: dict[str, dict[str, NotCached]] = {}
     for reason in reasons:
-        subject, missing, rest = reason.partition(MISSING)
-        kinds.setdefault(rest.replace(subject.rpartition(" ")[2], "NAME") if missing else reason, []).append(reason)
-    return [
-        alike[0]
-        if len(alike) == 1
-        else f"{', '.join(reason.partition(MISSING)[0] for reason in alike)} are{MISSING.removeprefix(' is')}{rest}"
-        for rest, alike in kinds.items()
-    ]
+        if isinstance(reason, NotCached):
+            uncached.setdefault(reason.advice("NAME"), {})[str(reason)] = reason
+    out: dict[str, None] = {}
+    for reason in reasons:
+        text = str(reason)
+        if isinstance(reason, NotCached):
+            alike = uncached[reason.advice("NAME")].values()
+            if len(alike) > 1:
+                named = ", ".join(f"{each.asset}{each.name}" for each in alike)
+                text = f"{named} are not in the local cache and {reason.advice('NAME')}"
+        out[text] = None
+    return list(filter(None, out))
 
 
 def _total(rows: "list[PlanRow]") -> str:

@@ -39,6 +39,28 @@ class MissingAsset(Exception):
     """A missing model, data set or device. The message says what to do; exit code 4."""
 
 
+class NotCached(MissingAsset):
+    """A model or data set that is not in the local cache and cannot be fetched; exit code 4.
+
+    Args:
+        asset: what is missing, such as `model 'draft': `.
+        name: its name on the hub, which follows in the message. `help` has it as `{name}`.
+        why: why it cannot be fetched.
+        help: what the user can do.
+    """
+
+    def __init__(self, asset: str, name: str, why: str, help: str) -> None:
+        super().__init__(asset, name, why, help)  # the arguments, with which copy and pickle make it again
+        self.asset, self.name, self.why, self.help = asset, name, why, help
+
+    def __str__(self) -> str:
+        return f"{self.asset}{self.name} is not in the local cache and {self.advice(self.name)}"
+
+    def advice(self, name: str) -> str:
+        """Return the rest of the message, which several assets may share, for an asset of this name."""
+        return f"{self.why}; help: {self.help.format(name=name)}"
+
+
 class NotComparable(Exception):
     """Measurements that cannot be combined or compared, such as times of different machines; exit code 6."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from specbench import files
-from specbench.errors import MissingAsset
+from specbench.errors import MissingAsset, NotCached
 
 MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 REACHED_WITHIN = 5.0  # seconds
@@ -32,26 +32,21 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
     """Return the error for a model that cannot be downloaded, with advice."""
     stay_offline(error)
     if "gated" in str(error).lower():
-        help_ = f"accept its license at huggingface.co/{path}, then run `hf auth login`"
+        help_ = "accept its license at huggingface.co/{name}, then run `hf auth login`"
     elif offline_mode():
-        help_ = (
-            f"run `specbench fetch` or `hf download {path}` on a machine with network access, or give a local folder"
-        )
+        help_ = "run `specbench fetch` or `hf download {name}` on a machine with network access, or give a local folder"
     else:
         help_ = "check the name, or give a local folder; `-p tiny` needs no download"
     if path.startswith(("/", "./", "../", "~")):
         return MissingAsset(f"model '{role}': no folder {path}; help: check the path")
-    why = f"is not in the local cache and cannot be fetched{_cause(error)}"
-    return MissingAsset(f"model '{role}': {path} {why}; help: {help_}")
+    return NotCached(f"model '{role}': ", path, f"cannot be fetched{_cause(error)}", help_)
 
 
 def missing_data(repo: str, error: Exception) -> MissingAsset:
     """Return the error for a data set that cannot be downloaded, with advice."""
     stay_offline(error)
-    return MissingAsset(
-        f"data set {repo} is not in the local cache and cannot be downloaded{_cause(error)};"
-        " help: --data FILE.jsonl with the same fields, or --data synthetic"
-    )
+    help_ = "--data FILE.jsonl with the same fields, or --data synthetic"
+    return NotCached("data set ", repo, f"cannot be downloaded{_cause(error)}", help_)
 
 
 def _cause(error: Exception) -> str:

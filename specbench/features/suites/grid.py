@@ -77,7 +77,7 @@ def outline(choice: Choice, on: Execution) -> Outline:
 class GridPart:
     """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither.
 
-    A part with a plan has `missing` too if its outputs cannot be scored.
+    A part with a plan has missing assets too if its outputs cannot be scored.
     """
 
     line: GridLine
@@ -88,9 +88,14 @@ class GridPart:
     plan: PairPlan | None = None
     outline: Outline | None = None
     sandbox: Sandbox | None = None
-    missing: str = ""
+    assets: Sequence[MissingAsset] = ()  # models, heads and data that are missing
     invalid: str = ""  # a mistake in the suite
     awaits_training: bool = False  # nothing but heads and models that the suite trains is missing
+
+    @property
+    def missing(self) -> str:
+        """What is missing, a line each; empty if nothing is."""
+        return "\n".join(dict.fromkeys(map(str, self.assets)))
 
     @property
     def key(self) -> str:
@@ -145,12 +150,12 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
                 resolved = plans_of(choice)
                 (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
                 require_shared_tokenizer(part.plan.models, part.plan.pair.base)
-                part.missing = str(resolved.unscored) if resolved.unscored else ""
+                part.assets = [resolved.unscored] if resolved.unscored else []
         except MissingAsset as error:
             others = [] if on else _missing(with_heads, pair, task)
             is_awaited = bool({(pair, task), (pair, "")} & awaited)
             part.awaits_training = is_awaited and not others
-            part.missing = "\n".join(dict.fromkeys([*([] if is_awaited and others else [str(error)]), *others]))
+            part.assets = [*([] if is_awaited and others else [error]), *others]
         except ConfigError as error:
             mistakes.append(error)
             part.invalid = str(error)
@@ -194,25 +199,25 @@ def _keys_of(kind: str, name: str) -> set[str]:
     return PartialMethod.of_preset(name).settable_keys() if kind == "method" else set(selection.keys_of(name))
 
 
-def _missing(line: GridLine, pair: str, task: str) -> list[str]:
+def _missing(line: GridLine, pair: str, task: str) -> list[MissingAsset]:
     """Return all missing models and data of a part. Resolution itself stops at the first one."""
     preset, spec = selection.read_pair(pair, line.options)
     placement = Execution(device_of(line.options.device), line.options.dtype)
-    reasons = []
+    assets = list[MissingAsset]()
     try:
         roles = Methods(line.methods, spec, line.options).roles
     except MissingAsset as error:  # a head that is not trained yet
-        roles, reasons = tuple(spec.models), [str(error)]
+        roles, assets = tuple(spec.models), [error]
     for role in roles:
         try:
             resolve_models(spec.on(task), (role,), preset.path.parent, placement)
         except MissingAsset as error:
-            reasons.append(str(error))
+            assets.append(error)
     try:
         selection.select_tasks([task], spec, line.options)
     except MissingAsset as error:
-        reasons.append(str(error))
-    return reasons
+        assets.append(error)
+    return assets
 
 
 def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
@@ -237,7 +242,8 @@ class PlanRow:
     `tokens` the most tokens that they can have; both are None if the number of prompts is not known. `devices` is the memory
     on each device of this machine, empty for a run that is not resolved. `least_seconds` is the time to read the weights for
     the missing generations if the baseline decodes all of them to full length. `bytes` is a lower bound for the memory of
-    weights and caches. Both are None where they are unknown.
+    weights and caches. Both are None where they are unknown. `why` is the reason why a run cannot be measured here, with a
+    line for each of the missing `assets`. `has_settings` says that `methods` counts several settings of a method.
     """
 
     pair: str
@@ -252,6 +258,8 @@ class PlanRow:
     bytes: int | None = None
     devices: tuple[Memory, ...] = ()
     why: str = ""
+    assets: tuple[MissingAsset, ...] = ()
+    has_settings: bool = False
 
 
 def plan_rows(part: GridPart) -> list[PlanRow]:
@@ -272,6 +280,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
                 pair=_name(part.pair),
                 task=part.task,
                 methods=_in_short(run.spec.presets),
+                has_settings=len(set(run.spec.presets.values())) < len(run.spec.presets),
                 T=run.spec.decoding.temperature,
                 state="missing" if part.missing else state,
                 done=done,
@@ -281,6 +290,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
                 bytes=part.plan.bytes,
                 devices=devices,
                 why=part.missing or ("" if is_complete else crowded),
+                assets=tuple(part.assets),
             )
         )
     return rows
@@ -330,6 +340,7 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
     row = PlanRow(
         pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=part.line.options.temperature,
         state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_training else part.missing),
+        assets=() if part.invalid or part.awaits_training else tuple(part.assets),
     )  # fmt: skip
     if part.invalid or not part.methods:
         return [row]
@@ -347,10 +358,12 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
         read = (
             sum(estimate.models[role].size.forward_bytes for role in group[0].method.roles()) if estimate.models else 0
         )
+        presets = {method.label: method.preset for method in group}
         rows.append(
             replace(
                 row,
-                methods=_in_short({method.label: method.preset for method in group}),
+                methods=_in_short(presets),
+                has_settings=len(set(presets.values())) < len(presets),
                 T=group[0].temperature,
                 generations=generations,
                 tokens=tokens,

@@ -1,11 +1,13 @@
 """A plan's counts, token limits and bounds without weights and data."""
 
 import json
+from copy import copy
 from dataclasses import replace
 
 import pytest
 
 from specbench.cli.plan import grouped_reasons
+from specbench.errors import MissingAsset, NotCached
 from specbench.features.suites import grid as plan_table
 from specbench.features.suites.grid import GridPart, _in_short, plan_rows, resolve_grid
 from specbench.features.suites.suite import TINY, read_suite, suites
@@ -26,7 +28,7 @@ def without_weights(suite):
     """Return the rows of a suite's parts, none of which has its weights."""
     rows = []
     for number, (line, pair, task) in enumerate(suite.parts()):
-        rows += plan_rows(GridPart(line, pair, task, number, methods=line.methods, missing="weights"))
+        rows += plan_rows(GridPart(line, pair, task, number, methods=line.methods, assets=[MissingAsset("weights")]))
     return rows
 
 
@@ -48,7 +50,7 @@ def test_a_run_is_counted_alike_with_and_without_its_weights(name, tmp_path):
     for part in parts:
         assert part.plan
         with_weights = plan_rows(part)
-        without = plan_rows(replace(part, plan=None, missing="weights"))
+        without = plan_rows(replace(part, plan=None, assets=[MissingAsset("weights")]))
         assert [[getattr(row, key) for key in COUNTS] for row in without] == [
             [getattr(row, key) for key in COUNTS] for row in with_weights
         ]
@@ -62,7 +64,7 @@ def test_a_part_with_a_mistake_or_an_unknown_number_of_prompts_has_no_count(tmp_
     (invalid,) = plan_rows(GridPart(line, pair, task, 1, invalid="a mistake"))
     assert (invalid.state, invalid.generations, invalid.least_seconds) == ("invalid", None, None)
     gone = replace(line, options=replace(line.options, data=(("", str(tmp_path / "gone.jsonl")),)))
-    (row,) = plan_rows(GridPart(gone, pair, task, 1, methods=line.methods, missing="no file"))
+    (row,) = plan_rows(GridPart(gone, pair, task, 1, methods=line.methods, assets=[MissingAsset("no file")]))
     assert (row.state, row.generations, row.tokens, row.least_seconds) == ("missing", None, None, None)
 
 
@@ -111,11 +113,12 @@ def test_a_run_without_its_models_is_missing_though_its_heads_would_be_trained(t
 
 def test_the_same_help_for_several_models_or_data_sets_is_said_once():
     def model(role, name):
-        help_ = f"run `hf download {name}` on a machine with network access"
-        return f"model '{role}': {name} is not in the local cache and cannot be fetched (offline); help: {help_}"
+        help_ = "run `hf download {name}` on a machine with network access"
+        return NotCached(f"model '{role}': ", name, "cannot be fetched (offline)", help_)
 
     one, two = model("llama", "meta-llama/Llama-2-7b-hf"), model("vicuna", "lmsys/vicuna-7b-v1.5")
-    assert grouped_reasons([one, "another reason"]) == [one, "another reason"]
+    assert str(copy(one)) == str(one) and str(one).startswith("model 'llama': meta-llama/Llama-2-7b-hf is not in")
+    assert grouped_reasons([one, "another reason", one]) == [str(one), "another reason"]
     (both,) = grouped_reasons([one, two])
     assert both == (
         "model 'llama': meta-llama/Llama-2-7b-hf, model 'vicuna': lmsys/vicuna-7b-v1.5 are not in the local cache and cannot"
