@@ -87,7 +87,8 @@ def advise(
     chains and prompt lookup. Measures the four with the highest prediction on other prompts, then the better two, then the
     winner. Speedups are of decoding time. The same command resumes.
     """
-    from specbench.features.advise.halving import AdviceRequest, advise, advise_on  # imports torch
+    from specbench.features.advise.advice_runs import AdviceRequest  # imports torch
+    from specbench.features.advise.advising import advise, advise_on
 
     observer = TerminalObserver()
     if write is not None and not write.parent.is_dir():

@@ -18,10 +18,11 @@ from specbench.cli.console import TerminalObserver
 from specbench.config.options import Access, Options, Request
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
+from specbench.features.advise.advice_runs import AdviceRequest
+from specbench.features.advise.advising import advise
 from specbench.features.advise.answer import answer
 from specbench.features.advise.candidate_set import register_for_advice
 from specbench.features.advise.candidates import Advice, Candidate
-from specbench.features.advise.halving import AdviceRequest, advise
 from specbench.files import write
 from specbench.reporting.column import NONE, TIMES
 from specbench.resolution.resolve import resolve

@@ -18,8 +18,9 @@ from specbench.config.construct import Named, convert, require_plain
 from specbench.config.options import Access, Options, Request, RunOptions, fields_of, request_of
 from specbench.errors import ConfigError, MissingAsset, hint, short_repr
 from specbench.experiment import pipeline
-from specbench.features.advise import MINUTES, default_repeats, halving
+from specbench.features.advise import MINUTES, advising, default_repeats
 from specbench.features.advise import PROMPTS as ADVICE_PROMPTS
+from specbench.features.advise.advice_runs import AdviceRequest
 from specbench.features.advise.answer import EstimateRow, advice_row, answer, deciding_numbers, toml_of
 from specbench.features.advise.candidates import Advice
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
@@ -332,7 +333,7 @@ def advise(
     if run is not None:
         if pair or task or options or fresh:
             raise ConfigError("advise: takes a run folder or a pair with options, not both")
-        return AdviceResult(halving.advise_on(_path("run", run), observer))
+        return AdviceResult(advising.advise_on(_path("run", run), observer))
     minutes = convert(options.pop("minutes", MINUTES), float, "minutes")
     max_drop = options.pop("max_drop", None)
     max_drop = None if max_drop is None else convert(max_drop, float, "max_drop")
@@ -340,7 +341,7 @@ def advise(
         raise ConfigError(f"advise: takes no {chosen}")
     defaults = {"limit": ADVICE_PROMPTS, "repeats": default_repeats(options.get("temperature"))}
     request = _request(((), pair, task or ()), {**defaults, **options}, out=out, access=Access(fresh=fresh))
-    return AdviceResult(halving.advise(halving.AdviceRequest.of(request, minutes, max_drop), observer))
+    return AdviceResult(advising.advise(AdviceRequest.of(request, minutes, max_drop), observer))
 
 
 def load(*folders: str | PathLike[str]) -> RunResult:

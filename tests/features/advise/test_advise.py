@@ -11,9 +11,11 @@ from specbench.config.options import Access, Options
 from specbench.errors import ConfigError
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
-from specbench.features.advise import halving as advice_module
+from specbench.features.advise import advising
+from specbench.features.advise.advice_runs import AdviceRequest, AdviceRuns
+from specbench.features.advise.advice_work import PARTS
+from specbench.features.advise.advising import advise, advise_on
 from specbench.features.advise.candidate_set import candidate_of, register_for_advice
-from specbench.features.advise.halving import PARTS, AdviceRequest, advise, advise_on
 from specbench.features.advise.recordings import record_outputs
 from specbench.methods.recorded_drafts import Replay, replay_of
 from specbench.observer import Observer
@@ -227,7 +229,7 @@ def test_a_folder_must_have_one_run_of_the_same_conditions(recorded, tmp_path, m
         shutil.copytree(run.folder, tmp_path / "two" / name)
     with pytest.raises(ConfigError, match="has 2 runs; help: name one of them"):
         advise_on(tmp_path / "two")
-    monkeypatch.setattr(advice_module, "other_conditions", lambda folder: ["threads: 1 | 2"])
+    monkeypatch.setattr(advising, "other_conditions", lambda folder: ["threads: 1 | 2"])
     with pytest.raises(ConfigError, match="other conditions"):
         advise_on(run.folder)
 
@@ -243,7 +245,7 @@ class _Messages(Observer):
 def test_the_selected_method_is_measured_again_in_processes_of_its_own(tmp_path):
     """A candidate is no preset file, so its table travels to the processes, whose failure is a message."""
     observer = _Messages()
-    parts = advice_module._Parts(request_in(tmp_path), observer)
+    parts = AdviceRuns(request_in(tmp_path), observer)
     candidate = candidate_of("sd-2", {"name": "model", "model": "draft", "gamma": 2})
     speedups = parts.repeated(candidate, math.inf)
     folders = runs_in(tmp_path / "again")
