@@ -11,7 +11,7 @@ from specbench.cli import params
 from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, say
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import pair_of_models
-from specbench.config.options import Access, request_of
+from specbench.config.request import Access, request_of
 from specbench.errors import ConfigError
 from specbench.features.advise import MINUTES, PROMPTS, default_repeats
 from specbench.vocabulary import SandboxKind

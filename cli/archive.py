@@ -12,7 +12,7 @@ from specbench.features.archive import run_archive as archives
 from specbench.features.archive.run_archive import pack_suite
 from specbench.features.suites.suite import read_suite
 from specbench.machine.accelerator import GIB
-from specbench.reporting.notes import counted
+from specbench.reporting.setup_lines import counted
 from specbench.runs.run_folder import CONFIG, load
 
 

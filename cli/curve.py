@@ -14,8 +14,8 @@ from specbench.cli.console import TerminalObserver, output_console, print_path, 
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import plot_formats, words
 from specbench.cli.report import conclude
-from specbench.config.options import Access, Request
 from specbench.config.presets import parse_override, stem, sweep_of
+from specbench.config.request import Access, Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite_plots import of_curve as plots_of_curve
 from specbench.features.suites.suite_tables import curve_tables, points_of, remarks

@@ -27,8 +27,8 @@ from specbench.cli.compare import (
     write_verdicts,
 )
 from specbench.cli.params import explicit_methods, import_plugins, words
-from specbench.config.options import Request
 from specbench.config.presets import require_presets
+from specbench.config.request import Request
 from specbench.vocabulary import SandboxKind
 
 gate = typer.Typer(

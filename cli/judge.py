@@ -18,7 +18,7 @@ from specbench.cli.params import (
     judge_table,
 )
 from specbench.cli.report import conclude, newest
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import spec_of
@@ -60,7 +60,7 @@ def judge(
     from specbench.experiment import scorer  # imports torch
     from specbench.features.judge.judging import JudgeRequest, judge_run  # imports torch
     from specbench.models.resolve_models import device_of  # imports torch
-    from specbench.reporting.conclusion import judged_conclusion  # imports numpy
+    from specbench.reporting.quality_conclusion import judged_conclusion  # imports numpy
     from specbench.reporting.tables import judged_table  # imports numpy
 
     console = output_console()

@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specbench.config.construct import Table
-from specbench.config.options import FLAGS, Flag, Options, Panel
+from specbench.config.flags import Flag, Panel
+from specbench.config.options import FLAGS, Options
 from specbench.config.presets import KINDS, WORDS, names
 from specbench.errors import ConfigError, hint
 from specbench.reporting.plots.figures import FORMATS, SUPPORTED_FORMATS

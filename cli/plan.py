@@ -16,8 +16,8 @@ from specbench.cli import params
 from specbench.cli.console import duration, output_console, print_table, say, status
 from specbench.cli.params import explicit_methods, pair_of_models, words
 from specbench.cli.run import suite_changes
-from specbench.config.options import Request
 from specbench.config.presets import names, require_presets
+from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode, MissingAsset, NotCached
 from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator

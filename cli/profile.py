@@ -11,7 +11,7 @@ from specbench.cli import params
 from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, say
 from specbench.cli.interrupts import interrupted
 from specbench.cli.report import conclude
-from specbench.config.options import Access, Request
+from specbench.config.request import Access, Request
 from specbench.errors import ConfigError
 from specbench.features.profile.chain_profile import GAMMA, ChainCandidate, Profile, candidates, weights_seconds
 from specbench.features.profile.chain_tables import (

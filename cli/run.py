@@ -14,8 +14,9 @@ from specbench.cli.console import TerminalObserver, output_console, print_path
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options, Request, request_of
+from specbench.config.options import Options
 from specbench.config.presets import require_presets
+from specbench.config.request import Access, Request, request_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.files import read_toml

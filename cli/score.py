@@ -9,7 +9,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli.console import output_console, progress
 from specbench.cli.params import BreakLock, Plugins, Wait, import_plugins
 from specbench.cli.report import newest, show
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.runs.locking import locked
 from specbench.runs.run_folder import read

@@ -13,13 +13,13 @@ from specbench.cli.console import TerminalObserver, printable
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import words
 from specbench.config.construct import Table
-from specbench.config.options import Access
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import parse_override
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
-from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.reasons import reason
+from specbench.reporting.standings import speedup_of
 from specbench.training.recipes import TrainKind, keys_of
 from specbench.vocabulary import Device, Dtype
 

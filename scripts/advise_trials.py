@@ -15,7 +15,8 @@ from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
 from specbench.cli.console import TerminalObserver
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise.advice_runs import AdviceRequest

@@ -25,8 +25,9 @@ from specbench.analysis.run_metrics import complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import identical_output, other_load, speedup, tokens_per_second
 from specbench.cli.console import TerminalObserver
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
 from specbench.config.pair import PACKAGE
+from specbench.config.request import Access, Request
 from specbench.errors import ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write

@@ -17,9 +17,10 @@ from specbench.analysis.summary import summarize
 from specbench.cli.console import TerminalObserver
 from specbench.cli.report import newest
 from specbench.config.construct import construct
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import preset
+from specbench.config.request import Access, Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write

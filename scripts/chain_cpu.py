@@ -18,7 +18,8 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.speed import speedup
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.experiment.pipeline import run
 from specbench.features.profile.chain_profile import Profile
 from specbench.features.profile.pairings import pairings

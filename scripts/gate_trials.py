@@ -23,7 +23,8 @@ import numpy as np
 
 from specbench._logging import quiet
 from specbench.cli.compare import findings, outcome
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.experiment.batch import (
     ARGUMENT,
     Launch,

@@ -18,8 +18,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options
+from specbench.config.options import Options
 from specbench.config.presets import architecture_of, preset
+from specbench.config.request import Access
 from specbench.data.rows import Row
 from specbench.data.task import Task
 from specbench.experiment.loaded_models import LoadedModels

@@ -16,7 +16,8 @@ from specbench.analysis.intervals import by_repeat, interval_of_ratio
 from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_metrics import complete, round_count
 from specbench.cli.console import TerminalObserver
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
 from specbench.features.advise.candidate_set import candidate_of, register_for_advice

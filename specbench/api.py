@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.config.construct import Named, convert, require_plain
-from specbench.config.options import Access, Options, Request, RunOptions, fields_of, request_of
+from specbench.config.options import Options, RunOptions, fields_of
+from specbench.config.request import Access, Request, request_of
 from specbench.errors import ConfigError, MissingAsset, hint, short_repr
 from specbench.experiment import pipeline
 from specbench.features.advise import MINUTES, advising, default_repeats
@@ -30,7 +31,7 @@ from specbench.reporting.conclusion import conclusion
 from specbench.reporting.escaping import html_text
 from specbench.reporting.formats.export import method_row, position_rows, prompt_rows
 from specbench.reporting.formats.writers import runs_text
-from specbench.reporting.notes import counted
+from specbench.reporting.setup_lines import counted
 from specbench.resolution import plugins
 from specbench.resolution.resolve import ResolvedRequest, resolve
 from specbench.resolution.run_store import progress_of

@@ -74,7 +74,8 @@ def memory_is_planned(device: torch.device) -> Verdict:
 
 def _tokens(method: str, places: list[str], temperature: float) -> dict[Any, list[int]]:
     """Return the token ids of a run by method, sample and repeat. Raises RuntimeError if a generation failed."""
-    from specbench.config.options import Options, Request
+    from specbench.config.options import Options
+    from specbench.config.request import Request
     from specbench.experiment.pipeline import run
     from specbench.runs.run_folder import load
 

@@ -27,7 +27,9 @@ from specbench.analysis.costs import (
     sums_of,
 )
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
-from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
+from specbench.analysis.recorded_output import OutputLimits
+from specbench.analysis.replay import replay
+from specbench.analysis.replayed_drafts import DraftsByToken
 from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record

@@ -4,7 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.errors import ConfigError, hint
 from specbench.files import checked
 

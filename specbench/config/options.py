@@ -4,15 +4,27 @@ The fields of `Options` are declared once: the command line, suites and Python r
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, Unpack, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from specbench.config.construct import convert
-from specbench.config.pair import place_overrides
+from specbench.config.flags import (
+    Flag,
+    Panel,
+    data_entry,
+    lengths_entry,
+    option,
+    place_entries,
+    read_data,
+    read_entries,
+    read_heads,
+    read_lengths,
+    sweep_entry,
+)
 from specbench.config.presets import (
     Override,
     in_scope,
@@ -21,104 +33,14 @@ from specbench.config.presets import (
     override,
     parse_head,
     parse_override,
-    scoped,
     stem,
 )
 from specbench.errors import ConfigError, hint
-from specbench.vocabulary import Chat, Device, Dtype, Engine, Overflow, Sampling, SandboxKind
+from specbench.vocabulary import Chat, Device, Dtype, Engine, Overflow, Sampling
 
 MOST_THREADS = 1024
 RESULTS, DEFAULT_PAIR = Path("results"), "tiny"
 ALSO_SET = {"max_new_tokens": "max_new_tokens", "on_overflow": "overflow", "chat": "chat"}  # option -> key of a task
-
-
-class Panel(StrEnum):
-    """The panels of `--help`, in their order."""
-
-    what = "What"
-    data = "Data and prompts"
-    decoding = "Decoding"
-    measurement = "Measurement"
-    machine = "Machine"
-    overrides = "Overrides and plugins"
-    suites = "Suites and jobs"
-    output = "Output"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flag:
-    """How an option is given on the command line, and in the tables of suites and Python.
-
-    Args:
-        help: Its line in `--help`.
-        panel: Its panel there.
-        word: Its name; empty for the field's. The flag is `--WORD`, with hyphens.
-        short: Its short flag.
-        choices: The words that it takes.
-        entry: For an option that is given several times: returns one entry of the field's tuple, or a list of them, from
-            its text. Raises ConfigError.
-        read: Returns the field's value from one in a table, given its location. None converts it to the field's type.
-        is_unset: Whether the default is no value on the command line, so that a command knows whether it was given.
-        shows_default: Whether `--help` shows the default.
-        also: Another flag whose entries are added to this field, by its word.
-    """
-
-    help: str
-    panel: Panel
-    word: str = ""
-    short: str = ""
-    choices: type[StrEnum] | None = None
-    entry: Callable[[str], Any] | None = None
-    read: "Callable[[object, str], Any] | None" = None
-    is_unset: bool = False
-    shows_default: bool = True
-    also: "Flag | None" = None
-
-
-def option(default: Any, panel: Panel, help: str, **flag: Any) -> Any:
-    """Return a field of `Options` with its flag."""
-    return field(default=default, metadata={"flag": Flag(help=help, panel=panel, **flag)})
-
-
-def _data_entry(text: str) -> tuple[str, str]:
-    return scoped(text, "task", "--data")
-
-
-def _lengths_entry(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse draft lengths, `N` or `N,N,...`, perhaps after `METHOD=`. Returns the method (empty: all) and the lengths."""
-    method, value = scoped(text, "method", "--gamma")
-    try:
-        numbers = tuple(int(word) for word in value.split(",") if word.strip())
-    except ValueError:
-        raise ConfigError(f"--gamma {text}: write it as N, N,N or METHOD=N") from None
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"--gamma {text}: a draft length is at least 1")
-    return method, numbers
-
-
-def _sweep_entry(text: str) -> tuple[str, Any]:
-    return parse_override(text, "--over")
-
-
-def _place_entries(text: str) -> list[tuple[str, Any]]:
-    return place_overrides([text])
-
-
-def _read_data(value: object, location: str) -> tuple[tuple[str, str], ...]:
-    kind = "a path, or the name of a source"
-    return tuple((scope, _path(item, location, kind)) for scope, item in _scoped(value, location))
-
-
-def _read_lengths(value: object, location: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((scope, _lengths(item, location)) for scope, item in _scoped(value, location))
-
-
-def _read_entries(value: object, location: str) -> tuple[tuple[str, Any], ...]:
-    return tuple(_entries(value, location))
-
-
-def _read_heads(value: object, location: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, _path(path, location)) for name, path in _entries(value, location))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,16 +57,16 @@ class Options:
         (),
         Panel.decoding,
         "Draft length N, or one per model N,N; METHOD=N for one method. [by the models' sizes]",
-        entry=_lengths_entry,
-        read=_read_lengths,
+        entry=lengths_entry,
+        read=read_lengths,
     )
     data: tuple[tuple[str, str], ...] = option(
         (),
         Panel.data,
         "hub, synthetic, a file (JSONL, JSON, CSV, Parquet, Arrow), or any data set of the hub as"
         " hf:REPO[:CONFIG][#SPLIT][@REVISION]; TASK=... for one task. [the pair's, else hub]",
-        entry=_data_entry,
-        read=_read_data,
+        entry=data_entry,
+        read=read_data,
     )
     limit: int | None = option(
         None,
@@ -194,20 +116,20 @@ class Options:
         word="set",
         short="-s",
         entry=parse_override,
-        read=_read_entries,
+        read=read_entries,
         also=Flag(
             word="place",
             help="Where a model runs: target=cuda:1 or target=layers:0,1 (layers over two GPUs). [the run's device]",
             panel=Panel.machine,
-            entry=_place_entries,
+            entry=place_entries,
         ),
     )
     over: tuple[tuple[str, Any], ...] = option(
         (),
         Panel.overrides,
         "Sweep a key; each value is a variant: gamma=[1, 3, 5], method.target.alpha=[0.1, 0.3], lossy.bonus=[...].",
-        entry=_sweep_entry,
-        read=_read_entries,
+        entry=sweep_entry,
+        read=read_entries,
     )
     heads: tuple[tuple[str, str], ...] = option(
         (),
@@ -215,7 +137,7 @@ class Options:
         "Use a trained head: sprinter=FOLDER, eagle@middle=FOLDER, PAIR:sprinter=FOLDER.",
         word="head",
         entry=parse_head,
-        read=_read_heads,
+        read=read_heads,
     )
     plugins: tuple[tuple[str, str], ...] = option(  # file name and SHA-256
         (),
@@ -264,10 +186,10 @@ class Options:
         _require_single("head", self.heads)
         _require_single("data", self.data)
         _require_single("gamma", tuple((scope, ",".join(map(str, lengths))) for scope, lengths in self.gamma))
-        for option, key in ALSO_SET.items():
+        for name, key in ALSO_SET.items():
             override_value = dict(self.overrides).get(f"task.{key}")
-            if (value := getattr(self, option)) and override_value not in (None, value):
-                raise ConfigError(f"--{option.replace('_', '-')} and --set task.{key} conflict: give one of them")
+            if (value := getattr(self, name)) and override_value not in (None, value):
+                raise ConfigError(f"--{name.replace('_', '-')} and --set task.{key} conflict: give one of them")
 
     def changes(self) -> dict[str, Any]:
         """Return the options that differ from their defaults."""
@@ -403,40 +325,6 @@ def fields_of(table: Mapping[str, Any], where: str = "", others: Iterable[str] =
     return values
 
 
-def _entries(value: object, location: str) -> Iterable[tuple[str, Any]]:
-    """Return the keys and values of a table."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{location} = {value!r} must be a table")
-    if wrong := [key for key in value if not isinstance(key, str)]:
-        raise ConfigError(f"{location}: key {wrong[0]!r} must be a text")
-    return value.items()
-
-
-def _scoped(value: object, location: str) -> Iterable[tuple[str, Any]]:
-    """Return an option as values by scope, from one value for all or a table of values by name."""
-    if isinstance(value, Mapping):
-        return ((str(key), value) for key, value in value.items())
-    if isinstance(value, str | int | PathLike) or (isinstance(value, Sequence) and value):
-        return (("", value),)
-    if value == ():
-        return ()
-    raise ConfigError(f"{location} = {value!r} must be one value, or a table of values by name")
-
-
-def _path(value: object, location: str, kind: str = "a path") -> str:
-    if not isinstance(value, str | PathLike):
-        raise ConfigError(f"{location}: {value!r} must be {kind}")
-    return str(value)
-
-
-def _lengths(value: object, location: str) -> tuple[int, ...]:
-    """Return draft lengths from an integer or a list of integers."""
-    lengths = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, Sequence) else ()
-    if not lengths or not all(isinstance(length, int) and not isinstance(length, bool) for length in lengths):
-        raise ConfigError(f"{location} = {value!r} must be an integer, or a list of one integer per model")
-    return lengths
-
-
 @dataclass(frozen=True)
 class GivenOption:
     """An option with a key, as on a command line: `--data gsm8k=FILE`, or `--set task.shots`, which leaves out its value."""
@@ -447,54 +335,3 @@ class GivenOption:
 
     def __str__(self) -> str:
         return f"--{self.flag} {'='.join(filter(None, (self.key, self.value)))}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """How a command accesses the folders that it writes to.
-
-    `fresh` discards their content, `wait` waits for another process to finish, and `break_lock` removes the lock of a process
-    that is not on this host. `restart` keeps records of other conditions, such as another machine's, as an earlier attempt
-    and measures again, instead of failing. `untimed` marks a run whose device other runs share, so that its times are
-    not valid.
-    """
-
-    fresh: bool = False
-    wait: bool = False
-    break_lock: bool = False
-    restart: bool = False
-    untimed: bool = False
-
-
-class RequestParts(TypedDict, total=False):
-    """The parts of a request besides its names."""
-
-    options: Required[Options]
-    out: Path
-    access: Access
-    sandbox: SandboxKind | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """Methods to measure on a pair and tasks.
-
-    Names are presets or paths to TOML files; `all` selects every method that the pair allows, `lossless` only the lossless
-    ones. Without methods, the pair's default method is used. Without tasks, the pair's default tasks are used, or all tasks
-    if it has none. `sandbox` is how generated code is isolated when it is executed; None: it is not executed.
-    """
-
-    methods: tuple[str, ...]
-    pair: str
-    tasks: tuple[str, ...] = ()
-    options: Options
-    out: Path = RESULTS
-    access: Access = field(default_factory=Access)
-    sandbox: SandboxKind | None = None
-
-
-def request_of(
-    methods: Iterable[str] = (), pair: str = "", tasks: Iterable[str] = (), **more: Unpack[RequestParts]
-) -> Request:
-    """Return a request by names, as the command line and Python give them. An empty pair is the bundled one."""
-    return Request(methods=tuple(methods), pair=pair or DEFAULT_PAIR, tasks=tuple(tasks), **more)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specbench.config.commands import command_of, request_of
 from specbench.config.construct import Table
-from specbench.config.options import Access, Request
 from specbench.config.presets import Preset, add
+from specbench.config.request import Access, Request
 from specbench.experiment.child_process import child_environment, command_line
 from specbench.observer import Observer
 from specbench.vocabulary import SandboxKind

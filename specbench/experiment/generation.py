@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from specbench.analysis.acceptance import TracedRound, round_origins
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces, special_tokens
 from specbench.data.task import Data, Sample, Task
 from specbench.decoding.loop import Generation, GenerationLimits, decode, output_logits

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import save_summary, summarize
-from specbench.config.options import Access, Request
+from specbench.config.request import Access, Request
 from specbench.errors import MissingAsset
 from specbench.experiment import runner, scorer
 from specbench.experiment.loaded_models import LoadedModels
-from specbench.experiment.runner import time_blocks
+from specbench.experiment.timed_forwards import has_timed_blocks, time_blocks
 from specbench.kernels import Missing, find_kernels, newly_compiled
 from specbench.machine.threads import ThreadChoice, Threads, measured_once, using
 from specbench.models.loaded_pair import LoadedPair
@@ -106,7 +106,7 @@ def measure(
                 if run.folder in lacking:
                     how = _Recording(locks[run.folder], steps.access, chosen[run.folder].reason)
                     decode(models.of(plan), run, how, observer)
-                if steps.profile and not runner.has_timed_blocks(run):
+                if steps.profile and not has_timed_blocks(run):
                     time_blocks(models.of(plan), run, steps.profile_seconds)
             try:
                 score(run, steps.sandbox, observer)

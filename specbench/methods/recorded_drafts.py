@@ -7,19 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.analysis.replay import (
+from specbench.analysis.recorded_output import DrafterProbabilities, RecordedOutput
+from specbench.analysis.replay import ExpectedRounds, replay
+from specbench.analysis.replayed_drafts import (
     ChainDrafts,
     ChosenTree,
     CopiedDrafts,
-    DrafterProbabilities,
     Drafts,
     DraftsByBlock,
     DraftsByToken,
-    ExpectedRounds,
     LimitedDrafts,
-    RecordedOutput,
     StoppedDrafts,
-    replay,
 )
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.sampling import Sampler

@@ -1,28 +1,29 @@
 """The conclusion of runs: plain sentences that say which method is faster, by how much, why, and at what cost in quality."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import exp, log
-from pathlib import Path
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.files import read_with_checksum
 from specbench.note import Note
-from specbench.reporting.column import DECODING, END_TO_END, SCORE, TENTHS_OF_PERCENT, TIMES
-from specbench.reporting.notes import counted
+from specbench.reporting.column import DECODING, END_TO_END, TIMES
+from specbench.reporting.quality_conclusion import (
+    change_of_score,
+    change_text,
+    contradictions,
+    example_of_zero,
+    lossy_alternative,
+    score_range,
+    score_sentence,
+    uniform_score,
+    uniform_scores,
+)
 from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, overstated, reasons
-from specbench.runs.run_folder import SCORES, Judged, Scores, read
+from specbench.reporting.standings import MOST_NAMED, SPEEDUPS, alike_text, is_alike, number_of, speedup_of
 
-SPEEDUPS = {
-    DECODING: "speedup",
-    END_TO_END: "end_to_end_speedup",
-}  # the speedup of a conclusion, by the run's clock
-MOST_NAMED = 3  # methods that a sentence names
-MOST_SHOWN = 80  # characters of an example
 SAME_DISTRIBUTION = ", with the same output distribution"
 
 
@@ -54,10 +55,10 @@ def run_conclusion(summary: RunSummary) -> list[Note]:
     if not rows:
         return []
     leading = _leading(summary, rows)
-    sentences = [*headline([summary]), *_contradictions(summary, rows)]
+    sentences = [*headline([summary]), *contradictions(summary, rows)]
     if not summary.simulated:
-        uniform = (replace(note, text=f"{note.text}{_example(summary)}") for note in _uniform_score(summary))
-        sentences += [*_lossy(summary, leading, rows), *uniform]
+        uniform = (replace(note, text=f"{note.text}{example_of_zero(summary)}") for note in uniform_score(summary))
+        sentences += [*lossy_alternative(summary, leading, rows), *uniform]
     sentences += reasons(summary, leading, rows, is_doubtful=bool(doubts(summary)))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 
@@ -70,7 +71,7 @@ def conclusion(summaries: Sequence[RunSummary]) -> list[Note]:
     """
     if len(summaries) == 1:
         return run_conclusion(summaries[0])
-    return [*_over_all(summaries), *overstated(summaries), *_uncertain(summaries), *_uniform_scores(summaries)]
+    return [*_over_all(summaries), *overstated(summaries), *_uncertain(summaries), *uniform_scores(summaries)]
 
 
 def _over_all(summaries: Sequence[RunSummary]) -> list[Note]:
@@ -125,16 +126,10 @@ def headline(summaries: Sequence[RunSummary]) -> list[Note]:
 
 def reservations(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
-    contradictions = [line for summary in summaries for line in _contradictions(summary, summary.measured_methods)]
+    contradictions = [line for summary in summaries for line in contradictions(summary, summary.measured_methods)]
     if len(summaries) > 1:
-        return [*contradictions, *_uncertain(summaries), *_uniform_scores(summaries)]
+        return [*contradictions, *_uncertain(summaries), *uniform_scores(summaries)]
     return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
-
-
-def speedup_of(summary: RunSummary, row: MethodSummary) -> Estimate | None:
-    """Return the speedup over the baseline by the run's main clock; None for the baseline."""
-    value = row.value(SPEEDUPS[summary.clock])
-    return value if isinstance(value, Estimate) else None
 
 
 def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSpeedup]]:
@@ -184,12 +179,7 @@ def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_Method
 def _leading(summary: RunSummary, rows: Sequence[MethodSummary]) -> MethodSummary:
     """Return the fastest method, preferably a lossless one."""
     lossless = [row for row in rows if summary.keeps_distribution(row)]
-    return max(lossless or rows, key=lambda row: _number(summary, row))
-
-
-def _number(summary: RunSummary, row: MethodSummary) -> float:
-    speedup = speedup_of(summary, row)
-    return speedup.value if speedup else 0.0
+    return max(lossless or rows, key=lambda row: number_of(summary, row))
 
 
 def _geometric_mean(values: Sequence[_MeasuredSpeedup]) -> float:
@@ -204,8 +194,8 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
     least, *_, most = sorted([*values, *values], key=lambda measured: measured.speedup.value)
     if len(values) == 1:
         (only,) = values
-        change = _score_change(only.summary, only.row)
-        quality = f" (change of its score: {_change_text(only.summary, change)})" if change else ""
+        change = change_of_score(only.summary, only.row)
+        quality = f" (change of its score: {change_text(only.summary, change)})" if change else ""
         rank = f", rank {only.row.rank} of {len(only.summary.measured_methods)}" if only.row.rank and standing else ""
         if (
             only.speedup.low is not None
@@ -220,7 +210,7 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
     span = " to ".join(
         f"{TIMES.number(measured.speedup.value)}x ({measured.summary.spec.task.name})" for measured in (least, most)
     )
-    scores = _score_range([(measured.summary, measured.row) for measured in values])
+    scores = score_range([(measured.summary, measured.row) for measured in values])
     if all(measured.speedup.low is None for measured in values):
         which = f"{method}, {standing}" if standing else method
         over = "" if f"over {line.baseline}" in standing else f" over {line.baseline}"
@@ -257,7 +247,7 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
     lossless = summary.keeps_distribution(leading)
     same = SAME_DISTRIBUTION if lossless else ""
     kind = "lossless " if lossless and not all(summary.keeps_distribution(row) for row in rows) else ""
-    alike = [row for row in rows if row is not leading and _is_alike(summary, leading, row)]
+    alike = [row for row in rows if row is not leading and is_alike(summary, leading, row)]
     name = _name(summary, leading)
     measured = "" if leading.rank else " measured"  # without ranks, only the numbers are compared
     fastest = f", the fastest {kind}method{measured}," if len(rows) > 1 else ""
@@ -282,169 +272,10 @@ def _headline(summary: RunSummary, leading: MethodSummary, rows: Sequence[Method
             return f"No {kind}method is measurably faster than {than}; {name} and {base} {fact}"
         return f"The speeds of {name} and {base} {synthetic}{fact}"
     fact = f"is {TIMES.text(speedup)} as fast as {base} {where} ({summary.clock}{rank}){same}."
-    return f"{name} {fact} {_alike(summary, alike)}" if alike else f"{name}{fastest} {fact}"
-
-
-def _alike(summary: RunSummary, rows: Sequence[MethodSummary]) -> str:
-    """Return the sentence on the methods whose speeds cannot be distinguished from another's."""
-    others = ", ".join(f"{row.label} ({TIMES.text(speedup_of(summary, row))})" for row in rows[:MOST_NAMED])
-    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-    return f"It cannot be distinguished from {others}{more}."
-
-
-def _is_alike(summary: RunSummary, leading: MethodSummary, row: MethodSummary) -> bool:
-    """Return whether the speeds of two methods cannot be distinguished, and both are lossless or neither is.
-
-    Two speeds whose intervals do not overlap are different, even if the test of all pairs of methods did not show it.
-    """
-    ours, theirs = speedup_of(summary, leading), speedup_of(summary, row)
-    same_kind = summary.keeps_distribution(leading) == summary.keeps_distribution(row)
-    overlap = ours is not None and theirs is not None and ours.overlaps(theirs)
-    return bool(same_kind and overlap and leading.rank and row.method in leading.rank.alike)
-
-
-def _contradictions(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
-    """Yield the methods whose greedy tokens contradict the distribution that they declare."""
-    for row in rows:
-        if summary.contradicted(row):
-            wrong = f"{row.number('wrong_tokens'):.0f} of {row.tokens // max(summary.decoding.repeats, 1)}"
-            name = summary.spec.methods[row.method].preset
-            yield Note(
-                "contradiction",
-                f"{row.label} is declared lossless, but {wrong} greedy tokens differ from those that {summary.baseline} would"
-                " select, by more than rounding explains",
-                help=f"specbench verify -m {name} -p {summary.pair}",
-                subject=row.method,
-            )
-
-
-def _lossy(summary: RunSummary, leading: MethodSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
-    """Yield the fastest method that is not lossless, with its score, if the leading method is lossless."""
-    if not summary.keeps_distribution(leading):
-        return
-    others = [row for row in rows if not summary.keeps_distribution(row) and not summary.contradicted(row)]
-    if not others:
-        return
-    best = max(others, key=lambda row: _number(summary, row))
-    speedup = speedup_of(summary, best)
-    kind = "not lossless" if all(summary.lossless(row) is False for row in others) else "not declared lossless"
-    rank = f", rank {best.rank} of {len(summary.measured_methods)}" if best.rank and len(rows) > MOST_NAMED else ""
-    change = f"; change of its score: {_change_text(summary, best.score_change)}" if best.score_change else ""
-    alike = [row for row in others if row is not best and _is_alike(summary, best, row)]
-    more = f" {_alike(summary, alike)}" if alike else ""
-    text = f"The fastest method that is {kind} is {best.label}: {TIMES.text(speedup)}{rank}{change}.{more}"
-    yield Note("fastest lossy method", text, subject=best.method)
+    return f"{name} {fact} {alike_text(summary, alike)}" if alike else f"{name}{fastest} {fact}"
 
 
 def _leading_score(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield the score of a leading method that is not lossless."""
-    if change := _score_change(summary, leading):
-        yield Note("score", _score_sentence(summary, change), subject=leading.method)
-
-
-def _score_change(summary: RunSummary, row: MethodSummary) -> Estimate | None:
-    """Return the change of a method's score; None if the method keeps the distribution, or if the models are simulated."""
-    return None if summary.simulated or summary.keeps_distribution(row) else row.score_change
-
-
-def _score_range(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> str:
-    """Return the sentence on the least and the greatest change of a method's score over runs; empty if there is none."""
-    changes = [
-        (change.value, f"{_change_text(summary, change)} ({summary.spec.task.name})")
-        for summary, row in measured
-        if (change := _score_change(summary, row))
-    ]
-    if not changes:
-        return ""
-    (_, least), (_, most) = min(changes), max(changes)
-    part = f" in {len(changes)} of {len(measured)} runs" if len(changes) < len(measured) else ""
-    values = f"is {least}" if len(changes) == 1 else f"ranges from {least} to {most}"
-    return f" The change of its score{part} {values}."
-
-
-def _score_sentence(summary: RunSummary, change: Estimate) -> str:
-    """Return the sentence on the score of a method relative to the baseline's."""
-    if change.low is None or change.high is None:
-        return f"Its score relative to the baseline's: {_change_text(summary, change)}."
-    if change.low == change.high == 0.0:
-        return f"Its score equals the baseline's ({summary.headline})."
-    if change.low <= 0.0 <= change.high:
-        return f"Its score cannot be distinguished from the baseline's: {_change_text(summary, change)}."
-    return f"Its score differs from the baseline's: {_change_text(summary, change)}."
-
-
-def _change_text(summary: RunSummary, change: Estimate) -> str:
-    """Return the change of a score with its interval, in points of 100."""
-    text = f"{summary.headline} {SCORE.number(change.value, signed=True)}"
-    if change.low is None or change.high is None:
-        return text
-    return f"{text} [{SCORE.number(change.low, signed=True)}, {SCORE.number(change.high, signed=True)}]"
-
-
-def _uniform_score(summary: RunSummary) -> Iterator[Note]:
-    """Yield a warning if all methods score 0, or all score 100."""
-    scores = {score.value for row in summary.measured_methods if (score := summary.score(row))}
-    if len(scores) == 1 and scores <= {0.0, 1.0}:
-        value = f"{100 * scores.pop():.0f}"
-        text = (
-            f"All methods score {value} on {summary.headline}, so this task cannot show a difference in quality here."
-        )
-        yield Note("uniform score", text)
-
-
-def _example(summary: RunSummary) -> str:
-    """Return a sentence with an output that scored 0 and what its grader looked for; empty for another score or no texts."""
-    folder, scores = Path(summary.folder), [summary.score(row) for row in summary.measured_methods]
-    if any(score and score.value for score in scores) or not (folder / SCORES).is_file():
-        return ""
-    excerpts = read_with_checksum(folder / SCORES, Scores).get("samples", {})
-    record = next((each for each in read(folder) if each.error is None and each.text.strip()), None)
-    if record is None or record.sample not in excerpts:
-        return ""
-    signature = next(metric["signature"] for metric in summary.metrics if metric["name"] == summary.headline)
-    return (
-        f" For example, {record.method} wrote {_end_of(record.text)}, where the reference is"
-        f" {_end_of(excerpts[record.sample]['reference'])} ({signature.partition('|task:')[0]})."
-    )
-
-
-def _end_of(text: str) -> str:
-    """Return the end of a text in quotes, on one line."""
-    plain = " ".join(text.split())
-    return f'"{plain}"' if len(plain) <= MOST_SHOWN else f'"...{plain[-MOST_SHOWN:]}"'
-
-
-def _uniform_scores(summaries: Sequence[RunSummary]) -> Iterator[Note]:
-    """Yield the warnings of `_uniform_score` over several runs, each with the number of runs that have it."""
-    counts = Counter(note.text for summary in summaries if not summary.simulated for note in _uniform_score(summary))
-    for text, count in counts.items():
-        in_some = f"{counted(count, 'run')}: {text[0].lower()}{text[1:]}"
-        yield Note("uniform score", text if count == len(summaries) else in_some)
-
-
-def judged_conclusion(judged: Judged) -> list[Note]:
-    """Return how often the judge preferred each method, and whether that differs from chance."""
-    rates, text = win_rates(judged["rows"]), TENTHS_OF_PERCENT.text
-    if rates.equal == rates.comparisons:
-        both = f"{judged['of']} and {judged['against']}"
-        equal = f"All {counted(rates.comparisons, 'text')} of {both} are equal, so the judge was not called."
-        return [Note("judge", equal)]
-    out = [
-        f"{judged['label']} prefers {judged['of']} in {text(rates.wins)} and {judged['against']} in {text(rates.losses)} of"
-        f" {counted(rates.comparisons, 'comparison')}; {text(rates.ties)} are ties."
-    ]
-    decided = rates.decided
-    if decided is None:
-        out.append("All comparisons are ties, so this judge shows no difference between the methods.")
-    elif decided.low is None or decided.high is None:
-        out.append("Intervals need more prompts.")
-    elif decided.low <= 0.5 <= decided.high:
-        out.append(f"Without ties, {judged['of']} wins {text(decided)}, which cannot be distinguished from 50 %.")
-    else:
-        more = "more" if decided.value > 0.5 else "less"
-        out.append(f"Without ties, {judged['of']} wins {text(decided)}, significantly {more} than half.")
-    if rates.equal:
-        out.append(f"{counted(rates.equal, 'comparison')} had equal texts: ties, without a call of the judge.")
-    if rates.unclear:
-        out.append(f"{counted(rates.unclear, 'answer')} of the judge named no letter and counted as a tie.")
-    return [Note("judge", sentence) for sentence in out]
+    if change := change_of_score(summary, leading):
+        yield Note("score", score_sentence(summary, change), subject=leading.method)

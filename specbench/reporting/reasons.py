@@ -10,7 +10,7 @@ from specbench.analysis.speed import fewest_prompts
 from specbench.note import Note
 from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.reporting.columns import column_of
-from specbench.reporting.notes import counted
+from specbench.reporting.setup_lines import counted
 from specbench.runs.run_spec import DataSpec
 
 MOSTLY = 0.5  # share of prefill from which on decoding times are not explained

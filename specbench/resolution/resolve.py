@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.options import GivenOption, Request
+from specbench.config.options import GivenOption
 from specbench.config.pair import Pair
 from specbench.config.presets import WORDS, Preset, require_presets
+from specbench.config.request import Request
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.generation_rules import sampling_of

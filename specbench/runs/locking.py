@@ -18,7 +18,7 @@ from uuid import uuid4
 import msgspec
 from filelock import FileLock, Timeout
 
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.errors import ConfigError, FolderInUse
 from specbench.files import read_json, write
 

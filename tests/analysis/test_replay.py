@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.replay import DraftsByToken, LimitedDrafts, OutputLimits, RecordedOutput, replay
+from specbench.analysis.recorded_output import OutputLimits, RecordedOutput
+from specbench.analysis.replay import replay
+from specbench.analysis.replayed_drafts import DraftsByToken, LimitedDrafts
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.decoding.verify import BlockRejection

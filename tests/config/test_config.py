@@ -6,9 +6,10 @@ import pytest
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import construct
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import names, parse_override, preset
+from specbench.config.request import Request
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
 from specbench.decoding.targets import Mixture, Target

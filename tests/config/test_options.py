@@ -7,7 +7,8 @@ import pytest
 
 from specbench.cli.params import GIVEN, SharedOptions, typer_option
 from specbench.config.commands import command_of, request_of
-from specbench.config.options import FLAGS, Options, Request, RunOptions, fields_of
+from specbench.config.options import FLAGS, Options, RunOptions, fields_of
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 
 

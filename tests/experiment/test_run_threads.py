@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import specbench
-from specbench.config.options import Request
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment.batch import RequestBatch, measure_here
 from specbench.files import CHECKSUM, read_with_checksum, write_with_checksum

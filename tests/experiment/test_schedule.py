@@ -1,6 +1,7 @@
 """The order in which the generations of a run are measured."""
 
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.runner import Trial, decode_missing, open_recorder, rotation
 from specbench.files import read_with_checksum

@@ -13,7 +13,8 @@ import torch
 from scripts.gpu import common as gpu
 from scripts.gpu import gpu_graphs
 from scripts.gpu.exactness import METHODS
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.decoding.loop import Generation, GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.verify import verify_at_once

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.reporting.notes import PARALLEL, common_notes, conditions, method_lines, notes, short_notes
+from specbench.reporting.notes import PARALLEL, common_notes, notes, short_notes
+from specbench.reporting.setup_lines import conditions, method_lines
 from specbench.runs.run_spec import RunSpec
 from tests.fixtures.console import specbench
 from tests.fixtures.pages import only_run

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import names, preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.resolution.methods import named_methods
 from specbench.resolution.resolve import resolve

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
 from specbench.config.presets import parse_override
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.resolution.resolve import resolve
 

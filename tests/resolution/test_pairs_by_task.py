@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import printed_values
 from specbench.resolution.resolve import resolve

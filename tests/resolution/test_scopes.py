@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.features.suites.grid import resolve_grid
 from specbench.features.suites.suite import read_suite, suites

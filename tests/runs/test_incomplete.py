@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 import tomli_w
 
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.files import write_with_checksum
 from specbench.runs.locking import locked
 from specbench.runs.record import Record

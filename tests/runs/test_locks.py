@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.runs import locking
 from specbench.runs.locking import locked
 from tests.fixtures.console import specbench
@@ -46,7 +46,7 @@ def holder(run):
 import sys
 from pathlib import Path
 from specbench.runs.locking import FolderLock
-from specbench.config.options import Access
+from specbench.config.request import Access
 lock = FolderLock(Path({str(run)!r}))
 lock.acquire(Access())
 print("held", flush=True)

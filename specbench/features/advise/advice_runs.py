@@ -8,7 +8,8 @@ from pathlib import Path
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Access, Request
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.batch import BatchFailed, RequestBatch, measure_in_new_process

@@ -23,18 +23,14 @@ from specbench.analysis.predictions import break_even
 from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.options import Access, Options
+from specbench.config.options import Options
+from specbench.config.request import Access
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, summarize_run, threads_of
-from specbench.experiment.runner import (
-    has_timed_blocks,
-    open_recorder,
-    other_conditions,
-    recorded_threads,
-    time_blocks,
-)
+from specbench.experiment.runner import open_recorder, other_conditions, recorded_threads
+from specbench.experiment.timed_forwards import has_timed_blocks, time_blocks
 from specbench.features.advise import PROMPTS
 from specbench.features.advise.advice_runs import AdviceRequest, AdviceRuns
 from specbench.features.advise.advice_work import (

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import is_covered
-from specbench.analysis.replay import DrafterProbabilities, RecordedOutput
+from specbench.analysis.recorded_output import DrafterProbabilities, RecordedOutput
 from specbench.analysis.run_metrics import Records, complete, seconds, token_count
 from specbench.analysis.theory import drafting_sizes
 from specbench.data.prompting import encode

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.config.options import Request
 from specbench.config.presets import preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.experiment.batch import (
     Launch,

@@ -14,7 +14,7 @@ from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import complete, seconds
 from specbench.config.commands import Command, command_of, request_of
 from specbench.config.construct import Table
-from specbench.config.options import Request
+from specbench.config.request import Request
 from specbench.errors import ConfigError
 from specbench.files import CHECKSUM, checked, checksum_of, read_json, read_with_checksum, write
 from specbench.machine.hardware import Conditions, Environment, conditions

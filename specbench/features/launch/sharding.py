@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import tomli_w
 
-from specbench.config.options import Request
+from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
 from specbench.features.suites.grid import resolve_grid

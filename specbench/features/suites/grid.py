@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from specbench.config.options import GivenOption, Options, Request
+from specbench.config.options import GivenOption, Options
 from specbench.config.pair import Pair
 from specbench.config.presets import Override, in_scope, names, override
 from specbench.config.presets import preset as preset_of
+from specbench.config.request import Request
 from specbench.data.task import Task
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.profile.chain_profile import GAMMA

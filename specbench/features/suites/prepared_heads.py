@@ -10,7 +10,8 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
-from specbench.features.suites.suite import PreparedHead, Suite
+from specbench.features.suites.preparation import PreparedHead
+from specbench.features.suites.suite import Suite
 from specbench.files import write
 from specbench.resolution import selection
 from specbench.training.recipes import rows_key, whole_recipe

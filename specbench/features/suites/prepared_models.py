@@ -10,8 +10,9 @@ from specbench.config.construct import Table, construct, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import stem
+from specbench.features.suites.preparation import PreparedModel
 from specbench.features.suites.prepared_heads import measured_first_rows
-from specbench.features.suites.suite import PreparedModel, Suite
+from specbench.features.suites.suite import Suite
 from specbench.files import write
 from specbench.resolution import selection
 from specbench.training.recipes import FinetuneRecipe

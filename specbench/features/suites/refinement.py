@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import FEWEST
-from specbench.config.options import Request
 from specbench.config.presets import preset
+from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.features.suites.frontier import candidates, frontier_of

@@ -17,7 +17,7 @@ from specbench.reporting import escaping
 from specbench.reporting.formats import export, html
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import markdown_head, markdown_notes, markdown_table
-from specbench.reporting.notes import conditions, counted
+from specbench.reporting.setup_lines import conditions, counted
 
 
 def suite_text(collected: Collected, form: str, drawn: Sequence[Path], page_folder: Path, full: bool = False) -> str:

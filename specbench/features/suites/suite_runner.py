@@ -15,9 +15,9 @@ import torch
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.options import Access
 from specbench.config.pair import HeadKind, default_base
 from specbench.config.presets import architecture_of, preset
+from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure
@@ -25,6 +25,7 @@ from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.features.profile.pairings import levels_and_trees
 from specbench.features.suites import prepared_models
 from specbench.features.suites.grid import Grid, GridPart, resolve_grid
+from specbench.features.suites.preparation import PreparedHead
 from specbench.features.suites.prepared_heads import (
     TrainingStep,
     has_rows,
@@ -33,7 +34,7 @@ from specbench.features.suites.prepared_heads import (
     steps_of,
     write_identity,
 )
-from specbench.features.suites.suite import GridLine, PreparedHead, Suite, SuiteRequest
+from specbench.features.suites.suite import GridLine, Suite, SuiteRequest
 from specbench.features.suites.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
 from specbench.features.train.train_head import FinetuneRequest, TrainRequest, finetune_model, train_head
 from specbench.machine.threads import Cores, ThreadChoice, measured_once

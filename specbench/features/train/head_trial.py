@@ -11,8 +11,9 @@ from specbench.analysis.intervals import FEWEST, Estimate
 from specbench.analysis.run_metrics import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
 from specbench.config.pair import HeadKind
+from specbench.config.request import Access, Request
 from specbench.data.task import Data
 from specbench.decoding.loop import decode
 from specbench.decoding.targets import Last

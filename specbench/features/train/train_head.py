@@ -11,8 +11,9 @@ import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
-from specbench.config.options import Access, Options
+from specbench.config.options import Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.features.train.head_trial import (
     MOST_TEXTS,

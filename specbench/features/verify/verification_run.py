@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
 from specbench.config.presets import preset, require_presets
+from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError

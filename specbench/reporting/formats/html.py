@@ -23,17 +23,13 @@ from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
 from specbench.reporting.column import SCORE, TIMES, lossless
 from specbench.reporting.columns import BY_KEY, column_of
-from specbench.reporting.conclusion import SPEEDUPS, conclusion, speedup_of
+from specbench.reporting.conclusion import conclusion
 from specbench.reporting.differences import folders
-from specbench.reporting.notes import (
-    counted,
-    method_lines,
-    notes_of,
-    page_title,
-    setup_line,
-)
+from specbench.reporting.notes import notes_of
 from specbench.reporting.plots.run_plots import of_runs as plots_of_runs
 from specbench.reporting.plots.styles import Style, dark, styles_of
+from specbench.reporting.setup_lines import counted, method_lines, page_title, setup_line
+from specbench.reporting.standings import SPEEDUPS, speedup_of
 from specbench.reporting.tables import Table, across, ranked, tables_by_run
 from specbench.runs.record import Record
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, read

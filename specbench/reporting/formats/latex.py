@@ -17,7 +17,8 @@ from specbench.reporting import escaping
 from specbench.reporting.column import NONE, NumberCell
 from specbench.reporting.columns import RANKED
 from specbench.reporting.conclusion import headline, reservations
-from specbench.reporting.notes import conditions, notes_of
+from specbench.reporting.notes import notes_of
+from specbench.reporting.setup_lines import conditions
 from specbench.reporting.tables import Table, overview, tables_by_run
 
 PREAMBLE = r"""% Requires \usepackage{booktabs,graphicx}.

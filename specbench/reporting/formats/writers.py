@@ -11,15 +11,8 @@ from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats import export, html, latex
-from specbench.reporting.notes import (
-    common_notes,
-    method_lines,
-    notes,
-    notes_of,
-    page_title,
-    setup_line,
-    short_notes,
-)
+from specbench.reporting.notes import common_notes, notes, notes_of, short_notes
+from specbench.reporting.setup_lines import method_lines, page_title, setup_line
 from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
 
 

@@ -16,7 +16,6 @@ from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.reporting.column import HUNDREDTHS, TENTHS
-from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.differences import distinct_titles
 from specbench.reporting.plots.figures import (
     FORMATS,
@@ -35,6 +34,7 @@ from specbench.reporting.plots.figures import (
 )
 from specbench.reporting.plots.speed_plots import run_speed_panel, steps_panel
 from specbench.reporting.plots.styles import COLORS, INK, MUTED, NEUTRAL, Style, part_colors, styles_of
+from specbench.reporting.standings import speedup_of
 from specbench.reporting.tables import ranked
 from specbench.runs.run_spec import HeadSource
 

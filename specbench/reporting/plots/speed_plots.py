@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import MethodSummary, RunSummary, SpeedupSteps
 from specbench.reporting.column import TIMES
-from specbench.reporting.conclusion import speedup_of
 from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, selected, short
 from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, style_of, styles_of
+from specbench.reporting.standings import speedup_of
 from specbench.reporting.tables import ranked
 
 if TYPE_CHECKING:

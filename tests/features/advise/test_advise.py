@@ -7,7 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from specbench.config.options import Access, Options
+from specbench.config.options import Options
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.experiment.pipeline import MeasureOptions, measure

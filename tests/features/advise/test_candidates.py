@@ -5,7 +5,9 @@ import pytest
 
 from specbench.analysis.costs import ERRORS, Origin, scaled
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.replay import DraftsByToken, OutputLimits, replay
+from specbench.analysis.recorded_output import OutputLimits
+from specbench.analysis.replay import replay
+from specbench.analysis.replayed_drafts import DraftsByToken
 from specbench.decoding.traits import Theory
 from specbench.features.advise.candidates import (
     BETWEEN_RUNS,

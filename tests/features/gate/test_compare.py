@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.config.options import Options, Request
+from specbench.config.options import Options
+from specbench.config.request import Request
 from specbench.features.gate.comparison import ANCHOR, compare
 from specbench.features.gate.decoding_checks import decoding, log_ratios, mcnemar, welch
 from specbench.features.gate.snapshot import Snapshot, load, pooled, read_runs

@@ -15,8 +15,9 @@ import yaml
 
 from scripts import gate_trials
 from specbench import __main__ as entry
-from specbench.config.options import Access, Options, Request
+from specbench.config.options import Options
 from specbench.config.presets import parse_override
+from specbench.config.request import Access, Request
 from specbench.errors import ConfigError
 from specbench.experiment import batch as remeasure
 from specbench.experiment.pipeline import Results

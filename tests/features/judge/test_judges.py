@@ -16,7 +16,7 @@ from specbench.features.judge.judges import Endpoint, Judge, Likelihood, Prompte
 from specbench.features.judge.judging import JudgeRequest, judge_run
 from specbench.features.suites.suite import read_suite
 from specbench.observer import Observer
-from specbench.reporting.conclusion import judged_conclusion
+from specbench.reporting.quality_conclusion import judged_conclusion
 from tests.fixtures.console import specbench
 from tests.fixtures.judge_server import Server, judge_server
 

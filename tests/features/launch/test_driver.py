@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli.run import SuiteMode
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.launch.driver import Campaign, launch
 from specbench.features.launch.job import Job, JobOutcome, JobState

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Access, Options
+from specbench.config.options import Options
+from specbench.config.request import Access
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.launch.sharding import combine_suite, shards_of, with_shard

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from scripts import local_slurm
-from specbench.config.options import Access
+from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.features.launch import slurm
 from specbench.features.launch.driver import Campaign, launch

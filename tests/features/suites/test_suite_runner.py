@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Access
 from specbench.config.presets import in_scope, stem
+from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.features.suites import suite_runner
 from specbench.features.suites.prepared_heads import with_prepared

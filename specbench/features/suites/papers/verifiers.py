@@ -9,7 +9,8 @@ from typing import Any
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts
-from specbench.features.suites.suite import PreparedHead, Suite
+from specbench.features.suites.preparation import PreparedHead
+from specbench.features.suites.suite import Suite
 from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS, NumberCell
 from specbench.reporting.tables import Table
 from specbench.runs.settings import setting_of
