@@ -126,10 +126,10 @@ def headline(summaries: Sequence[RunSummary]) -> list[Note]:
 
 def reservations(summaries: Sequence[RunSummary]) -> list[Note]:
     """Return the sentences of a conclusion that limit it: contradicted declarations, few prompts, and unstable speeds."""
-    contradictions = [line for summary in summaries for line in contradictions(summary, summary.measured_methods)]
+    found = [line for summary in summaries for line in contradictions(summary, summary.measured_methods)]
     if len(summaries) > 1:
-        return [*contradictions, *_uncertain(summaries), *uniform_scores(summaries)]
-    return [*contradictions, *few_prompts(summaries[0]), *caution(summaries[0])]
+        return [*found, *_uncertain(summaries), *uniform_scores(summaries)]
+    return [*found, *few_prompts(summaries[0]), *caution(summaries[0])]
 
 
 def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSpeedup]]:
