@@ -152,6 +152,16 @@ class Methods:
         return base, replace(resolved, lossless=is_lossless(method, alone))
 
     @cached_property
+    def _presets(self) -> dict[str, Preset]:
+        """The presets of the methods, by the name or path that the user gives."""
+        return {name: preset("method", name) for name in self.names}
+
+    @cached_property
+    def _drafts(self) -> dict[str, PartialMethod]:
+        """The methods as their presets have them, by the name or path that the user gives."""
+        return {name: PartialMethod.of_source(source) for name, source in self._presets.items()}
+
+    @cached_property
     def _variants(self) -> list["_Variant"]:
         """Every method, or every variant of it that a sweep makes, with open draft lengths.
 
@@ -161,7 +171,7 @@ class Methods:
         variants: list[_Variant] = []
         unused = {key for key, _ in self.options.over}
         for name in self.names:
-            source = preset("method", name)
+            source = self._presets[name]
             base, applied = self._with_overrides(name)
             swept = self._swept(name, base, applied)
             unused -= {key for key, _, _ in swept}
@@ -180,7 +190,7 @@ class Methods:
 
     def _with_overrides(self, name: str) -> tuple[PartialMethod, tuple[Override, ...]]:
         """Return the draft of a method with the overrides that apply to it, and these overrides."""
-        base, where = PartialMethod.of_preset(name), f"method {preset('method', name).name}"
+        base, where = self._drafts[name], f"method {self._presets[name].name}"
         applied = tuple(override for override in self.options.overrides_for("method", name) if base.applies(override))
         draft = base
         for override in applied:
@@ -191,7 +201,7 @@ class Methods:
         self, name: str, draft: PartialMethod, applied: Sequence[Override]
     ) -> list[tuple[str, tuple[str, ...], list[object]]]:
         """Return the sweeps that apply to a method: their keys, their paths in it, and the values."""
-        label, options = preset("method", name).name, self.options
+        label, options = self._presets[name].name, self.options
         settings = {".".join(override.path): (f"--set {override.key}", override.value) for override in applied}
         swept: list[tuple[str, tuple[str, ...], list[object]]] = []
         for key, values in options.over:
@@ -236,14 +246,10 @@ class Methods:
 
     def unused_options(self, pair_name: str) -> dict[GivenOption, ConfigError]:
         """Return errors for the options that no method reads."""
-        bases = {name: PartialMethod.of_preset(name) for name in self.names}
-        return {
-            **self._unused_overrides(bases),
-            **self._unused_lengths(bases),
-            **self._unused_heads(pair_name),
-        }
+        return {**self._unused_overrides(), **self._unused_lengths(), **self._unused_heads(pair_name)}
 
-    def _unused_overrides(self, bases: Mapping[str, PartialMethod]) -> dict[GivenOption, ConfigError]:
+    def _unused_overrides(self) -> dict[GivenOption, ConfigError]:
+        bases = self._drafts
         unused: dict[GivenOption, ConfigError] = {}
         for override in self.options.all_overrides("method", self.names):
             covered = [name for name in self.names if in_scope(override.scope, name)]
@@ -258,9 +264,9 @@ class Methods:
             unused[option] = next(filter(None, wrong), missing)
         return unused
 
-    def _unused_lengths(self, bases: Mapping[str, PartialMethod]) -> dict[GivenOption, ConfigError]:
-        unused: dict[GivenOption, ConfigError] = {}
-        labels = {name: preset("method", name).name for name in self.names}  # without aliases
+    def _unused_lengths(self) -> dict[GivenOption, ConfigError]:
+        bases, unused = self._drafts, dict[GivenOption, ConfigError]()
+        labels = {name: source.name for name, source in self._presets.items()}  # without aliases
         words = ", ".join(self.names)
         for scope, lengths in self.options.gamma:
             option = GivenOption("gamma", scope, ",".join(map(str, lengths)))

@@ -18,7 +18,7 @@ from typing import Any, cast
 from zipfile import ZIP_STORED
 
 from specbench.errors import ConfigError
-from specbench.features.archive.columns import columns_of, lines_of
+from specbench.features.archive.archive_columns import columns_of, lines_of
 from specbench.features.suites.papers.verifiers import report_files
 from specbench.features.suites.suite import Suite
 from specbench.features.suites.suite_report import measured_runs

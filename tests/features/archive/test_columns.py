@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.features.archive.columns import LONGEST_KEY, columns_of, lines_of
+from specbench.features.archive.archive_columns import LONGEST_KEY, columns_of, lines_of
 from specbench.runs.record import CHECKSUM
 
 
