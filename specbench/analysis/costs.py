@@ -61,9 +61,14 @@ def host_seconds(record: Record) -> float:
     return seconds(record) - sum(usage.own_seconds for usage in record.models.values())
 
 
+def forward_count(rows: Records) -> int:
+    """Return the number of forwards of all models, including the first of each."""
+    return sum(usage.forwards + 1 for row in rows for usage in row.models.values())
+
+
 def host_per_forward(rows: Records) -> float:
-    """Return the seconds outside forwards / the number of forwards of all models, including the first of each."""
-    return sum(map(host_seconds, rows)) / sum(usage.forwards + 1 for row in rows for usage in row.models.values())
+    """Return the seconds outside forwards / the number of forwards of all models."""
+    return sum(map(host_seconds, rows)) / forward_count(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +77,14 @@ class ForwardPrices:
 
     Prices of blocks never decrease with their size. A forward of one token takes other routines than a block, so its price is
     its own mean. `least` and `most` bound what the prices of sizes that were not measured may be: the neighbors' prices, no
-    increase, and the steepest measured slope. `origins` has an entry for every size.
+    increase, and the steepest measured slope. `slope` is the mean slope of the measured sizes, which each token beyond the
+    largest size costs. `origins` has an entry for every size.
     """
 
     seconds: np.ndarray  # (..., sizes)
     least: np.ndarray  # (..., sizes)
     most: np.ndarray  # (..., sizes)
+    slope: np.ndarray  # (...,)
     origins: tuple[Origin, ...]  # (sizes)
 
     @property
@@ -86,14 +93,9 @@ class ForwardPrices:
         return len(self.origins) - 1
 
     def of(self, size: int, bound: str = "seconds") -> float:
-        """Return the seconds of a forward that reads `size` tokens, or their `least` or `most`.
-
-        Beyond the largest size, the difference between the last two sizes is added for each token.
-        """
-        prices = getattr(self, bound)
-        beyond = max(size - self.largest, 0)
-        slope = prices[..., -1] - prices[..., -2] if beyond and self.largest > 1 else 0.0
-        return float(prices[..., min(size, self.largest)] + beyond * slope)
+        """Return the seconds of a forward that reads `size` tokens, or their `least` or `most`."""
+        prices, beyond = getattr(self, bound), max(size - self.largest, 0)
+        return float(prices[..., min(size, self.largest)] + (0.0 if bound == "least" else beyond * self.slope))
 
     def error(self, size: int) -> float:
         """Return the relative error of a price: the constant for its origin, or half of its range if that is more."""
@@ -105,7 +107,7 @@ class ForwardPrices:
 def assumed(seconds: float) -> ForwardPrices:
     """Return prices for a machine that was not measured: a block takes as long as one token."""
     flat = np.full(2, seconds)
-    return ForwardPrices(flat, flat, flat, (Origin.ASSUMED,) * 2)
+    return ForwardPrices(flat, flat, flat, np.asarray(0.0), (Origin.ASSUMED,) * 2)
 
 
 def prices_of(run: Sizes, timed: Sizes | None = None) -> ForwardPrices | None:
@@ -232,6 +234,7 @@ def fitted(sums: np.ndarray, at: list[int]) -> ForwardPrices:
         between + mean[..., None] * beyond,
         np.minimum(low, high),
         np.maximum(low, high) + steepest[..., None] * beyond,
+        mean,
         tuple(Origin.RUN if size in at else Origin.BETWEEN for size in sizes.tolist()),
     )
 
@@ -262,7 +265,8 @@ def scaled(run: Sizes, timed: Sizes) -> ForwardPrices:
     prices[at] = list(means.values())
     ratio = prices / loop.seconds
     origins = tuple(Origin.RUN if size in at else origin for size, origin in enumerate(of_loop))
-    return ForwardPrices(prices, np.minimum(loop.least * ratio, prices), np.maximum(loop.most * ratio, prices), origins)
+    least, most = np.minimum(loop.least * ratio, prices), np.maximum(loop.most * ratio, prices)
+    return ForwardPrices(prices, least, most, loop.slope * ratio[-1], origins)
 
 
 def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from specbench.analysis.costs import (
     ForwardPrices,
     RoundCosts,
     cost_of,
+    forward_count,
     host_per_forward,
     largest_stated,
     prices_of,
@@ -73,8 +74,8 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
 def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> theory.BestTree | None:
     """Return the best static tree within the sizes of forwards whose price is known, with the time outside forwards.
 
-    None for methods without such trees. A forward of a tree is assumed to need as much time outside forwards as a forward of
-    the method.
+    None for methods without such trees. Outside forwards, a tree is assumed to take as long as the baseline for each forward,
+    and for each of its tokens what the method's trees take more than that, per token.
     """
     if method is None or method.formula != "tree" or len(method.models) < 2:
         return None
@@ -84,15 +85,15 @@ def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, bas
     drafter, *verifiers = method.models
     largest = min(largest_stated(run_sizes(rows, base, role)) for role in verifiers)
     widest = largest_stated(run_sizes(rows, base, drafter))
-    cost, host = cost_of(method.models, prices), host_per_forward(rows)
-    per_token = sum(map(seconds, base)) / token_count(base)
-    return theory.best_tree(
-        method,
-        acceptance_by_rank(rows, LEAST),
-        lambda counts: counts.speedup(cost, per_token, host),
-        largest,
-        widest,
-    )
+    cost, per_token = cost_of(method.models, prices), sum(map(seconds, base)) / token_count(base)
+    host, drafted = host_per_forward(base), sum(each.drafted for each in rounds_of(rows))
+    more = (host_per_forward(rows) - host) * forward_count(rows)  # of all rounds, because of their drafts
+    host_per_node = max(more, 0.0) / max(drafted, 1)
+
+    def speedup(shape: Sequence[int], counts: theory.RoundCounts) -> float:
+        return counts.speedup(cost, per_token, host * counts.number + host_per_node * len(shape))
+
+    return theory.best_tree(method, acceptance_by_rank(rows, LEAST), speedup, largest, widest)
 
 
 def _prices(roles: Iterable[str], rows: Records, base: Records) -> dict[str, ForwardPrices] | None:

@@ -44,12 +44,14 @@ class RoundCounts(NamedTuple):
     def speedup(self, cost: Cost, baseline: float, host: float = 0.0) -> float:
         """Return the long-run speedup over a baseline that costs `baseline` per token.
 
-        `host` is the time outside forwards, per forward.
+        `host` is the time outside forwards.
         """
-        spent = self.seconds(cost)
-        if host:
-            spent += host * sum(sum(sizes.values()) for sizes in self.forwards)
-        return self.tokens * baseline / spent
+        return self.tokens * baseline / (self.seconds(cost) + host)
+
+    @property
+    def number(self) -> float:
+        """The number of forwards of all models."""
+        return sum(sum(sizes.values()) for sizes in self.forwards)
 
 
 def forwards_of_mean(fed: float) -> dict[int, float]:
@@ -314,12 +316,16 @@ class BestTree:
 
 
 def best_tree(
-    method: Theory, a: Sequence[float], speedup: Callable[[RoundCounts], float], largest: int, widest: int
+    method: Theory,
+    a: Sequence[float],
+    speedup: Callable[[Sequence[int], RoundCounts], float],
+    largest: int,
+    widest: int,
 ) -> BestTree | None:
     """Return the best static tree that verifies at most `largest` tokens and drafts at most `widest` tokens per forward.
 
     For every depth and number of tokens, dynamic programming finds the tree with the most accepted tokens; of these, the one
-    with the highest `speedup` is the best.
+    with the highest `speedup`, by its shape and counts, is the best.
     """
     best: BestTree | None = None
     for depth in range(1, DEEPEST + 1):
@@ -330,7 +336,7 @@ def best_tree(
             counts = tree(replace(method, shape=shape), a)
             if max(counts.forwards[0]) > widest:
                 continue
-            found = speedup(counts)
+            found = speedup(shape, counts)
             if best is None or found > best.speedup:
                 best = BestTree(shape, depth, found)
     return best

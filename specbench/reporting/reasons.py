@@ -147,8 +147,8 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]
     else:
         yield Note(
             "draft length",
-            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward costs"
-            f" {ratio} of a target forward).",
+            f"No other draft length from 1 to {lengths[-1].gamma} is predicted to be clearly faster (a draft forward of one"
+            f" token costs {ratio} of the target's).",
         )
 
 

@@ -433,7 +433,7 @@ def test_the_best_tree_depends_on_the_price_of_a_block():
         return lambda i, k: 0.05 if i == 0 else 1.0 + per_token * (k - 1)
 
     free, dear = (
-        best_tree(THEORY, RATES, lambda counts, p=price: counts.speedup(cost(p), 1.0), 17, 8) for price in (0.0, 0.3)
+        best_tree(THEORY, RATES, lambda _, counts, p=price: counts.speedup(cost(p), 1.0), 17, 8) for price in (0.0, 0.3)
     )
     assert len(free.shape) == 16 and len(dear.shape) < 4 and free.speedup > dear.speedup
     assert free.text == f"16 tokens, depth {free.depth}, {free.speedup:.2f}x"

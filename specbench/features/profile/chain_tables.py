@@ -127,7 +127,8 @@ def verdicts(profile: Profile) -> list[MiddleVerdict]:
             f"With {here}, the draft length is {measured.three.drafted} and the threshold {measured.three.thresholds[0]};"
             f" without it, the draft length is {measured.two.drafted}. {_basis(profile, measured)} Costs of blocks are known"
             f" up to {profile.longest} tokens; longer blocks are not planned. If a block cost as much as one token, the"
-            f" speedups would be {TIMES.text(ideal.three.speedup)} and {TIMES.text(ideal.two.speedup)}."
+            f" speedups would be {TIMES.text(ideal.three.speedup)} with {here} and {TIMES.text(ideal.two.speedup)} without"
+            " it."
         )
         lines.append(MiddleVerdict(text, details))
     return lines

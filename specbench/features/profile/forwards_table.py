@@ -10,8 +10,9 @@ from specbench.reporting.tables import Table
 SLOWER = 0.8  # a block of two or three that takes less than this share of one token's time is suspicious
 BLOCK = 6  # tokens that verify a draft of five
 NOTE = (
-    "Every forward reads the same context; prices at longer contexts differ. The line is fitted to blocks of two tokens and"
-    " more, by least relative squares. A residual is the measured mean over the line, minus one."
+    "Every forward reads the same context; prices at longer contexts differ. Forwards of all sizes take turns, and their"
+    " times in a run differ, on small models by up to half. The line is fitted to blocks of two tokens and more, by"
+    " least relative squares. A residual is the measured mean over the line, minus one."
     f" T({BLOCK})/T(1) is the price of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
     " measured read bandwidth (the copy bandwidth in runs without it), is the least time that a forward can take, unless the"
     " model fits into the processor's caches."
