@@ -151,7 +151,7 @@ def test_locks_are_acquired_in_path_order(tmp_path):
     """A process that waits for the first folder holds no later one, whatever order it was given."""
     code = (
         "import sys; from pathlib import Path\n"
-        "from specbench.config.options import Access; from specbench.runs.locking import locked\n"
+        "from specbench.config.request import Access; from specbench.runs.locking import locked\n"
         "with locked(map(Path, sys.argv[1:]), Access(wait=True)): print('locked', flush=True)\n"
     )
     first, second = tmp_path / "a", tmp_path / "b"
