@@ -6,7 +6,7 @@ With `--for`, the estimate of a run or a suite on another machine.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,7 +151,8 @@ def _print(rows: "list[PlanRow]", notes: list[str]) -> None:
 
 def as_json_row(row: "PlanRow") -> dict[str, object]:
     """Return a row for `--json`. What is missing is in `why`."""
-    return {key: value for key, value in asdict(row).items() if key not in ("assets", "has_settings")}
+    table = asdict(replace(row, assets=()))
+    return {key: value for key, value in table.items() if key not in ("assets", "has_settings")}
 
 
 def grouped_reasons(reasons: Sequence[str | MissingAsset]) -> list[str]:

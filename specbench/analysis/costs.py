@@ -7,7 +7,7 @@ changes, one slow forward among three moves it by a tenth.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ class Origin(StrEnum):
     ASSUMED = "estimated for a machine that was not measured"
 
 
-# Relative error of a speed predicted from such prices, fitted on the bundled models
+# Relative error of a speed that is predicted from such prices, fitted on the bundled models; other origins have at least the
+# second one
 ERRORS = {Origin.RUN: 0.05, Origin.TIMED: 0.08}
 
 
@@ -48,9 +49,9 @@ def sizes_of(rows: Iterable[Record], role: str) -> dict[int, tuple[float, float]
 
 
 def run_sizes(rows: Iterable[Record], base: Iterable[Record], role: str) -> dict[int, tuple[float, float]]:
-    """Return a model's forwards by tokens read, with those of one token from the baseline if it decodes with the model.
+    """Return a model's forwards by tokens read. One-token forwards are taken from the baseline if it runs this model.
 
-    A verifier of drafts rarely reads one token alone.
+    A model that verifies drafts rarely reads one token alone.
     """
     one = sizes_of(base, role).get(1)
     return sizes_of(rows, role) | ({1: one} if one else {})
@@ -76,9 +77,11 @@ class ForwardPrices:
     """The seconds of a model's forward, indexed along the last axis by the number of tokens that it reads; entry 0 is unused.
 
     Prices of blocks never decrease with their size. A forward of one token takes other routines than a block, so its price is
-    its own mean. `least` and `most` bound what the prices of sizes that were not measured may be: the neighbors' prices, no
-    increase, and the steepest measured slope. `slope` is the mean slope of the measured sizes, which each token beyond the
-    largest size costs. `origins` has an entry for every size.
+    its own mean. `least` and `most` bound a price that was not measured. Between two measured sizes, these are the two
+    prices; beyond the largest, no increase and the steepest measured slope. For example, with 1.0 s at 2 tokens and 1.6 s at
+    5, a forward of 3 tokens costs 1.2 s, at least 1.0 and at most 1.6. `slope` is the mean slope of the measured sizes, which
+    each token beyond the largest size costs. `origins` has an entry for every size. Leading axes hold several sets of prices,
+    such as those without each prompt; `of` and `error` are for a single set.
     """
 
     seconds: np.ndarray  # (..., sizes)
@@ -98,7 +101,7 @@ class ForwardPrices:
         return float(prices[..., min(size, self.largest)] + (0.0 if bound == "least" else beyond * self.slope))
 
     def error(self, size: int) -> float:
-        """Return the relative error of a price: the constant for its origin, or half of its range if that is more."""
+        """Return the relative error that a price adds to a speed: the constant for its origin, or half of its range."""
         origin = self.origins[size] if size <= self.largest else Origin.BETWEEN
         half = (self.of(size, "most") - self.of(size, "least")) / (2.0 * self.of(size))
         return max(ERRORS.get(origin, ERRORS[Origin.TIMED]), half)
@@ -124,16 +127,16 @@ def prices_of(run: Sizes, timed: Sizes | None = None) -> ForwardPrices | None:
     if timed and measured_sizes(timed):
         return scaled(run, timed)
     if not measured_sizes(run):
-        return fitted(sums_of(run, max(run) + 1), sorted(run)) if run else None
+        return fitted(sums_of(run, max(run) + 1), sorted(run), own=[]) if run else None
     sizes = _with_tail(run)
     at = measured_sizes(sizes)
-    return fitted(sums_of(sizes, at[-1] + 1), at)
+    return fitted(sums_of(sizes, at[-1] + 1), at, own=measured_sizes(run))
 
 
 def _with_tail(run: Sizes) -> Sizes:
     """Return forwards whose sizes above the largest frequent one are pooled, at their mean size.
 
-    A cascade that defers rarely reads blocks of many sizes, each once or twice.
+    A cascade that rarely defers reads blocks of many different sizes, each once or twice.
     """
     largest = max(measured_sizes(run))
     tail = {size: sums for size, sums in run.items() if size > largest}
@@ -215,8 +218,12 @@ def line_of(sizes: Sizes) -> ForwardLine | None:
     return ForwardLine(one, float(fixed), float(per_token), means)
 
 
-def fitted(sums: np.ndarray, at: list[int]) -> ForwardPrices:
-    """Return the prices of all sizes from sums (..., sizes, 2). The prices of the sizes `at` are the measured means."""
+def fitted(sums: np.ndarray, at: list[int], own: Sequence[int] | None = None) -> ForwardPrices:
+    """Return the prices of all sizes from sums (..., sizes, 2). The prices of the sizes `at` are the measured means.
+
+    Sizes below the smallest measured block cost at most what that block costs, however slow one token is. `own` are the sizes
+    whose mean rests on enough forwards of this size, by default all of `at`.
+    """
     blocks = 1 if at[0] == 1 and len(at) > 1 else 0  # the first entry of `at` that is a block
     one = sums[..., at[:blocks], 1] / np.maximum(sums[..., at[:blocks], 0], 1e-12)
     measured = np.concatenate([one, _increasing(*np.moveaxis(sums[..., at[blocks:], :], -1, 0))], axis=-1)
@@ -228,6 +235,7 @@ def fitted(sums: np.ndarray, at: list[int]) -> ForwardPrices:
     points = np.array(at, dtype=float)
     widths = np.maximum(points[right] - points[left], 1.0)
     between = low + (high - low) * np.clip((sizes - points[left]) / widths, 0.0, 1.0)
+    between = np.where(sizes > 1, np.minimum(between, high), between)
     beyond = np.maximum(sizes - last, 0)
     mean, steepest = _slopes(measured, points)
     return ForwardPrices(
@@ -235,7 +243,7 @@ def fitted(sums: np.ndarray, at: list[int]) -> ForwardPrices:
         np.minimum(low, high),
         np.maximum(low, high) + steepest[..., None] * beyond,
         mean,
-        tuple(Origin.RUN if size in at else Origin.BETWEEN for size in sizes.tolist()),
+        tuple(Origin.RUN if size in (at if own is None else own) else Origin.BETWEEN for size in sizes.tolist()),
     )
 
 
@@ -245,28 +253,36 @@ def scaled(run: Sizes, timed: Sizes) -> ForwardPrices:
     In the run, forwards of other models come in between and change the times. So the timed seconds of other sizes are scaled
     by the ratio of the run's to the timed seconds, which is interpolated between neighboring sizes. The result is limited to
     the range between the run's means at these neighbors. For example, if forwards of 2 and 6 tokens took 1.1 and 1.3 times
-    as long in the run as in the loop, the timed seconds of 4 tokens are multiplied by 1.2.
+    as long in the run as in the loop, the timed seconds of 4 tokens are multiplied by 1.2. A forward of one token does not
+    scale blocks; LEAST of them in the run are enough for its mean.
     """
-    largest = max(timed)
-    loop = fitted(sums_of(timed, largest), measured_sizes(timed))
-    of_loop = [Origin.TIMED if origin is Origin.RUN else origin for origin in loop.origins]
-    at = [size for size in measured_sizes(run, OFTEN) if size <= largest]
-    if not at:
-        return replace(loop, origins=tuple(of_loop))
-    means = {size: run[size][1] / run[size][0] for size in at}
-    blocks = [size for size in at if size > 1] or at  # a forward of one token takes other routines
-    of_blocks = np.array([means[size] for size in blocks])
-    sizes = np.arange(largest + 1)
-    prices = loop.seconds * np.interp(sizes, blocks, of_blocks / loop.seconds[blocks])
-    lower = np.searchsorted(blocks, sizes, side="right") - 1  # the nearest size of the run that is not larger
-    least = np.where(lower >= 0, of_blocks[np.maximum(lower, 0)], 0.0)
-    most = np.where(lower + 1 < len(blocks), of_blocks[np.minimum(lower + 1, len(blocks) - 1)], np.inf)
-    prices = np.clip(prices, np.minimum(least, most), most)
-    prices[at] = list(means.values())
-    ratio = prices / loop.seconds
-    origins = tuple(Origin.RUN if size in at else origin for size, origin in enumerate(of_loop))
-    least, most = np.minimum(loop.least * ratio, prices), np.maximum(loop.most * ratio, prices)
-    return ForwardPrices(prices, least, most, loop.slope * ratio[-1], origins)
+    often = measured_sizes(run, OFTEN)
+    largest = max(*timed, *often) + 1  # the last size is extrapolated at the mean slope
+    loop, sums = fitted(sums_of(timed, largest), measured_sizes(timed)), sums_of(run, largest)
+    blocks = [size for size in often if size > 1] or often
+    prices = loop.seconds.copy()
+    if blocks:
+        means, sizes = _increasing(sums[blocks, 0], sums[blocks, 1]), np.arange(largest + 1)
+        prices *= np.interp(sizes, blocks, means / loop.seconds[blocks])
+        lower = np.searchsorted(blocks, sizes, side="right") - 1  # the nearest size of the run that is not larger
+        least = np.where(lower >= 0, means[np.maximum(lower, 0)], 0.0)
+        most = np.where(lower + 1 < len(blocks), means[np.minimum(lower + 1, len(blocks) - 1)], np.inf)
+        prices[2:] = np.maximum.accumulate(np.clip(prices, least, most)[2:])
+        prices[blocks] = means
+    own = {*blocks, *(size for size in measured_sizes(run) if size == 1)}
+    if 1 in own:
+        prices[1] = sums[1, 1] / sums[1, 0]
+    factor, at = prices / loop.seconds, sorted(own)
+    least, most = np.minimum(loop.least * factor, prices), np.maximum(loop.most * factor, prices)
+    least[at] = most[at] = prices[at]
+    origins = [Origin.TIMED if origin is Origin.RUN else origin for origin in loop.origins]
+    return ForwardPrices(
+        prices,
+        least,
+        most,
+        loop.slope * factor[-1],
+        tuple(Origin.RUN if size in own else origin for size, origin in enumerate(origins)),
+    )
 
 
 def _slopes(measured: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -71,15 +71,15 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
     )
 
 
-def best_tree(method: Theory | None, baseline: Sequence[str], rows: Records, base: Records) -> theory.BestTree | None:
+def best_tree(method: Theory | None, rows: Records, base: Records) -> theory.BestTree | None:
     """Return the best static tree within the sizes of forwards whose price is known, with the time outside forwards.
 
-    None for methods without such trees. Outside forwards, a tree is assumed to take as long as the baseline for each forward,
-    and for each of its tokens what the method's trees take more than that, per token.
+    None for methods without such trees, and without a baseline. Outside forwards, a tree is assumed to take as long as the
+    baseline for each forward, and for each of its tokens what the method's trees take more than that, per token.
     """
-    if method is None or method.formula != "tree" or len(method.models) < 2:
+    if method is None or method.formula != "tree" or len(method.models) < 2 or not base:
         return None
-    prices = _prices([*method.models, *baseline], rows, base)
+    prices = _prices(method.models, rows, base)
     if prices is None:
         return None
     drafter, *verifiers = method.models

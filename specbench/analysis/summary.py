@@ -195,9 +195,7 @@ def _method(
         levels=levels(rows),
         predicted_lengths=predict_lengths(context.method.traits.theory, rows, context.baseline) if timed else [],
         break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
-        best_tree=best_tree(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
-        if timed
-        else None,
+        best_tree=best_tree(context.method.traits.theory, rows, context.baseline) if timed else None,
         steps=speedup_steps(context.baseline_roles, rows, context.baseline)
         if timed and run_metrics.is_compared(rows, context)
         else None,

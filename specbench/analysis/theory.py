@@ -28,7 +28,9 @@ DEEPEST = 8  # depths of the trees that are compared
 
 
 class RoundCounts(NamedTuple):
-    """Expected counts of a round: committed tokens, and `forwards[i][k]`, the forwards of model i that read k tokens.
+    """Expected counts: committed tokens, and `forwards[i][k]`, the forwards of model i that read k tokens.
+
+    They are of a round, of a run of rounds between two rejections, or of a token, as the formula says. Only ratios matter.
 
     Speculation with a draft length of 2 and no acceptance has the counts (1, [{1: 2}, {3: 1}]): two forwards of the drafter,
     one of the target, and one committed token.
@@ -97,7 +99,7 @@ class Scheme:
 
 
 def speculative(scheme: Scheme, a: float, pending: float = 1.0) -> RoundCounts:
-    """Return the counts of a round of speculation at the acceptance rate `a`.
+    """Return the counts of a round of speculation at the acceptance rate `a`; of a deferred bonus token, a multiple of them.
 
     Model 0 drafts gamma tokens, and models 1 .. scorers verify them in one forward each. With a committed bonus token
     (exact, paper), a round yields (1 - a^(gamma + 1)) / (1 - a) tokens (Leviathan et al. 2023, Theorem 3.8); without one,

@@ -1,4 +1,4 @@
-"""The options of a run, how commands use their folders, and requests: methods, a pair and tasks with options.
+"""The options of a run.
 
 The fields of `Options` are declared once: the command line, suites and Python read them.
 """

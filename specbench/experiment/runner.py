@@ -1,7 +1,4 @@
-"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up.
-
-For `specbench profile`, forwards are also timed by the number of tokens that they read.
-"""
+"""Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -39,6 +39,7 @@ from specbench.reporting.column import (
     TIME,
     TIMES,
     Column,
+    NumberCell,
     Priority,
     counter,
     defined,
@@ -64,7 +65,7 @@ COLUMNS = (
     ),
     Column(
         key="rank", heading="rank", format=TEXT, tables=(SPEED,),
-        value=lambda run, row: str(row.rank) if row.rank else None,
+        value=lambda run, row: NumberCell(row.rank.first, str(row.rank)) if row.rank else None,
         definition="Place by speed among all methods of the run, the baseline included. `2-4`: one method is"
         " significantly faster, and two others are not significantly different (permutation test, familywise 5 %). Missing"
         " for too few prompts: two methods need 6, three need 7, ten need 11.",

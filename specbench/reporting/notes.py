@@ -1,4 +1,4 @@
-"""What reports say of a measurement: notes below tables, captions, and heads of pages."""
+"""Notes and warnings on a measurement, for below its tables."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,11 @@ from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.note import Level, Note, warning, warnings_of
 from specbench.reporting.columns import column_of
-from specbench.reporting.setup_lines import MOST_CONDITIONS, counted, sampling_of
+from specbench.reporting.setup_lines import counted, sampling_of
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning, if the conclusion has none
+MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
 MOST_WARNINGS = 5  # lines of warnings that follow a short report
 MOST_FOLDERS = 3  # that a command names
 MOST_METHODS = 3  # methods that a warning names if it is about many

@@ -7,8 +7,7 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
 
-MOST_NAMED = 3  # different values that are listed; of more, only the number is given
-MOST_CONDITIONS = 3  # sets of conditions above a short report of several runs
+MOST_VALUES = 3  # different values that are listed; of more, only the number is given
 
 
 def conditions(summaries: Sequence[RunSummary]) -> str:
@@ -89,7 +88,7 @@ def _sources(summary: RunSummary) -> str:
 def _joined(word: str, plural: str, values: Iterable[str]) -> str:
     """Return different values after a word, or their number if there are many."""
     distinct = list(dict.fromkeys(filter(None, values)))
-    if len(distinct) > MOST_NAMED:
+    if len(distinct) > MOST_VALUES:
         return f"{len(distinct)} {plural}"
     return f"{word} {' / '.join(distinct)}".strip() if distinct else ""
 

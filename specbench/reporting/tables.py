@@ -347,7 +347,8 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
     for name in names:
         rows = _pooled_records(records, name)
         tasks, prompts = len({summary.task for summary in group}), len({row.prompt for row in rows})
-        labels = [name, first.pair, f"{first.decoding.temperature:g}", COUNT.text(tasks), COUNT.text(prompts)]
+        T = first.decoding.temperature
+        labels = [name, first.pair, NumberCell(T, f"{T:g}"), COUNT.text(tasks), COUNT.text(prompts)]
         if name == first.baseline:
             yield [*labels, *(column_of(key).format.text(1.0) for key in POOLED)]
         elif rows:

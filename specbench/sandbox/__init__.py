@@ -81,9 +81,12 @@ class NoSandbox(MissingAsset):
     """No sandbox works on this machine. `tried` has each backend, with the reason why it does not work."""
 
     def __init__(self, tried: Sequence[tuple[SandboxKind, str]]) -> None:
+        super().__init__(tried)  # the argument, with which copy and pickle make it again
         self.tried = tried
-        reasons = "; ".join(f"{kind}: {wrong}" for kind, wrong in tried)
-        super().__init__(f"no sandbox works here ({reasons}): {HELP}")
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{kind}: {wrong}" for kind, wrong in self.tried)
+        return f"no sandbox works here ({reasons}): {HELP}"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_rare_blocks_beyond_the_frequent_ones_are_pooled_at_their_mean_size():
     prices = prices_of(
         {1: (40, 40.0), 2: (40, 44.0)} | {size: (1, 1.0 + 0.1 * (size - 1)) for size in (10, 12, 20, 22, 26)}
     )
-    assert prices.of(18) == pytest.approx(2.7) and prices.origins[18] is Origin.RUN
+    assert prices.of(18) == pytest.approx(2.7) and prices.origins[18] is Origin.BETWEEN
     assert prices.of(10) == pytest.approx(1.9) and prices.origins[10] is Origin.BETWEEN
 
 
@@ -64,13 +64,28 @@ def test_sizes_of_the_run_have_its_prices_and_others_are_scaled():
     assert prices.of(8) == pytest.approx(1.5 * 3.0 / 1.1)
     assert [prices.origins[size] for size in (2, 3, 5)] == [Origin.RUN, Origin.TIMED, Origin.TIMED]
     assert [prices.error(size) for size in (2, 3)] == [ERRORS[Origin.RUN], ERRORS[Origin.TIMED]]
-    assert set(scaled({}, TIMED).origins[1:]) == {Origin.TIMED}
+    assert set(scaled({}, TIMED).origins[1:9]) == {Origin.TIMED}
+    assert prices.of(12) == pytest.approx(3.0 / 1.1 * (1.5 + 4 * 0.1)), "the mean slope beyond the timed sizes"
 
 
 def test_forwards_of_one_token_do_not_scale_those_of_blocks():
     """One token took twice as long in the run as in the loop, blocks of four as long."""
     prices = prices_of({1: (OFTEN, OFTEN * 1.6), 4: (OFTEN, OFTEN * 1.1)}, TIMED)
     assert [prices.of(size) for size in (1, 3, 4)] == pytest.approx([1.6, 1.0, 1.1])
+
+
+def test_scaled_prices_of_blocks_do_not_decrease_and_the_runs_own_sizes_have_its_error():
+    prices = scaled({4: (40, 60.0), 8: (40, 48.0), 30: (40, 120.0)}, TIMED)
+    assert prices.of(4) == prices.of(6) == prices.of(8) == pytest.approx(1.35)
+    assert prices.of(30) == pytest.approx(3.0) and prices.origins[30] is Origin.RUN
+    few = scaled({6: (40, 60.0)}, {size: TIMED[size] for size in (1, 2, 3, 5, 8)})
+    assert few.error(6) == ERRORS[Origin.RUN]
+
+
+def test_a_slow_forward_of_one_token_does_not_make_blocks_look_slow():
+    assert [prices_of({1: (40, 80.0), 6: (40, 40.0)}).of(size) for size in (1, 2, 5, 6)] == [2.0, 1.0, 1.0, 1.0]
+    loop = {1: (20, 60.0)} | dict.fromkeys(range(2, 9), (20, 20.0))
+    assert [prices_of({6: (40, 40.0)}, loop).of(size) for size in (1, 2, 6)] == pytest.approx([3.0, 1.0, 1.0])
 
 
 def test_the_error_of_a_size_that_was_not_measured_covers_its_range():

@@ -54,7 +54,8 @@ def test_time_outside_forwards_makes_the_best_tree_smaller():
     models = {"draft": usage_of({1: (60, 6.0)}), "target": usage_of({4: (20, 22.0), 6: (20, 24.0)})}
     base = [record(tokens=44, seconds=44.0, models={"target": usage_of({1: (44, 44.0)})})]
     quick, slow = (
-        best_tree(theory, ["target"], [record("sd", tokens=44, seconds=spent, rounds=rounds, models=models)], base)
+        best_tree(theory, [record("sd", tokens=44, seconds=spent, rounds=rounds, models=models)], base)
         for spent in (52.0, 52.0 + 0.4 * 100)
     )
+    assert best_tree(theory, [record("sd", rounds=rounds, models=models)], []) is None, "no baseline"
     assert quick.depth > slow.depth and quick.speedup > 1.2 * slow.speedup

@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 
 from specbench.analysis import method_metrics as d
+from specbench.analysis.costs import Origin
 from specbench.analysis.points import reference_of
 from specbench.features.profile.chain_profile import Profile, alone, under
 from specbench.features.profile.chain_tables import pairs_table, prices_table, verdicts
@@ -169,7 +170,7 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
     prices = [found.seconds("target", size) for size in (1, 5, 6)]
     assert prices == pytest.approx([1.0, 2.4 * 1.5 / 2.5, 1.5] if is_timed else [1.0, 1.4, 1.5])
     bases = [found.basis("target", size) for size in (1, 5, 6)]
-    assert bases == ["40", "20 timed" if is_timed else "from other sizes", "40"]
+    assert bases == [(Origin.RUN, 40), (Origin.TIMED, 20) if is_timed else (Origin.BETWEEN, 0), (Origin.RUN, 40)]
     cells = {row[0]: row[1] for row in prices_table(found).rows}
     assert cells["5"] == ("1440.00 (20 timed)" if is_timed else "1400.00 (from other sizes)")
     assert len(cells) == (31 if is_timed else 7), "no price beyond 1.25 times the largest size"
@@ -194,7 +195,7 @@ def test_a_suites_profile_times_its_blocks(tmp_path):
     (file,) = tmp_path.glob("results/*/blocks.json")
     assert {each["25"][0] for each in json.loads(file.read_text())["models"].values()} == {20}
     page = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
-    assert "**Prices of blocks**" in page and "tokens (20 timed)" in page
+    assert "**Prices of blocks**" in page and "tokens (20 timed forwards)" in page
 
 
 def test_counters_of_levels_match_a_worked_example():

@@ -44,7 +44,7 @@ from specbench.features.advise.candidate_set import (
     pilots_of,
     register_candidates,
 )
-from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, prices_of
+from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, pilot_prices
 from specbench.features.advise.halving import SuccessiveHalving, add_measurements, best_of, selected
 from specbench.features.advise.recordings import predict_all
 from specbench.machine.threads import using
@@ -117,7 +117,7 @@ def _advice(
     others = [result for name, result in results.items() if name != best]
     block_price = None
     if theory and is_covered(theory, rows, base):
-        verifier = prices_of(theory, rows, base, timed_forwards(folder)).verifier
+        verifier = pilot_prices(theory, rows, base, timed_forwards(folder)).verifier
         block_price = verifier.of(theory.gamma[0] + 1) / verifier.of(1)
     return Advice(
         results=[results[best], *sorted(others, key=lambda result: (-result.parts, -result.speedup))],

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specbench.analysis.costs import ForwardPrices, RoundCosts, Sizes, host_per_forward, run_sizes, scaled, sizes_of
+from specbench.analysis.costs import ForwardPrices, RoundCosts, Sizes, host_per_forward, prices_of, run_sizes, sizes_of
 from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
 from specbench.analysis.length_predictions import costs_of
 from specbench.analysis.predictions import BreakEven
@@ -86,7 +86,7 @@ class Prices:
         return costs
 
 
-def prices_of(
+def pilot_prices(
     method: Theory,
     rows: Records,
     base: Records,
@@ -105,13 +105,14 @@ def prices_of(
         others: Records of methods with other kinds of drafts.
     """
     drafter, verifier = method.models[0], method.models[-1]
-    of_verifier = scaled(run_sizes([*rows, *more], base, verifier), timed[verifier])
+    of_verifier = prices_of(run_sizes([*rows, *more], base, verifier), timed[verifier])
+    assert of_verifier is not None
     costs = replace(costs_of(method, rows, base), blocks=[of_verifier.seconds])
     is_head = drafter not in timed
     return Prices(
         round=_of_head(costs, drafter, rows) if is_head else costs,
         verifier=of_verifier,
-        drafter=None if is_head else scaled(sizes_of(rows, drafter), timed[drafter]),
+        drafter=None if is_head else prices_of(sizes_of(rows, drafter), timed[drafter]),
         host={kind: host_per_forward(records) for kind, records in (others or {}).items() if records},
     )
 

@@ -51,9 +51,9 @@ class SuccessiveHalving:
             if all(_is_slower(self.results[name].measured) for name in measured):
                 return
             if self.part < len(PARTS):
-                self._keepfastest()
+                self._keep_fastest()
 
-    def _keepfastest(self) -> None:
+    def _keep_fastest(self) -> None:
         """Drop the slower half of the lossless candidates; before the last part, keep only the fastest.
 
         Of the others, drop candidates that lose too much of the score, and keep the fastest LOSSY_FINALISTS; before the last

@@ -41,8 +41,8 @@ from specbench.features.advise.candidates import (
     CandidateResult,
     Drafter,
     Prices,
+    pilot_prices,
     predicted_speedup,
-    prices_of,
 )
 from specbench.files import write_bytes
 from specbench.methods.proposers import Chain
@@ -351,7 +351,7 @@ def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -
                 if other is not pilot and (other.kind, other.drafter) == (pilot.kind, pilot.drafter)
                 for row in rows[other]
             ]
-            prices[pilot.drafter] = prices_of(theory, records, base, timed, more, others)
+            prices[pilot.drafter] = pilot_prices(theory, records, base, timed, more, others)
     return prices
 
 

@@ -183,9 +183,9 @@ def seconds_per_token(method: Method, seconds: Mapping[str, float], rates: Assum
     """Return the mean seconds per token of a method that was never measured.
 
     `seconds` is the time of a forward by role and head, of one token and of a draft alike; what is not in it, such as a
-    lookup, takes no time. A method without a formula
-    costs a forward of each of its models if it declares a distribution of all of them, and of the slowest if they run at the
-    same time. The cost of any other method is unknown: between one forward of its fastest model and one of each.
+    lookup, takes no time. A method without a formula costs a forward of each of its models if it declares a distribution of
+    all of them, and of the slowest if they run at the same time. The cost of any other method is unknown: between one forward
+    of its fastest model and one of each.
     """
     formula = method.theory() or _adaptive(method)
     counts = formula_of(formula)(formula, rates) if formula else None

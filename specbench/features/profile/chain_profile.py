@@ -14,7 +14,16 @@ import numpy as np
 
 from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
-from specbench.analysis.costs import ForwardPrices, Origin, Sizes, cost_of, largest_stated, prices_of, sizes_of
+from specbench.analysis.costs import (
+    ForwardPrices,
+    Origin,
+    Sizes,
+    cost_of,
+    largest_stated,
+    measured_sizes,
+    prices_of,
+    sizes_of,
+)
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.polybasic import ChainPlan
 from specbench.analysis.run_metrics import Records, complete, rounds_of
@@ -77,6 +86,13 @@ class Pairing:
     most: int
 
 
+class Basis(NamedTuple):
+    """What a price is estimated from: its origin, and the number of forwards of its own size, 0 if there are none."""
+
+    origin: Origin
+    forwards: int
+
+
 class Profile:
     """The measurements of a chain. `levels` are from the target down to the drafter."""
 
@@ -126,15 +142,12 @@ class Profile:
         prices = self._prices.get(level)
         return prices.of(fed) if prices else None
 
-    def basis(self, level: str, fed: int) -> str:
-        """Return what the price of a size is estimated from: forwards of the run, timed forwards, or other sizes."""
+    def basis(self, level: str, fed: int) -> Basis:
+        """Return what the price of a size is estimated from."""
         prices = self._prices[level]
         origin = prices.origins[fed] if fed <= prices.largest else Origin.BETWEEN
-        if origin is Origin.BETWEEN:
-            return "from other sizes"
-        timed = origin is Origin.TIMED
-        count = round((self._timed if timed else self._sizes)[level][fed][0])
-        return f"{count} timed" if timed else str(count)
+        counts = {Origin.RUN: self._sizes, Origin.TIMED: self._timed}.get(origin)
+        return Basis(origin, round(counts[level][fed][0]) if counts else 0)
 
     @property
     def trees(self) -> list[str]:
@@ -144,7 +157,11 @@ class Profile:
     @property
     def longest(self) -> int:
         """The longest block that a plan may use: its cost is known for every level that verifies."""
-        return min(largest_stated(self._timed.get(level) or self._sizes[level]) for level in self.levels[:-1])
+        stated = []
+        for level in self.levels[:-1]:
+            timed = self._timed.get(level, {})
+            stated.append(largest_stated(timed if measured_sizes(timed) else self._sizes[level]))
+        return min(stated)
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""

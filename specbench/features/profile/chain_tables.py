@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specbench.analysis import polybasic
-from specbench.features.profile.chain_profile import ChainCandidate, Pairing, Profile
+from specbench.analysis.costs import Origin
+from specbench.features.profile.chain_profile import Basis, ChainCandidate, Pairing, Profile
 from specbench.features.profile.forwards_table import BLOCK
 from specbench.reporting.column import COUNT, HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
 from specbench.reporting.columns import column_of
@@ -25,7 +26,7 @@ def forwards_table(profile: Profile) -> Table:
         top = profile.seconds(profile.levels[0], 1)
         share = None if one is None or not top else one / top
         price = None if one is None or block is None else block / one
-        counts = [NONE if one is None else profile.basis(level, size) for size in (1, BLOCK)]
+        counts = [NONE if one is None else _basis_text(profile.basis(level, size)) for size in (1, BLOCK)]
         rows.append(
             [
                 f"M{i}: {level}",
@@ -53,7 +54,7 @@ def prices_table(profile: Profile) -> Table:
     rows = []
     for size in range(1, profile.longest + 1):
         cells = (
-            HUNDREDTHS_OF_MS.cell(profile.seconds(level, size) or 0.0, f"({profile.basis(level, size)})")
+            HUNDREDTHS_OF_MS.cell(profile.seconds(level, size) or 0.0, f"({_basis_text(profile.basis(level, size))})")
             for level in costly
         )
         rows.append([COUNT.text(size), *cells])
@@ -86,12 +87,19 @@ def _pairing_texts(pairing: Pairing | None) -> list[str]:
     return [length(pairing.length), COUNT.text(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
 
 
+def _basis_text(basis: Basis) -> str:
+    if not basis.forwards:
+        return "from other sizes"
+    return f"{basis.forwards} timed" if basis.origin is Origin.TIMED else str(basis.forwards)
+
+
 def _basis(profile: Profile, middle: polybasic.Middle) -> str:
     """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
     high, parts = profile.levels[0], []
     for size in dict.fromkeys((middle.three.thresholds[0] + 1, middle.two.drafted + 1)):
         basis = profile.basis(high, size)
-        parts.append(f"{size} tokens ({basis})" if " " in basis else f"{size} tokens ({basis} forwards)")
+        text = _basis_text(basis)
+        parts.append(f"{size} tokens ({text} forwards)" if basis.forwards else f"{size} tokens ({text})")
     return f"The target's cost comes from blocks of {' and '.join(parts)}."
 
 

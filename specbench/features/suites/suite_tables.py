@@ -202,8 +202,8 @@ def value_text(point: Point | None, name: str) -> str:
     if paper is None or ours is None:
         return text
     other = "" if compared == name else f"{column_of(compared).title} {written.number(ours)}, "
-    compared = f"({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
-    return text.followed_by(compared) if isinstance(text, NumberCell) else f"{text} {compared}"
+    printed = f"({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
+    return text.followed_by(printed) if isinstance(text, NumberCell) else f"{text} {printed}"
 
 
 def dimension_text(name: str, value: str | float | None) -> str:

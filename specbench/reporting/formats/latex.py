@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import count
+from math import isfinite
 from zlib import crc32
 
 from specbench.analysis.run_summary import RunSummary
@@ -174,7 +175,7 @@ def _best(table: Table) -> set[tuple[int, int]]:
         groups.setdefault(setting, []).append(r)
     ranked = [c for c, key in enumerate(table.keys) if key in RANKED]
     for c, rows in itertools.product(ranked if table.comparable else [], groups.values()):
-        cells = {r: cell for r in rows if isinstance(cell := table.rows[r][c], NumberCell)}
+        cells = {r: cell for r in rows if isinstance(cell := table.rows[r][c], NumberCell) and isfinite(cell.value)}
         if len({cell.number for cell in cells.values()}) > 1:
             highest = max(cells.values(), key=lambda cell: cell.value).number
             best |= {(r, c) for r, cell in cells.items() if cell.number == highest}

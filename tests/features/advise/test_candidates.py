@@ -12,8 +12,8 @@ from specbench.decoding.traits import Theory
 from specbench.features.advise.candidates import (
     BETWEEN_RUNS,
     later_speedup,
+    pilot_prices,
     predicted_speedup,
-    prices_of,
 )
 from tests.fixtures.records import record, round_of, usage_of
 
@@ -46,7 +46,7 @@ def runs():
 
 def test_the_seconds_of_the_run_itself_are_predicted():
     rows, base = runs()
-    prices = prices_of(THEORY, rows, base, TIMED)
+    prices = pilot_prices(THEORY, rows, base, TIMED)
     drafts = DraftsByToken([[1.0] * 4 * ROUNDS], 3)
     expected = replay(drafts, OutputLimits(tokens=4 * ROUNDS, most=999), 3)
     assert prices.seconds(expected, "model") == pytest.approx(rows[0].decode_seconds, rel=0.01)
@@ -55,7 +55,7 @@ def test_the_seconds_of_the_run_itself_are_predicted():
 def test_a_lookup_takes_no_drafting_and_a_tree_a_forward_per_depth():
     rows, base = runs()
     host = {"lookup": [record("pld", "0", 10, 10.5, models={"target": usage_of({1: (9, 10.0)})})]}
-    prices = prices_of(THEORY, rows, base, TIMED, others=host)
+    prices = pilot_prices(THEORY, rows, base, TIMED, others=host)
     expected = replay(DraftsByToken([[0.0] * 20], 3), OutputLimits(tokens=20, most=999), 3)
     lookup, model = (prices.seconds(expected, kind) for kind in ("lookup", "model"))
     assert prices.host == {"lookup": pytest.approx(0.05)}

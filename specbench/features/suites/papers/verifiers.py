@@ -49,7 +49,7 @@ class VerifierReport:
         """Return the product of a rate of false positives and the draft's distance from the target as text."""
         if "predicted_tv" not in self.values:  # not trained on sampled tokens, which the theorem describes
             return NONE
-        return UNKNOWN if false_positives is None else THOUSANDTHS.number(false_positives * self.values["draft_tv"])
+        return UNKNOWN if false_positives is None else THOUSANDTHS.text(false_positives * self.values["draft_tv"])
 
     @property
     def acceptable_run(self) -> float:
