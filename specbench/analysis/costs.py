@@ -95,6 +95,12 @@ class ForwardPrices:
         """The largest forward that has a price; larger ones are extrapolated."""
         return len(self.origins) - 1
 
+    @property
+    def stated(self) -> int:
+        """The largest forward whose price is stated: REACH times the largest measured size; 0 if none was measured often."""
+        measured = (size for size, origin in enumerate(self.origins) if origin in (Origin.RUN, Origin.TIMED))
+        return int(REACH * max(measured, default=0))
+
     def of(self, size: int, bound: str = "seconds") -> float:
         """Return the seconds of a forward that reads `size` tokens, or their `least` or `most`."""
         prices, beyond = getattr(self, bound), max(size - self.largest, 0)

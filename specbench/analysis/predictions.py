@@ -19,7 +19,6 @@ from specbench.analysis.costs import (
     cost_of,
     forward_count,
     host_per_forward,
-    largest_stated,
     prices_of,
     run_sizes,
     sizes_of,
@@ -83,8 +82,7 @@ def best_tree(method: Theory | None, rows: Records, base: Records) -> theory.Bes
     if prices is None:
         return None
     drafter, *verifiers = method.models
-    largest = min(largest_stated(run_sizes(rows, base, role)) for role in verifiers)
-    widest = largest_stated(run_sizes(rows, base, drafter))
+    largest, widest = min(prices[role].stated for role in verifiers), prices[drafter].stated
     cost, per_token = cost_of(method.models, prices), sum(map(seconds, base)) / token_count(base)
     host, drafted = host_per_forward(base), sum(each.drafted for each in rounds_of(rows))
     more = (host_per_forward(rows) - host) * forward_count(rows)  # of all rounds, because of their drafts

@@ -1,4 +1,4 @@
-"""The speedup that counts in a run, and the methods that cannot be told apart by it."""
+"""The speedup that counts in a run, and the methods whose speeds cannot be distinguished."""
 
 from collections.abc import Sequence
 

@@ -60,7 +60,7 @@ def test_the_previous_number_of_threads_is_restored_also_after_an_error():
     with using(0):
         assert torch.get_num_threads() == before
     with pytest.raises(ZeroDivisionError), using(before + 1):
-        1 // 0  # noqa: B018
+        1 // 0  # noqa: B018  (raises, as the code of a user may)
     assert torch.get_num_threads() == before
 
 

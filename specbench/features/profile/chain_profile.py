@@ -19,8 +19,6 @@ from specbench.analysis.costs import (
     Origin,
     Sizes,
     cost_of,
-    largest_stated,
-    measured_sizes,
     prices_of,
     sizes_of,
 )
@@ -157,11 +155,7 @@ class Profile:
     @property
     def longest(self) -> int:
         """The longest block that a plan may use: its cost is known for every level that verifies."""
-        stated = []
-        for level in self.levels[:-1]:
-            timed = self._timed.get(level, {})
-            stated.append(largest_stated(timed if measured_sizes(timed) else self._sizes[level]))
-        return min(stated)
+        return min(self._prices[level].stated if level in self._prices else 0 for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
