@@ -5,31 +5,25 @@ is not published. Judges that answer a question compare in both orders, since mo
 2023).
 """
 
+import asyncio
 import json
-import math
-import os
 import re
-import threading
 import time
-import zlib
 from abc import abstractmethod
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
-import requests
 import torch
 from transformers import AutoConfig
-from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from specbench.config.construct import Named
 from specbench.config.pair import folder
 from specbench.data.prompting import apply_template
 from specbench.data.task import Message
 from specbench.errors import MissingAsset
+from specbench.http_client import FailureKind, HttpClient, RequestFailed, Server
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer, unreadable
 
 Letter = Literal["A", "B", "C"]  # the first is better, the second is better, neither is
@@ -46,9 +40,7 @@ Answer with one letter only: A, B, or C if neither is better."""
 RETRIED = (408, 409, 429, 500, 502, 503, 504)  # HTTP status codes
 LONGEST_WAIT = 60.0  # seconds
 MOST_BYTES = 2**20  # of an answer, decoded
-CHUNK = 2**12  # bytes
-PASSING = (requests.ConnectionError, requests.Timeout, ReadTimeoutError, TimeoutError)  # errors that may pass
-FAILURES = (requests.RequestException, HTTPError, TimeoutError, zlib.error)
+PASSING = (FailureKind.connection, FailureKind.reset, FailureKind.timeout, FailureKind.incomplete)
 Chat = Literal["auto", "off"]
 LETTERS = ("A", "B", "C")
 
@@ -128,14 +120,6 @@ def letter_of(answer: str) -> Letter | None:
     return letters[match[1]] if match else None
 
 
-class _Answer(NamedTuple):
-    """A server's response."""
-
-    status: int
-    body: bytes
-    retry_after: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Endpoint(QuestionJudge, name="endpoint"):
     """Sends each comparison to `url`/chat/completions, greedily decoded.
@@ -155,10 +139,7 @@ class Endpoint(QuestionJudge, name="endpoint"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
-            raise ValueError(f"url = {self.url!r}: use http://HOST/v1 or https://HOST/v1")
-        if "@" in urlsplit(self.url).netloc:
-            raise ValueError(f"url: the results name it, so it must not contain a password; help: set {self.key_env}")
+        Server(self.url, self.key_env)  # checks the URL
         if not self.model:
             raise ValueError("the judge's model is missing; help: --judge-model NAME")
         if self.parallel < 1 or self.retries < 0 or self.max_tokens < 1:
@@ -167,7 +148,7 @@ class Endpoint(QuestionJudge, name="endpoint"):
     @property
     def label(self) -> str:
         """The model's name and the server."""
-        return f"{self.model} at {urlsplit(self.url).netloc}"
+        return f"{self.model} at {Server(self.url).host}"
 
     def answer(self, prompt: str) -> str:
         """Return the server's answer.
@@ -176,86 +157,37 @@ class Endpoint(QuestionJudge, name="endpoint"):
             MissingAsset: The server does not answer, or answers with an error.
         """
         for attempt in range(self.retries + 1):
-            last = attempt == self.retries
             try:
-                answer = self._before_deadline(prompt)
-            except FAILURES as error:
-                if last or not isinstance(error, PASSING):
-                    raise MissingAsset(f"the judge at {self.url} does not answer: {type(error).__name__}") from None
-                time.sleep(min(2.0**attempt, LONGEST_WAIT))
-                continue
-            if answer.status in RETRIED and not last:
-                time.sleep(_wait(answer, attempt))
-                continue
-            return self._content(answer)
+                return self._content(asyncio.run(self._post(prompt)))
+            except RequestFailed as error:
+                if attempt == self.retries or not _may_pass(error):
+                    raise MissingAsset(f"the judge at {self.url}: {error}") from None
+                time.sleep(min(2.0**attempt if error.retry_after is None else error.retry_after, LONGEST_WAIT))
         raise AssertionError("the last attempt returns or raises")
 
-    def _before_deadline(self, prompt: str) -> _Answer:
-        """Return the server's answer. Raises TimeoutError after `timeout` seconds, also if parts of it arrive meanwhile."""
-        future: Future[_Answer] = Future()
-
-        def post() -> None:
-            try:
-                future.set_result(self._post(prompt, time.monotonic() + self.timeout))
-            except Exception as error:
-                future.set_exception(error)
-
-        threading.Thread(target=post, daemon=True, name="specbench judge").start()
-        return future.result(self.timeout)
-
-    def _post(self, prompt: str, deadline: float) -> _Answer:
-        """Send a prompt and read at most MOST_BYTES of the answer. Redirections are not followed."""
-        key = os.environ.get(self.key_env, "")
+    async def _post(self, prompt: str) -> bytes:
+        """Send a prompt and return the answer, of at most MOST_BYTES. Raises RequestFailed."""
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
             "max_tokens": self.max_tokens,
         }
-        headers = {"Accept-Encoding": "gzip", **({"Authorization": f"Bearer {key}"} if key else {})}
-        with requests.post(
-            f"{self.url.rstrip('/')}/chat/completions",
-            json=body, headers=headers, timeout=self.timeout, stream=True, allow_redirects=False,
-        ) as response:  # fmt: skip
-            return _Answer(
-                response.status_code, self._body(response, deadline), response.headers.get("Retry-After", "")
-            )
+        async with HttpClient(Server(self.url, self.key_env, self.timeout)) as client:
+            return await client.post("/chat/completions", body, MOST_BYTES)
 
-    def _body(self, response: requests.Response, deadline: float) -> bytes:
-        """Return a response's decoded body. Raises MissingAsset if it is larger than MOST_BYTES."""
-        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-        if encoding not in ("gzip", "identity"):
-            raise MissingAsset(f"the judge at {self.url} answers in the unsupported encoding {encoding[:20]!r}")
-        unpacked = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
-        body = b""
-        for chunk in response.raw.stream(CHUNK, decode_content=False):
-            body += unpacked.decompress(chunk, MOST_BYTES + 1 - len(body)) if unpacked else chunk
-            if len(body) > MOST_BYTES:
-                raise MissingAsset(f"the judge at {self.url} answers with more than {MOST_BYTES} bytes")
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        return body
-
-    def _content(self, answer: _Answer) -> str:
+    def _content(self, answer: bytes) -> str:
         """Return the text of a completion."""
-        if not 200 <= answer.status < 300:
-            key = f"; is {self.key_env} set?" if answer.status in (401, 403) else ""
-            text = " ".join(answer.body.decode(errors="replace").split())[:200]
-            raise MissingAsset(f"the judge at {self.url} answers {answer.status}{key}: {text}")
         try:
-            content: Any = json.loads(answer.body)["choices"][0]["message"]["content"]
+            content: Any = json.loads(answer)["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise MissingAsset(f"the judge at {self.url} does not answer in the OpenAI format") from None
         return content if isinstance(content, str) else ""
 
 
-def _wait(answer: _Answer, attempt: int) -> float:
-    """Return the seconds until the next attempt."""
-    try:
-        wait = float(answer.retry_after)
-    except ValueError:
-        wait = math.nan  # a date
-    return min(max(wait, 0.0) if math.isfinite(wait) else 2.0**attempt, LONGEST_WAIT)
+def _may_pass(error: RequestFailed) -> bool:
+    """Return whether a failure may be temporary."""
+    return error.status in RETRIED if error.kind is FailureKind.status else error.kind in PASSING
 
 
 class _LocalModel(Judge):

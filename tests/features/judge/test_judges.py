@@ -103,10 +103,10 @@ def test_a_wait_that_is_no_number_is_ignored(server, monkeypatch):
     [
         (b"[" * 100_000, {}, "does not answer in the OpenAI format"),
         (b'{"choices": 1' + b"0" * 5000 + b"}", {}, "does not answer in the OpenAI format"),
-        (b" " * 3 * 2**20, {}, "answers with more than 1048576 bytes"),
-        (gzip.compress(b" " * 300 * 2**20), {"Content-Encoding": "gzip"}, "answers with more than 1048576 bytes"),
-        (b"no gzip", {"Content-Encoding": "gzip"}, "does not answer: error"),
-        (b"x", {"Content-Encoding": "br"}, "answers in the unsupported encoding 'br'"),
+        (b" " * 3 * 2**20, {}, "answer too large: more than 1048576 bytes"),
+        (gzip.compress(b" " * 300 * 2**20), {"Content-Encoding": "gzip"}, "answer too large: more than 1048576 bytes"),
+        (b"no gzip", {"Content-Encoding": "gzip"}, "does not answer in the OpenAI format"),
+        (b"x", {"Content-Encoding": "br"}, r"unreadable answer: .*br"),
     ],
 )
 def test_an_answer_of_another_form_or_size_is_an_error(server, body, headers, message):
@@ -125,29 +125,29 @@ def test_a_compressed_answer_is_read(server):
 @pytest.mark.parametrize("part", ["headers", "body"])
 def test_a_server_that_never_ends_its_answer_is_an_error(server, part):
     server.drips = part
-    with pytest.raises(MissingAsset, match="does not answer: TimeoutError"):
+    with pytest.raises(MissingAsset, match="timeout: no answer within 0.5 s"):
         Endpoint(url=server.url, model="m", timeout=0.5, retries=0).answer("Continuation A: x\n\nContinuation B: y")
 
 
 def test_a_redirection_is_not_followed(server):
     server.first = [(307, {"Location": server.url})]
-    with pytest.raises(MissingAsset, match="answers 307"):
+    with pytest.raises(MissingAsset, match="error status: 307"):
         Endpoint(url=server.url, model="m").answer("Continuation A: x\n\nContinuation B: y")
     assert len(server.received) == 1
 
 
 def test_a_rejected_key_and_a_missing_server_are_errors_that_name_them(server):
     server.first = [(401, {})]
-    with pytest.raises(MissingAsset, match="401; is OPENAI_API_KEY set"):
+    with pytest.raises(MissingAsset, match=r"401 .*; is OPENAI_API_KEY set"):
         Endpoint(url=server.url, model="m").compare("text", "longer", "short")
-    with pytest.raises(MissingAsset, match="does not answer: ConnectionError"):
+    with pytest.raises(MissingAsset, match="no connection: 127.0.0.1:9"):
         Endpoint(url="http://127.0.0.1:9/v1", model="m", retries=0).answer("prompt")
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"url": "localhost", "model": "m"}, "use http://HOST/v1"),
+        ({"url": "localhost", "model": "m"}, "is no URL of a server"),
         ({"url": "http://user:word@host/v1", "model": "m"}, "must not contain a password"),
         ({"url": "http://host/v1", "model": "m", "question": "Which?"}, "{text} is missing"),
         ({"url": "http://host/v1", "model": "m", "tries": 3}, "unknown key 'tries'"),
