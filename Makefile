@@ -42,7 +42,7 @@ gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate check results/snapshots/tiny.json --counters-only $(ARGS)
 
 suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine: writes results/suites/, pages with their raw numbers
-	for suite in $$(COLUMNS= $(BIN)/specbench list suites | awk '/-tiny|^ *tiny-(cascades|drafts|chains)/ {print $$1}'); do \
+	for suite in $$(COLUMNS= $(BIN)/specbench list suites | awk '/-tiny|^ *tiny-/ && !/tiny-real-text/ {print $$1}'); do \
 		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
 		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md && \
 		$(BIN)/specbench export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \

@@ -83,9 +83,12 @@ class _Parts:
 def is_covered(method: Theory | None, rows: Records, base: Records) -> bool:
     """Return whether these costs of rounds describe a method.
 
-    They do not describe methods without a fixed draft length, chains, or deferred bonus tokens.
+    They do not describe methods without a fixed draft length, chains, or deferred bonus tokens, nor methods that ran a model
+    which their theory does not name, such as a drafter under another role: its cost would be left out.
     """
     if method is None or method.formula != FORMULA or (method.drafter_scores and method.bonus != "none"):
+        return False
+    if any(set(record.models) - set(method.models) for record in rows):
         return False
     return bool(base) and any(x.tested for x in rounds_of(rows))
 

@@ -174,6 +174,8 @@ def _leaves(table: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -110,6 +110,13 @@ def test_other_kinds_of_rounds_have_no_prediction(changes):
     assert predict(Theory(**{**vars(THEORY), **changes}), rows, baseline(1)) == []
 
 
+def test_a_drafter_that_the_theory_does_not_name_is_not_taken_as_free():
+    rows = [decode(each, 5, str(i)) for i, each in enumerate(outputs(0.8))]
+    assert predict(THEORY, rows, baseline())
+    renamed = Theory(**{**vars(THEORY), "models": ("tempered", "target")})
+    assert predict(renamed, rows, baseline()) == []
+
+
 def test_a_short_output_is_predicted_as_well_as_a_long_one():
     """The prefill forwards matter most where there are few rounds."""
     agreeing = [each[:12] for each in outputs(0.9)]
