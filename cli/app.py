@@ -146,6 +146,7 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "enumerate": CommandEntry(
         "verify:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
     ),
+    "server": CommandEntry("server:server", "Check", "Verify and measure model servers with speculative decoding."),
     "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
     "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
     "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),

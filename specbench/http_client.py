@@ -117,10 +117,12 @@ class HttpClient:
     Args:
         server: The server.
         connections: The largest number of requests in flight; further ones wait.
+
+    `reuses_connections` can be turned off for a server that closes connections which it announced to keep.
     """
 
     def __init__(self, server: Server, connections: int = 64) -> None:
-        self.server, self._connections = server, connections
+        self.server, self._connections, self.reuses_connections = server, connections, True
 
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.server.key}"} if self.server.key else {}
@@ -183,9 +185,10 @@ class HttpClient:
 
     @asynccontextmanager
     async def _answer(self, verb: str, path: str, body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {} if self.reuses_connections else {"Connection": "close"}
         try:
             async with self._session.request(
-                verb, f"{self.server.url.rstrip('/')}{path}", json=body, allow_redirects=False
+                verb, f"{self.server.url.rstrip('/')}{path}", json=body, headers=headers, allow_redirects=False
             ) as response:
                 if not 200 <= response.status < 300:
                     raise await self._rejected(response)

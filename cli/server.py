@@ -1,0 +1,333 @@
+"""`specbench server`: model servers, whether their speculation is exact, and whether it pays (docs/servers.md)."""
+
+import asyncio
+import dataclasses
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.cli import params
+from specbench.cli.app import STYLE, wrapped
+from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, printable, say
+from specbench.cli.params import SharedOptions, words
+from specbench.config.presets import require_presets
+from specbench.errors import ConfigError, ExitCode
+from specbench.http_client import KEY, Server
+from specbench.vocabulary import Dtype
+
+if TYPE_CHECKING:
+    from specbench.features.servers.kinds import PromptKind
+    from specbench.features.servers.served import ServedSampling
+    from specbench.features.servers.server_load import ServerRun
+    from specbench.features.servers.server_verification import ServerVerification
+
+server = typer.Typer(
+    name="server", no_args_is_help=True, help="Verify and measure model servers with speculative decoding.", **STYLE
+)
+TASK = "gsm8k"
+
+On = Annotated[str, typer.Option("--on", help="URL of the server to test, such as http://localhost:8000.")]
+Off = Annotated[str, typer.Option("--off", help="URL of a server of the same model without speculation.")]
+ServedModel = Annotated[str, typer.Option("--model", help="The model's name on the server, if it serves several.")]
+KeyEnv = Annotated[str, typer.Option("--key-env", help="Environment variable with the server's key.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Longest duration of one request, in seconds.")]
+Task = Annotated[
+    list[str] | None, params.preset_option("task", f"A task, or a TOML file; repeat for several. [{TASK}]")
+]
+Data = Annotated[list[str] | None, typer.Option("--data", help="Data of the tasks: hub, synthetic, or a file.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of logs and verdicts.")]
+OUTCOMES = {"differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE}
+
+
+@server.command()
+def describe(
+    url: Annotated[str, typer.Argument(help="URL of a server.")],
+    model: ServedModel = "",
+    key_env: KeyEnv = KEY,
+    timeout: Timeout = 60.0,
+    json_: params.Json = False,
+) -> None:
+    """Show what a server says about itself: dialect, version, model, context, sampling defaults, speculation."""
+    from specbench.features.servers.endpoint import connected  # imports aiohttp
+
+    async def described() -> dict[str, Any]:
+        async with connected(_server(url, key_env, timeout), model) as endpoint:
+            return {**dataclasses.asdict(endpoint.description), "dialect_tested_on": endpoint.dialect.tested_on}
+
+    table = asyncio.run(described())
+    if json_:
+        print(json.dumps(table, indent=2))
+        return
+    drawn = Table(box=box.SIMPLE_HEAD, show_header=False)
+    for key, value in table.items():
+        if value not in ("", None, {}):
+            drawn.add_row(key.replace("_", " "), printable(_words(value)))
+    output_console().print(drawn, markup=False)
+
+
+@server.command()
+def verify(
+    on: On,
+    weights: Annotated[
+        str, typer.Option("--weights", help="The served model, a folder or a hub id, for our own forward.")
+    ] = "",
+    off: Off = "",
+    draft: Annotated[
+        str, typer.Option("--draft", help="The drafting model, for one more test: folder or hub id.")
+    ] = "",
+    model: ServedModel = "",
+    task: Task = None,
+    data: Data = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of prompts.")] = 16,
+    outputs: Annotated[int, typer.Option(min=1, help="Number of outputs of each kind of sampled requests.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per output.")] = 32,
+    max_prompt_tokens: Annotated[int, typer.Option(min=2, help="Of longer prompts, the last tokens are sent.")] = 160,
+    temperature: Annotated[
+        list[str] | None, typer.Option("--temperature", "-T", help="Temperatures. [0, 1, and 0.7 with top-p 0.95]")
+    ] = None,
+    top_p: Annotated[float, typer.Option(help="Top-p of the temperatures above 0.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Top-k of the temperatures above 0; 0: off.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Min-p of the temperatures above 0.")] = 0.0,
+    concurrency: Annotated[
+        list[str] | None, typer.Option("--concurrency", "-c", help="Requests in flight. [1, 8]")
+    ] = None,
+    seeds: Annotated[bool, typer.Option("--seeds/--no-seeds", help="Test requests with seeds too.")] = True,
+    prompts: Annotated[
+        list[str] | None, typer.Option("--prompts", help="Kinds of prompts: raw, cached, chat. [all]")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of our own forward: float32 or float64.")] = Dtype.float32,
+    seed: Annotated[int, typer.Option(help="Of the seeds of requests, and of where prompts are cut.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of our own forward.")] = 1,
+    key_env: KeyEnv = KEY,
+    timeout: Timeout = 600.0,
+    out: Out = Path("results/servers"),
+    plugin: params.Plugins = None,
+    json_: params.Json = False,
+) -> None:
+    """Test whether the outputs of a server follow its model, with speculation on.
+
+    Greedy tokens must be the most likely ones of the reference, except for near-ties. Sampled tokens must follow its
+    distribution, by martingale tests with a false alarm rate of 1 in 1000 that also have to reject a control. The first token
+    of an output is never drafted, so it tells a fault of speculation from one of the model or the sampler.
+
+    The same command resumes. Exit code 5 if outputs differ, 6 if nothing was decided.
+    """
+    params.import_plugins(plugin)
+    require_presets([], "tiny", words(task))
+    if not weights and not off:
+        raise ConfigError("a reference is missing; help: --weights FOLDER of the served model, or --off URL")
+    from specbench.features.servers.prompts import served_prompts  # imports torch
+    from specbench.features.servers.server_verification import ServerVerifyRequest, verify_server
+
+    options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
+    request = ServerVerifyRequest(
+        on=_server(on, key_env, timeout),
+        weights=weights,
+        off=_server(off, key_env, timeout) if off else None,
+        model=model,
+        draft=draft,
+        dtype="float32" if dtype is Dtype.auto else dtype.value,
+        prompts=served_prompts(words(task) or [TASK], options),
+        samplings=_samplings(words(temperature), top_p, top_k, min_p),
+        concurrencies=_numbers(words(concurrency) or ["1", "8"], "--concurrency"),
+        seeds=seeds,
+        kinds=_kinds(words(prompts)),
+        outputs=outputs,
+        max_tokens=max_new_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        seed=seed,
+        threads=threads,
+        out=out,
+    )
+    verification = asyncio.run(verify_server(request, TerminalObserver()))
+    _show(verification, json_)
+    sys.exit(OUTCOMES.get(verification.outcome, ExitCode.OK))
+
+
+@server.command()
+def run(
+    on: On,
+    off: Off,
+    model: ServedModel = "",
+    task: Task = None,
+    data: Data = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of prompts.")] = 32,
+    concurrency: Annotated[
+        list[str] | None,
+        typer.Option("--concurrency", "-c", help="Requests in flight, one level after the other. [1,4,16]"),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per output.")] = 64,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Outputs of exactly --max-new-tokens tokens; they are not scored.")
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Send prompts as chats, which the server renders.")] = False,
+    temperature: Annotated[float, typer.Option("--temperature", "-T", min=0.0, help="Temperature.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Top-p.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Top-k; 0: off.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Min-p.")] = 0.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Measured window of a block, in seconds.")] = 5.0,
+    ramp: Annotated[float, typer.Option(min=0.0, help="Seconds before the window, which are not measured.")] = 1.0,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="Pairs of blocks per level. 0: 6, then as many as +- 5 % needs, up to 24.")
+    ] = 0,
+    noise_pairs: Annotated[
+        int, typer.Option(min=0, help="Pairs of two blocks of the server without speculation, per level.")
+    ] = 6,
+    seed: Annotated[int, typer.Option(help="Of the seeds of sampled requests.")] = 0,
+    key_env: KeyEnv = KEY,
+    timeout: Timeout = 600.0,
+    out: Out = Path("results/servers"),
+    plugin: params.Plugins = None,
+    json_: params.Json = False,
+) -> None:
+    """Measure whether speculation pays under load: two servers in alternating blocks, with intervals.
+
+    Each block keeps a number of requests in flight. Speedups are ratios of neighbouring blocks, so that slow changes of the
+    machine cancel. Pairs of two blocks without speculation show the noise. The servers are never measured at the same time.
+
+    The same command resumes. Exit code 3 if requests failed.
+    """
+    params.import_plugins(plugin)
+    require_presets([], "tiny", words(task))
+    if not on or not off:
+        raise ConfigError("two servers are needed; help: --on URL --off URL")
+    from specbench.features.servers.load import Pace  # imports torch
+    from specbench.features.servers.prompts import served_prompts
+    from specbench.features.servers.served import ServedSampling
+    from specbench.features.servers.server_load import ServerRunRequest, run_servers
+
+    options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
+    tasks = words(task) or [TASK]
+    try:
+        sampling = ServedSampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    request = ServerRunRequest(
+        on=_server(on, key_env, timeout),
+        off=_server(off, key_env, timeout),
+        model=model,
+        prompts=served_prompts(tasks, options),
+        task=", ".join(tasks),
+        sampling=sampling,
+        concurrencies=_numbers(words(concurrency) or ["1", "4", "16"], "--concurrency"),
+        max_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+        chat=chat,
+        pace=Pace(ramp, seconds),
+        pairs=pairs,
+        noise_pairs=noise_pairs,
+        seed=seed,
+        out=out,
+    )
+    measured = asyncio.run(run_servers(request, TerminalObserver()))
+    _show_run(measured, json_)
+    sys.exit(ExitCode.SOME_FAILED if any(measured.failures.values()) else ExitCode.OK)
+
+
+def _show_run(measured: "ServerRun", as_json: bool) -> None:
+    """Print the levels, times, predictions, notes and the answer of a run under load."""
+    from specbench.features.servers.load_table import answer_of, run_json, tables_of
+
+    stream = sys.stderr if as_json else sys.stdout
+    console = output_console(stream)
+    for shown in tables_of(measured):
+        print_table(shown, console)
+    for note in measured.notes:
+        say(note, console)
+    print(wrapped(printable(answer_of(measured))), file=stream)
+    table = run_json(measured)
+    (measured.folder / "summary.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    print_path(measured.folder, console)
+    if as_json:
+        print(json.dumps(table, indent=2))
+
+
+def _server(url: str, key_env: str, timeout: float) -> Server:
+    try:
+        return Server(url, key_env, timeout)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _samplings(temperatures: list[str], top_p: float, top_k: int, min_p: float) -> "tuple[ServedSampling, ...]":
+    """Return the sampling parameters to test. Filters apply to temperatures above 0."""
+    from specbench.features.servers.kinds import SAMPLINGS
+    from specbench.features.servers.served import ServedSampling
+
+    if not temperatures and (top_p, top_k, min_p) == (1.0, 0, 0.0):
+        return SAMPLINGS
+    found = []
+    for word in temperatures or ["0", "1"]:
+        try:
+            value = float(word)
+            filters = {"top_p": top_p, "top_k": top_k, "min_p": min_p} if value else {}
+            found.append(ServedSampling(temperature=value, **filters))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ConfigError(f"--temperature {word}: {error}") from None
+    return tuple(found)
+
+
+def _numbers(given: list[str], flag: str) -> tuple[int, ...]:
+    if bad := next((word for word in given if not word.isdecimal() or not int(word)), None):
+        raise ConfigError(f"{flag} {bad}: numbers of at least 1, such as 1,4,16")
+    return tuple(map(int, given))
+
+
+def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
+    from specbench.errors import hint
+    from specbench.features.servers.kinds import PromptKind
+
+    if bad := next((word for word in given if word not in tuple(PromptKind)), None):
+        raise ConfigError(f"--prompts {bad}{hint(bad, tuple(PromptKind))}")
+    return tuple(map(PromptKind, given)) or tuple(PromptKind)
+
+
+def _show(verification: "ServerVerification", as_json: bool) -> None:
+    """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
+    from specbench.features.servers.verdict_table import rows_of, table_of
+
+    stream = sys.stderr if as_json else sys.stdout
+    console = output_console(stream)
+    drawn = Table(box=box.SIMPLE_HEAD)
+    heads, rows = rows_of(verification)
+    for head in heads:
+        drawn.add_column(head, overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(printable, row))
+    console.print(drawn, markup=False)
+    for note in verification.notes:
+        say(note, console)
+    if found := verification.smallest:
+        times = "" if found.times == 1 else f"; sent {found.times} times, p = {found.p:.1g}"
+        wanted = (
+            "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
+        )
+        print(f"smallest request that shows it{times}{wanted}:", file=stream)
+        print(f"  {_curl(verification.description.url, found.path, found.body)}", file=stream)
+    print(wrapped(printable(verification.line)), file=stream)
+    table = table_of(verification)
+    verification.folder.mkdir(parents=True, exist_ok=True)
+    (verification.folder / "verdict.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print(json.dumps(table, indent=2))
+
+
+def _curl(url: str, path: str, body: dict[str, object]) -> str:
+    """Return a command line that sends a request once, without streaming."""
+    plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options", "cache_salt")}
+    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(plain))}"
+
+
+def _words(value: object) -> str:
+    return (
+        ", ".join(f"{key} {each}" for key, each in value.items() if each not in ("", None, {}))
+        if isinstance(value, dict)
+        else str(value)
+    )

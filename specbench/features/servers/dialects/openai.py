@@ -1,0 +1,63 @@
+"""Any other server with OpenAI's interface: text in, text out. Tested on written answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.features.servers.dialects.dialect import Arrival, Dialect, single_model
+from specbench.features.servers.served import Chunk, Completion, Description, ServedRequest
+from specbench.http_client import HttpClient
+
+FINISH = {"stop": "eos"}
+
+
+class OpenAi(Dialect):
+    """OpenAI's `/v1/completions` and `/v1/chat/completions`, without token ids. Top-k and min-p may be ignored."""
+
+    name = "openai"
+    tested_on = "written answers"
+    accepts_ids = False
+
+    async def describe(self, client: HttpClient, model: str) -> Description | None:
+        entry = await single_model(client, model)
+        return Description(dialect=self.name, url=client.server.url, model=str(entry["id"]))
+
+    def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": model, "max_tokens": request.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            "presence_penalty": 0.0, "frequency_penalty": 0.0, "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.min_p:
+            body["min_p"] = sampling.min_p
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if request.ignore_eos:
+            body["ignore_eos"] = True
+        if request.messages:
+            return "/v1/chat/completions", {**body, "messages": list(request.messages)}
+        if not isinstance(request.prompt, str):
+            raise ValueError("a server with OpenAI's interface takes no token ids")
+        return "/v1/completions", {**body, "prompt": request.prompt}
+
+    def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
+        chunks, finish, usage, model = list[Chunk](), "", dict[str, Any](), ""
+        for event, seconds in arrivals:
+            model, usage = event.get("model", model), event.get("usage") or usage
+            for choice in event.get("choices", ()):
+                text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+                if text:
+                    chunks.append(Chunk((), text, seconds))
+                if reason := choice.get("finish_reason"):
+                    finish = FINISH.get(reason, reason)
+        details = usage.get("prompt_tokens_details") or {}
+        return Completion(
+            text="".join(chunk.text for chunk in chunks),
+            chunks=tuple(chunks),
+            finish=finish,
+            prompt_tokens=usage.get("prompt_tokens"),
+            output_tokens=usage.get("completion_tokens"),
+            cached_tokens=details.get("cached_tokens"),
+            model=model,
+        )

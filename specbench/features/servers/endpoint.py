@@ -1,0 +1,81 @@
+"""An endpoint: a server's address with the dialect that was found by probing it, and what it says about itself."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from specbench.errors import ConfigError, MissingAsset
+from specbench.features.servers.dialects.dialect import Dialect
+from specbench.features.servers.dialects.llama_cpp import LlamaCpp
+from specbench.features.servers.dialects.openai import OpenAi
+from specbench.features.servers.dialects.sglang import Sglang
+from specbench.features.servers.dialects.vllm import Vllm
+from specbench.features.servers.served import Completion, Counters, Description, ServedRequest
+from specbench.http_client import HttpClient, RequestFailed, Server
+
+DIALECTS: tuple[Dialect, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server that is connected."""
+
+    client: HttpClient
+    dialect: Dialect
+    description: Description
+
+    async def complete(self, request: ServedRequest) -> Completion:
+        """Send a request and return its completion. Raises RequestFailed."""
+        return await self.dialect.complete(self.client, self.description.model, request)
+
+    async def log_probabilities(
+        self, prompt: Sequence[int], output: Sequence[int], alternatives: int
+    ) -> list[Mapping[int, float]]:
+        """Return for each token of `output` the log-probabilities of that token and its alternatives, at T = 1."""
+        return await self.dialect.log_probabilities(self.client, self.description.model, prompt, output, alternatives)
+
+    async def tokenize(self, text: str) -> tuple[int, ...] | None:
+        """Return the ids of a text by the server's tokenizer; None if the dialect has no ids."""
+        return await self.dialect.tokenize(self.client, self.description.model, text)
+
+    async def counters(self) -> Counters | None:
+        """Return the server's counters; None if it publishes none."""
+        return await self.dialect.counters(self.client)
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the dialect of a name."""
+    return next(dialect for dialect in DIALECTS if dialect.name == name)
+
+
+@asynccontextmanager
+async def connected(server: Server, model: str = "", connections: int = 64) -> AsyncIterator[Endpoint]:
+    """Connect to a server and find its dialect.
+
+    Raises:
+        MissingAsset: The server does not answer.
+        ConfigError: It serves another model, or several, or no known interface.
+    """
+    async with HttpClient(replace(server, url=server.root), connections) as client:
+        try:
+            dialect, description = await _described(client, model)
+        except RequestFailed as error:
+            raise MissingAsset(f"{server.root}: {error}; help: start the server, or check the URL") from None
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        yield Endpoint(client, dialect, description)
+
+
+async def _described(client: HttpClient, model: str) -> tuple[Dialect, Description]:
+    failure: RequestFailed | None = None
+    for dialect in DIALECTS:
+        try:
+            description = await dialect.describe(client, model)
+        except RequestFailed as error:
+            if not error.status:
+                raise
+            failure = error  # this dialect's addresses are missing
+            continue
+        if description is not None:
+            return dialect, description
+    raise failure or ValueError(f"{client.server.host} has no interface that specbench knows")

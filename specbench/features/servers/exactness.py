@@ -1,0 +1,216 @@
+"""Whether served tokens follow the reference: greedy and sampled checks of requests of one kind."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specbench.features.servers.allowed import allowed
+from specbench.features.servers.kinds import RequestKind
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import ServedSampling
+from specbench.features.servers.served_tests import ServedTest, categories_of, statistics
+
+ALARM = 1e-3  # bound for the probability that a sampled check of a server that is right fails
+GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output; the first one is never drafted
+CONTROL = 1.25  # the control scores outputs as if they had been sampled at this multiple of the temperature
+
+
+@dataclass(frozen=True)
+class ReferenceRow:
+    """An output with the reference's logits (m, V) of its tokens. `drafts` are the logits of drafting models, (m, V) each."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logits: Tensor
+    drafts: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A greedy token other than the reference's most likely one."""
+
+    key: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]  # up to and including the token that differs
+    expected: int
+    gap: float  # of the reference's logits
+
+
+@dataclass(frozen=True)
+class GreedyCheck:
+    """The first difference of each greedy output: near-ties and faults."""
+
+    outputs: int
+    tokens: int
+    near_ties: tuple[Difference, ...]
+    faults: tuple[Difference, ...]
+
+
+def greedy_check(rows: Iterable[tuple[str, ReferenceRow]], deviation: float) -> GreedyCheck:
+    """Return the first difference of each output. A gap of at most twice the deviation of logits is a near-tie."""
+    outputs = tokens = 0
+    ties: list[Difference] = []
+    faults: list[Difference] = []
+    for key, row in rows:
+        outputs, tokens = outputs + 1, tokens + len(row.tokens)
+        best = row.logits.max(-1)
+        gaps = best.values - row.logits.gather(-1, torch.tensor(row.tokens)[:, None])[:, 0]
+        differs = [i for i, token in enumerate(row.tokens) if token != int(best.indices[i]) and float(gaps[i]) > 0.0]
+        beyond = [i for i in differs if float(gaps[i]) > 2.0 * deviation]
+        if differs:
+            at = (beyond or differs)[0]
+            found = Difference(key, row.prompt, row.tokens[: at + 1], int(best.indices[at]), float(gaps[at]))
+            (faults if beyond else ties).append(found)
+    return GreedyCheck(outputs, tokens, tuple(ties), tuple(faults))
+
+
+class SampledCheck:
+    """Martingale tests of sampled outputs of one kind, apart for first and later tokens, and their control."""
+
+    def __init__(self, sampling: ServedSampling, deviation: float) -> None:
+        self.sampling, self.deviation = sampling, deviation
+        self.tests: dict[str, dict[str, ServedTest]] = {group: {} for group in GROUPS}
+        self.control: dict[str, dict[str, ServedTest]] = {group: {} for group in GROUPS}
+        self.outputs = 0
+
+    def add(self, row: ReferenceRow) -> None:
+        """Add an output."""
+        self.outputs += 1
+        hotter = ServedSampling(
+            temperature=self.sampling.temperature * CONTROL,
+            top_k=self.sampling.top_k, top_p=self.sampling.top_p, min_p=self.sampling.min_p,
+        )  # fmt: skip
+        for sampling, tests in ((self.sampling, self.tests), (hotter, self.control)):
+            within = allowed(row.logits, sampling, self.deviation)
+            drafts = {name: (logits / sampling.temperature).softmax(-1) for name, logits in row.drafts.items()}
+            few = categories_of(within, torch.tensor(row.tokens), drafts)
+            for name, g in statistics(few, row.prompt, row.tokens).items():
+                for group, part in GROUPS.items():
+                    if len(few.x[part]):
+                        tests[group].setdefault(name, ServedTest()).add(g[part], few.within.part(part), few.x[part])
+
+    def merge(self, other: "SampledCheck") -> None:
+        """Add the outputs of another check with the same sampling parameters."""
+        self.outputs += other.outputs
+        for mine, others in ((self.tests, other.tests), (self.control, other.control)):
+            for group, tests in others.items():
+                for name, test in tests.items():
+                    mine[group].setdefault(name, ServedTest()).merge(test)
+
+    def number_of_tests(self) -> int:
+        """Return the number of tests that could reject."""
+        return sum(test.has_varied or test.is_impossible for tests in self.tests.values() for test in tests.values())
+
+    def worst(self, group: str) -> tuple[str, ServedTest] | None:
+        """Return the test of a group with the smallest p, and its name; None without tests that could reject."""
+        return _worst(self.tests[group])
+
+    def groups_that_differ(self, tests: int) -> tuple[str, ...]:
+        """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
+        return tuple(group for group in GROUPS if (found := self.worst(group)) and found[1].p * tests <= ALARM)
+
+    def control_p(self, group: str) -> float:
+        """Return the p of the control, over its tests."""
+        found = _worst(self.control[group])
+        return min(1.0, found[1].p * len(self.control[group])) if found else 1.0
+
+    def smallest_temperature(self, alarm: float) -> float | None:
+        """Return the smallest temperature above the requested one that these tokens would show, as a multiple of it.
+
+        A temperature of (1 + e) T shifts the mean log-probability by about -e times its variance. None without tokens.
+        """
+        test = self.tests["later"].get("log-probability")
+        shift = test.smallest_shift(alarm) if test else None
+        if test is None or shift is None:
+            return None
+        return 1.0 + shift / test.deviation
+
+
+def _worst(tests: Mapping[str, ServedTest]) -> tuple[str, ServedTest] | None:
+    varied = {name: test for name, test in tests.items() if test.has_varied or test.is_impossible}
+    return max(varied.items(), key=lambda each: each[1].log_wealth) if varied else None
+
+
+@dataclass(frozen=True)
+class SeedCheck:
+    """Whether requests with equal seeds repeat their outputs.
+
+    Args:
+        pairs: Number of requests that were sent twice.
+        equal: Number of them with equal outputs.
+        distinct: Number of distinct outputs among requests with one prompt and different seeds, and their number.
+        by_chance: The expected number of equal pairs if seeds had no effect.
+    """
+
+    pairs: int
+    equal: int
+    distinct: tuple[int, int]
+    by_chance: float
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether seeds repeat outputs; None if equal outputs would be no evidence, or if nothing was sent twice."""
+        if not self.pairs or self.by_chance > self.pairs / 4:
+            return None
+        return self.equal >= 0.75 * self.pairs
+
+    @property
+    def are_different_seeds_equal(self) -> bool:
+        """Whether requests with different seeds gave one output only, which independent samples would not."""
+        distinct, count = self.distinct
+        return count >= 4 and distinct == 1 and self.by_chance < 0.25 * max(self.pairs, 1)
+
+
+def chance_of_equal_outputs(row: ReferenceRow, sampling: ServedSampling) -> float:
+    """Return about the probability that an independent sample equals this output: the product over tokens of sum pi^2."""
+    pi = allowed(row.logits, sampling, 0.0).pi
+    return math.exp(float((pi * pi).sum(-1).log().sum()))
+
+
+@dataclass(frozen=True)
+class KindResult:
+    """The result for one kind of requests. `passed` is None if it could not be tested, for the reason in `note`."""
+
+    kind: RequestKind
+    outputs: int = 0
+    failures: int = 0
+    greedy: GreedyCheck | None = None
+    sampled: SampledCheck | None = None
+    seeds: SeedCheck | None = None
+    acceptance: tuple[int, int] | None = None  # accepted and drafted tokens
+    note: str = ""
+
+    def groups_that_differ(self, tests: int) -> tuple[str, ...]:
+        """Return the groups of tokens that depart from the reference, if p is multiplied by the number of all tests."""
+        if self.greedy:
+            firsts = any(len(fault.tokens) == 1 for fault in self.greedy.faults)
+            laters = any(len(fault.tokens) > 1 for fault in self.greedy.faults)
+            return tuple(group for group, has in zip(GROUPS, (firsts, laters), strict=True) if has)
+        return self.sampled.groups_that_differ(tests) if self.sampled else ()
+
+
+def pooled(results: Sequence[KindResult]) -> list[SampledCheck]:
+    """Return one check of all kinds with equal sampling parameters, if several have them: it shows smaller deviations."""
+    by_sampling: dict[ServedSampling, list[SampledCheck]] = {}
+    for result in results:
+        if result.sampled:
+            by_sampling.setdefault(result.kind.sampling, []).append(result.sampled)
+    out = []
+    for sampling, checks in by_sampling.items():
+        if len(checks) > 1:
+            whole = SampledCheck(sampling, checks[0].deviation)
+            for check in checks:
+                whole.merge(check)
+            out.append(whole)
+    return out
+
+
+def counts_of(entries: Sequence[LoggedRequest]) -> tuple[int, int] | None:
+    """Return the accepted and the drafted tokens of requests; None if the server does not report them."""
+    known = [entry for entry in entries if entry.drafted is not None]
+    if not known:
+        return None
+    return sum(entry.accepted or 0 for entry in known), sum(entry.drafted or 0 for entry in known)

@@ -1,0 +1,129 @@
+"""Warnings about a measurement under load, each with its number."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.load import Block
+from specbench.features.servers.load_metrics import acceptance_of
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.http_client import Server
+from specbench.note import Note, warning
+
+BUSY = 0.5  # share of a processor that the client may use
+LAG = 0.05  # seconds that the client's event loop may be late
+DRIFT = 0.1  # relative change of the throughput from the first to the last third of the blocks
+DISAGREEMENT = 0.03  # relative difference of two sources of tokens per round
+FOREIGN = 0.02  # share of tokens that the server counted beyond ours
+BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, below which a proxy may buffer them
+FEWEST_DRAFTED = 50
+
+
+def load_notes(
+    on: Server, off: Server, endpoint: Endpoint, by_side: Mapping[str, Sequence[Block]], max_tokens: int
+) -> list[Note]:
+    """Return the warnings about blocks of load."""
+    remote = {server.host: server for server in (on, off) if not server.is_local}
+    notes = [warning("remote server", f"prompts leave this machine: {host} receives them") for host in remote]
+    for side, blocks in by_side.items():
+        if blocks:
+            notes += _of_side(side, blocks, max_tokens)
+    if by_side["on"]:
+        notes += _of_speculation(endpoint, by_side["on"])
+    return notes
+
+
+def _of_side(side: str, blocks: Sequence[Block], max_tokens: int) -> list[Note]:
+    notes: list[Note] = []
+    requests = [request for block in blocks for request in block.requests]
+    done = [request for request in requests if request.error is None]
+    if failures := [request for request in requests if request.error is not None]:
+        text = f"{len(failures)} of {len(requests)} requests to {side} failed, the first by {failures[0].error}"
+        notes.append(warning("failures", text, subject=side))
+    if not done:
+        return notes
+    if hits := sum(bool(request.cached_tokens) for request in done):
+        text = f"{hits} of {len(done)} prompts of {side} were read from a prefix cache"
+        notes.append(warning("cache hits", text, subject=side))
+    if all(request.output_tokens is None and request.tokens is None for request in done):
+        notes.append(
+            warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
+        )
+    if waits := [block for block in blocks if block.waiting]:
+        most = max(block.waiting or 0.0 for block in waits)
+        levels = ", ".join(map(str, sorted({block.concurrency for block in waits})))
+        text = f"up to {most:.0f} requests waited in {side} at concurrency {levels}: these levels measure its queue too"
+        notes.append(warning("queueing", text, subject=side))
+    notes += _of_client(side, blocks) + _of_drift(side, blocks) + _of_buffers(side, done) + _of_traffic(side, blocks)
+    return notes
+
+
+def _of_client(side: str, blocks: Sequence[Block]) -> list[Note]:
+    cpu, lag = max(block.cpu for block in blocks), float(np.percentile([block.lag for block in blocks], 90))
+    if cpu <= BUSY and lag <= LAG:
+        return []
+    text = f"the client used {cpu:.0%} of a processor, and its event loop was up to {1e3 * lag:.0f} ms late ({side})"
+    return [warning("busy client", text, subject=side, help="run it on another machine")]
+
+
+def _of_drift(side: str, blocks: Sequence[Block]) -> list[Note]:
+    """Compare the first third of the blocks of each level with the last third."""
+    notes = []
+    for concurrency in sorted({block.concurrency for block in blocks}):
+        speeds = [block.throughput for block in blocks if block.concurrency == concurrency and block.tokens]
+        third = len(speeds) // 3
+        if third >= 2:
+            change = float(np.mean(speeds[-third:]) / np.mean(speeds[:third])) - 1.0
+            if abs(change) > DRIFT:
+                text = f"the throughput of {side} at concurrency {concurrency} changed by {change:+.0%} during the run"
+                notes.append(warning("drift", text, subject=side))
+    return notes
+
+
+def _of_buffers(side: str, done: Sequence[LoggedRequest]) -> list[Note]:
+    """Find answers whose chunks arrive together at the end."""
+    spans = [
+        (request.chunks[-1][0] - request.chunks[0][0]) / request.seconds
+        for request in done
+        if request.chunks and request.count >= 8 and request.seconds
+    ]
+    if len(spans) < 5 or float(np.median(spans)) > BUFFERED:
+        return []
+    share = float(np.median(spans))
+    text = f"the chunks of {side} arrive within {share:.0%} of an answer's duration: a proxy may buffer them"
+    return [warning("buffered stream", text, subject=side)]
+
+
+def _of_traffic(side: str, blocks: Sequence[Block]) -> list[Note]:
+    """Compare the server's count of output tokens with ours."""
+    counted = [(block, counts.output_tokens) for block in blocks if (counts := block.counted) is not None]
+    known = [(block, tokens) for block, tokens in counted if tokens is not None]
+    ours = sum(request.count for block, _ in known for request in block.done)
+    theirs = sum(tokens for _, tokens in known)
+    if not ours or theirs <= ours * (1.0 + FOREIGN) or any(block.done != block.requests for block, _ in known):
+        return []
+    text = f"{side} generated {theirs:.0f} tokens, of which {ours} are ours: other clients use it"
+    return [warning("foreign traffic", text, subject=side)]
+
+
+def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
+    found = acceptance_of(blocks, endpoint.dialect.streams_steps)
+    notes: list[Note] = []
+    sources = {
+        "the stream": found.by_stream,
+        "the answers": found.by_answers.tokens_per_round if found.by_answers else None,
+        "the counters": found.by_counters.tokens_per_round if found.by_counters else None,
+    }
+    known = {name: value for name, value in sources.items() if value is not None}
+    if len(known) > 1 and max(known.values()) > (1.0 + DISAGREEMENT) * min(known.values()):
+        text = ", ".join(f"{value:.3f} by {name}" for name, value in known.items())
+        why = "foreign traffic, or drafts that were cut by the end of an output"
+        notes.append(warning("disagreement", f"tokens per round: {text}; possible causes are {why}"))
+    counts = found.by_counters or found.by_answers
+    if counts and counts.drafted >= FEWEST_DRAFTED and counts.accepted in (0, counts.drafted):
+        share = "none" if counts.accepted == 0 else "all"
+        notes.append(warning("acceptance", f"{share} of {counts.drafted} drafted tokens were accepted"))
+    if counts is None and not (found.by_stream and found.by_stream > 1.0):
+        notes.append(warning("no speculation", "the server with speculation shows no sign of it"))
+    return notes

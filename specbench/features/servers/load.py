@@ -1,0 +1,175 @@
+"""A closed loop of requests against one server for some seconds: a block, the unit of which speedups are ratios."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.request_log import LoggedRequest, failed, logged
+from specbench.features.servers.sending import DEAD, DEAD_AFTER, ServerDied
+from specbench.features.servers.served import Counters, ServedRequest
+from specbench.http_client import RequestFailed
+
+TICK = 0.01  # seconds; the event loop's lag is how much later a timer of this length ends
+
+
+@dataclass(kw_only=True)
+class Block:
+    """A block of load: `concurrency` requests in flight for some seconds, then the rest of the started requests.
+
+    Args:
+        side: `on` or `off`.
+        concurrency: Requests in flight.
+        pair: The pair of blocks that it belongs to.
+        begin: Beginning of the measured window, in seconds since the command began; the ramp before it is not measured.
+        end: End of the window; what arrives later is not measured.
+        requests: The requests, with the times of their chunks.
+        before: The server's counters before it; None if it has none.
+        after: The server's counters after it.
+        waiting: The largest number of requests that waited in the server; None if it does not say.
+        lag: The largest lag of the client's event loop, in seconds.
+        cpu: The share of one processor that the client used.
+    """
+
+    side: str
+    concurrency: int
+    pair: int
+    begin: float = 0.0
+    end: float = 0.0
+    requests: list[LoggedRequest] = field(default_factory=list)
+    before: Counters | None = None
+    after: Counters | None = None
+    waiting: float | None = None
+    lag: float = 0.0
+    cpu: float = 0.0
+
+    @property
+    def done(self) -> list[LoggedRequest]:
+        """The requests that did not fail."""
+        return [request for request in self.requests if request.error is None]
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that arrived within the window."""
+        return sum(
+            count
+            for request in self.done
+            for seconds, count in request.chunks or ()
+            if self.begin <= request.started + seconds < self.end
+        )
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second within the window."""
+        return self.tokens / (self.end - self.begin)
+
+    @property
+    def counted(self) -> Counters | None:
+        """What the server's counters counted during the block."""
+        if self.before is None or self.after is None:
+            return None
+        speculation = None
+        if self.before.speculation is not None and self.after.speculation is not None:
+            speculation = self.after.speculation - self.before.speculation
+        rest = [
+            None if one is None or two is None else two - one
+            for one, two in zip(self.before[1:], self.after[1:], strict=True)
+        ]
+        return Counters(speculation, *rest)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a block is: the ramp, which is not measured, and the window, in seconds."""
+
+    ramp: float = 1.0
+    window: float = 5.0
+
+
+async def run_block(
+    endpoint: Endpoint,
+    requests: Iterator[tuple[str, ServedRequest]],
+    block: Block,
+    pace: Pace,
+    start: float,
+    on_finished: Callable[[LoggedRequest], None],
+) -> Block:
+    """Send requests in a closed loop, and return the block with what came back.
+
+    Args:
+        endpoint: The server.
+        requests: Keys and requests, without end.
+        block: The block, without measurements.
+        pace: Its duration.
+        start: The time at which the command began, on `time.perf_counter`.
+        on_finished: Called with each finished request.
+
+    Raises:
+        ServerDied: Requests in succession could not connect.
+    """
+    block.before = await endpoint.counters()
+    begin = time.perf_counter()
+    block.begin, block.end = begin - start + pace.ramp, begin - start + pace.ramp + pace.window
+    in_succession = 0
+    suspect: ServedRequest | None = None
+
+    async def worker() -> None:
+        nonlocal in_succession, suspect
+        while time.perf_counter() - start < block.end and in_succession < DEAD_AFTER:
+            key, request = next(requests)
+            prompt = request.prompt if isinstance(request.prompt, tuple) and request.prompt else None
+            sent = time.perf_counter()
+            try:
+                completion = await endpoint.complete(request)
+                entry = logged(key, completion, prompt=None, seed=request.seed, side=block.side)
+                entry.prompt, entry.changed = None, completion.changed_parameters(request.sampling) or None
+                in_succession = 0
+            except RequestFailed as error:
+                entry = failed(key, error, prompt=prompt, side=block.side)
+                if error.kind in DEAD:
+                    in_succession, suspect = in_succession + 1, suspect or request
+                await asyncio.sleep(0.05)  # a server that rejects at once is not flooded
+            entry.started = sent - start
+            block.requests.append(entry)
+            on_finished(entry)
+
+    async def watch() -> None:
+        polled = False
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(TICK)
+            block.lag = max(block.lag, time.perf_counter() - before - TICK)
+            if not polled and before - start > (block.begin + block.end) / 2:
+                polled = True
+                middle = await endpoint.counters()
+                block.waiting = middle.waiting if middle else None
+
+    used = _cpu_seconds()
+    watcher = asyncio.create_task(watch())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(block.concurrency):
+                group.create_task(worker())
+    finally:
+        watcher.cancel()
+    block.cpu = (_cpu_seconds() - used) / (time.perf_counter() - begin)
+    block.after = await endpoint.counters()
+    if in_succession >= DEAD_AFTER:
+        raise ServerDied(endpoint.description.url, suspect)
+    return block
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def cycle(requests: Sequence[ServedRequest], prefix: str) -> Iterator[tuple[str, ServedRequest]]:
+    """Yield keys and requests, from the first on again and again. A key ends with the index of the request."""
+    number = 0
+    while True:
+        at = number % len(requests)
+        yield f"{prefix}|{number}|{at}", requests[at]
+        number += 1

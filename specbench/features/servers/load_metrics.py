@@ -1,0 +1,208 @@
+"""Measures of blocks of load, each in one definition, and speedups with intervals.
+
+Times of a request, by the names that load generators use:
+
+- time to first token: from sending to the first tokens;
+- time per token (`inter-token latency` of AIPerf): from the first chunk to the last, divided by the tokens after the first
+  chunk;
+- time between chunks: from the first chunk to the last, divided by the chunks after the first;
+- end to end: from sending to the end of the answer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specbench.analysis.intervals import FEWEST, Estimate, interval_of_ratio, student_quantile
+from specbench.features.servers.load import Block
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import SpeculationCounts
+
+PERCENTILES = (50, 90, 99)
+
+
+def first_token(request: LoggedRequest) -> float | None:
+    """Return the time to the first token, in seconds; None without tokens."""
+    return request.chunks[0][0] if request.chunks else None
+
+
+def time_per_token(request: LoggedRequest) -> float | None:
+    """Return the seconds per token after the first chunk; None for a request with one chunk."""
+    if not request.chunks or len(request.chunks) < 2:
+        return None
+    tokens = sum(count for _, count in request.chunks[1:])
+    return (request.chunks[-1][0] - request.chunks[0][0]) / tokens
+
+
+def time_between_chunks(request: LoggedRequest) -> float | None:
+    """Return the seconds per chunk after the first; None for a request with one chunk."""
+    if not request.chunks or len(request.chunks) < 2:
+        return None
+    return (request.chunks[-1][0] - request.chunks[0][0]) / (len(request.chunks) - 1)
+
+
+def end_to_end(request: LoggedRequest) -> float | None:
+    """Return the seconds from sending to the end of the answer."""
+    return request.seconds
+
+
+TIMES: dict[str, Callable[[LoggedRequest], float | None]] = {
+    "time to first token": first_token,
+    "time per token": time_per_token,
+    "time between chunks": time_between_chunks,
+    "end to end": end_to_end,
+}
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Mean and percentiles of a time, in seconds, over `count` requests."""
+
+    mean: float
+    values: tuple[float, ...]  # of PERCENTILES
+    count: int
+
+
+def percentiles(requests: Sequence[LoggedRequest], time: Callable[[LoggedRequest], float | None]) -> Percentiles | None:
+    """Return the mean and the percentiles of a time; None if no request has it."""
+    found = [value for request in requests if (value := time(request)) is not None]
+    if not found:
+        return None
+    return Percentiles(float(np.mean(found)), tuple(float(np.percentile(found, q)) for q in PERCENTILES), len(found))
+
+
+def paired(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+    """Return the complete pairs of blocks (off, on), in order."""
+    by: dict[int, dict[str, Block]] = {}
+    for block in blocks:
+        by.setdefault(block.pair, {})[block.side] = block
+    return [(both["off"], both["on"]) for _, both in sorted(by.items()) if both.keys() >= {"off", "on"}]
+
+
+def throughput_speedup(pairs: Sequence[tuple[Block, Block]]) -> Estimate | None:
+    """Return the geometric mean of the ratios of throughput over pairs, with its interval; None without tokens."""
+    logs = [math.log(on.throughput / off.throughput) for off, on in pairs if on.tokens and off.tokens]
+    return mean_of_logs(logs) if logs else None
+
+
+def mean_of_logs(logs: Sequence[float]) -> Estimate:
+    """Return the exponential of a mean, with Student's interval; without an interval for fewer than three values."""
+    mean, n = float(np.mean(logs)), len(logs)
+    if n < 3:
+        return Estimate(math.exp(mean), None, None)
+    half = student_quantile(n - 1.0) * float(np.std(logs, ddof=1)) / math.sqrt(n)
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def pairs_needed(pairs: Sequence[tuple[Block, Block]], relative: float) -> int:
+    """Return how many pairs give an interval of the throughput's speedup of +- `relative`, from these pairs (Stein 1945)."""
+    logs = [math.log(on.throughput / off.throughput) for off, on in pairs if on.tokens and off.tokens]
+    if len(logs) < 3:
+        return len(pairs)
+    deviation, quantile = float(np.std(logs, ddof=1)), student_quantile(len(logs) - 1.0)
+    return max(len(pairs), math.ceil((quantile * deviation / math.log1p(relative)) ** 2))
+
+
+def time_speedup(
+    pairs: Sequence[tuple[Block, Block]], time: Callable[[LoggedRequest], float | None], by_token: bool
+) -> Estimate | None:
+    """Return how many times shorter a time is with speculation, with its interval over prompts and pairs.
+
+    The means are over tokens if `by_token`, else over requests. Prompts that only one side finished in a pair are left out.
+    """
+    cells: dict[tuple[str, int], list[float]] = {}
+    for number, (off, on) in enumerate(pairs):
+        for at, block in ((0, off), (2, on)):
+            for request in block.done:
+                value = time(request)
+                if value is None:
+                    continue
+                weight = max(request.count - 1, 1) if by_token else 1
+                cell = cells.setdefault((prompt_of(request), number), [0.0] * 4)
+                cell[at] += value * weight
+                cell[at + 1] += weight
+    both = {key: cell for key, cell in cells.items() if cell[1] and cell[3]}
+    if not both:
+        return None
+    prompts = {key: i for i, key in enumerate(dict.fromkeys(prompt for prompt, _ in both))}
+    table = np.zeros((len(prompts), len(pairs), 5))
+    for (prompt, number), cell in both.items():
+        table[prompts[prompt], number] = [*cell, cell[0]]
+
+    def ratio(sums: np.ndarray) -> np.ndarray:
+        return np.asarray((sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3]))
+
+    if len(prompts) < FEWEST:
+        return Estimate(float(ratio(table.sum(axis=(0, 1)))), None, None)
+    return interval_of_ratio(table, ratio)
+
+
+def prompt_of(request: LoggedRequest) -> str:
+    """Return the index of a request's prompt, which its key ends with."""
+    return request.key.rsplit("|", 1)[-1]
+
+
+# Speculation, in one definition: tokens per round are accepted drafted tokens and the target's own token
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Speculation of the requests of a level by source: the stream's chunks, the answers, the server's counters."""
+
+    by_stream: float | None  # tokens per round
+    by_answers: SpeculationCounts | None
+    by_counters: SpeculationCounts | None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens per round: by the counters, else by the answers, else by the stream."""
+        for counts in (self.by_counters, self.by_answers):
+            if counts is not None and counts.tokens_per_round is not None:
+                return counts.tokens_per_round
+        return self.by_stream
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """The share of rounds in which the drafted token at each position was accepted; empty if unknown."""
+        for counts in (self.by_counters, self.by_answers):
+            if counts is not None and counts.by_position and counts.rounds:
+                return tuple(accepted / counts.rounds for accepted in counts.by_position)
+        return ()
+
+
+def acceptance_of(blocks: Sequence[Block], streams_steps: bool) -> Acceptance:
+    """Return the speculation of blocks with speculation on."""
+    requests = [request for block in blocks for request in block.done]
+    rows = [request for request in requests if request.drafted is not None]
+    answers = None
+    if rows:
+        rounds = None if any(row.rounds is None for row in rows) else sum(row.rounds or 0 for row in rows)
+        answers = SpeculationCounts(
+            rounds, sum(row.drafted or 0 for row in rows), sum(row.accepted or 0 for row in rows),
+            _summed([row.by_position for row in rows]),
+        )  # fmt: skip
+    counted = [counts.speculation for block in blocks if (counts := block.counted) and counts.speculation]
+    counters = None
+    if counted:
+        counters = SpeculationCounts(
+            sum(each.rounds or 0 for each in counted), sum(each.drafted for each in counted),
+            sum(each.accepted for each in counted),
+            _summed([None if each.by_position is None else list(each.by_position) for each in counted]),
+        )  # fmt: skip
+    return Acceptance(_by_stream(requests) if streams_steps else None, answers, counters)
+
+
+def _by_stream(requests: Sequence[LoggedRequest]) -> float | None:
+    """Return tokens per chunk after the first one, which the prompt's forward gives."""
+    later = [chunk for request in requests for chunk in (request.chunks or [])[1:]]
+    return sum(count for _, count in later) / len(later) if later else None
+
+
+def _summed(rows: Sequence[list[int] | None]) -> tuple[int, ...] | None:
+    known = [row for row in rows if row is not None]
+    if not known or len(known) < len(rows):
+        return None
+    length = max(map(len, known))
+    return tuple(sum(row[i] for row in known if i < len(row)) for i in range(length))

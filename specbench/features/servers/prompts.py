@@ -1,0 +1,46 @@
+"""Prompts of served requests: texts and messages of a task, and ids by the server's or the reference's tokenizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.config.options import Options
+from specbench.data.task import Message, Sample, Task
+from specbench.errors import ConfigError
+from specbench.resolution.selection import read_pair, select_tasks
+
+
+@dataclass(frozen=True)
+class ServedPrompt:
+    """A prompt of a task: its sample and its text."""
+
+    task: Task
+    sample: Sample
+
+    @property
+    def text(self) -> str:
+        """The text of the prompt."""
+        return self.sample.prompt
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the prompt as a chat."""
+        return self.sample.chat
+
+
+def served_prompts(tasks: Sequence[str], options: Options) -> list[ServedPrompt]:
+    """Return the first prompts of tasks, alternating between them: first turns only.
+
+    Raises ConfigError and MissingAsset.
+    """
+    _, pair = read_pair("target=server", options)  # the server's models are its own
+    chosen = select_tasks(tasks, pair, options)
+    longest = max(len(task.data.samples) for task in chosen)
+    found = [
+        ServedPrompt(task.task, task.data.samples[i])
+        for i in range(longest)
+        for task in chosen
+        if i < len(task.data.samples) and not task.data.samples[i].after
+    ]
+    if not found:
+        raise ConfigError(f"{', '.join(tasks)}: no prompt")
+    return found[: options.limit] if options.limit else found

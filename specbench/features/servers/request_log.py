@@ -1,0 +1,141 @@
+"""The log of finished requests, one JSON line each, from which an interrupted command resumes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from specbench.errors import ConfigError
+from specbench.features.servers.served import Completion
+from specbench.http_client import FailureKind, RequestFailed
+
+
+@dataclass(kw_only=True)
+class LoggedRequest:
+    """A finished request: what identifies it, and what came back. A failed one has an `error` and no output."""
+
+    key: str
+    side: str = "on"
+    prompt: list[int] | None = None
+    tokens: list[int] | None = None
+    text: str = ""
+    finish: str = ""
+    seed: int | None = None
+    seconds: float = 0.0
+    started: float = 0.0  # seconds since the command began
+    chunks: list[tuple[float, int]] | None = None  # seconds since sending, and number of tokens
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    queue_seconds: float | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    by_position: list[int] | None = None
+    changed: dict[str, tuple[float, float]] | None = None  # echoed parameters that differ: sent, echoed
+    model: str = ""
+    error: str | None = None
+    error_kind: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of output tokens."""
+        if self.tokens is not None:
+            return len(self.tokens)
+        return self.output_tokens or sum(count for _, count in self.chunks or ())
+
+
+def logged(
+    key: str, completion: Completion, *, prompt: tuple[int, ...] | None, seed: int | None = None, side: str = "on"
+) -> LoggedRequest:
+    """Return the log entry of a completion. `prompt` are the ids that were sent; None for a text or a chat."""
+    counts = completion.speculation
+    own = completion.prompt if prompt is None else prompt
+    return LoggedRequest(
+        key=key,
+        side=side,
+        prompt=None if own is None else list(own),
+        tokens=None if completion.tokens is None else list(completion.tokens),
+        text=completion.text,
+        finish=completion.finish,
+        seed=seed,
+        seconds=completion.seconds,
+        chunks=[(chunk.seconds, len(chunk.tokens) or 1) for chunk in completion.chunks],
+        prompt_tokens=completion.prompt_tokens,
+        output_tokens=completion.output_tokens,
+        cached_tokens=completion.cached_tokens,
+        queue_seconds=completion.queue_seconds,
+        rounds=counts.rounds if counts else None,
+        drafted=counts.drafted if counts else None,
+        accepted=counts.accepted if counts else None,
+        by_position=list(counts.by_position) if counts and counts.by_position else None,
+        model=completion.model,
+    )
+
+
+def failed(key: str, error: RequestFailed, *, prompt: tuple[int, ...] | None, side: str = "on") -> LoggedRequest:
+    """Return the log entry of a failed request."""
+    return LoggedRequest(
+        key=key,
+        side=side,
+        prompt=None if prompt is None else list(prompt),
+        error=str(error),
+        error_kind=error.kind.value,
+    )
+
+
+class RequestLog:
+    """An append-only file of finished requests. Only the last line can be incomplete, after a kill; it is ignored.
+
+    Args:
+        path: The file, which is created on the first entry.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: dict[str, LoggedRequest] = {}
+        if path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        *lines, rest = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = msgspec.json.decode(line, type=LoggedRequest)
+            except msgspec.DecodeError as error:
+                raise ConfigError(
+                    f"{self.path}:{number}: damaged ({error}); help: remove the folder, and verify or run again"
+                ) from None
+            self.entries[entry.key] = entry
+        if rest:
+            with self.path.open("r+b") as file:
+                file.truncate(self.path.stat().st_size - len(rest))
+
+    def has(self, key: str) -> bool:
+        """Return whether a request is finished and did not fail."""
+        return key in self.entries and self.entries[key].error is None
+
+    def add(self, entry: LoggedRequest) -> None:
+        """Append an entry."""
+        self.entries[entry.key] = entry
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(entry) + b"\n")
+
+    @property
+    def failures(self) -> dict[FailureKind, int]:
+        """The number of failed requests by kind."""
+        counts: dict[FailureKind, int] = {}
+        for entry in self.entries.values():
+            if entry.error is not None:
+                kind = FailureKind(entry.error_kind)
+                counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+
+def compact(table: Mapping[str, Any]) -> str:
+    """Return a table as JSON that identifies it."""
+    return json.dumps(table, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,228 @@
+"""What is sent to a server, what it answers, and what it says about itself: values without a dialect."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from specbench.data.task import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSampling:
+    """The sampling parameters of a request. All of them are sent with each request, so that no default applies.
+
+    Filters are applied in the order temperature, min-p, top-k, top-p. `top_k` = 0, `top_p` = 1 and `min_p` = 0 are off.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
+            raise ValueError(f"{self}: temperature and top-k are at least 0, top-p in (0, 1], min-p in [0, 1)")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always chosen."""
+        return self.temperature == 0.0
+
+    def __str__(self) -> str:
+        others = {"top-k": self.top_k, "top-p": self.top_p if self.top_p < 1.0 else 0, "min-p": self.min_p}
+        return ", ".join([f"T = {self.temperature:g}", *(f"{key} {value:g}" for key, value in others.items() if value)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRequest:
+    """A request for one completion.
+
+    Args:
+        prompt: Token ids, or a text for servers that do not accept ids. Empty for a chat.
+        messages: The messages of a chat, which the server renders with its template.
+        sampling: How tokens are sampled.
+        max_tokens: The largest number of tokens.
+        seed: The seed of the request; None sends none.
+        ignore_eos: Whether to continue after the end of the text.
+        alternatives: Number of most likely tokens whose log-probabilities are returned with each token; 0 for none.
+        reuse_cache: Whether the server may reuse the cache of an equal prefix.
+    """
+
+    prompt: tuple[int, ...] | str = ()
+    messages: tuple[Message, ...] = ()
+    sampling: ServedSampling = ServedSampling()
+    max_tokens: int = 64
+    seed: int | None = None
+    ignore_eos: bool = False
+    alternatives: int = 0
+    reuse_cache: bool = False
+
+
+class Chunk(NamedTuple):
+    """Tokens that arrived together: their ids (empty if the server returns text only), text, and seconds since sending."""
+
+    tokens: tuple[int, ...]
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SpeculationCounts:
+    """The speculation of one request, or of a server between two readings.
+
+    `by_position` counts the rounds in which the drafted token at that position was accepted, from the first position on.
+    Unknown counts are None.
+    """
+
+    rounds: int | None
+    drafted: int
+    accepted: int
+    by_position: tuple[int, ...] | None = None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """The accepted share of all drafted tokens; None if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Accepted tokens and the target's own token of each round; None if unknown."""
+        return 1.0 + self.accepted / self.rounds if self.rounds else None
+
+    def __sub__(self, other: "SpeculationCounts") -> "SpeculationCounts":
+        by = None
+        if self.by_position is not None and other.by_position is not None:
+            by = tuple(a - b for a, b in zip(self.by_position, other.by_position, strict=True))
+        rounds = None if self.rounds is None or other.rounds is None else self.rounds - other.rounds
+        return SpeculationCounts(rounds, self.drafted - other.drafted, self.accepted - other.accepted, by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A complete answer.
+
+    Args:
+        prompt: The ids of the prompt as the server reports them; None if it does not.
+        tokens: The ids of the output, with the end-of-text token if the server returns it; None for text only.
+        text: The text of the output.
+        chunks: What arrived when. Times are in seconds since the request was sent.
+        finish: `eos`, `length`, `stop` or another word of the server.
+        seconds: From sending to the end of the answer.
+        prompt_tokens: Number of tokens in the prompt; None if not reported.
+        output_tokens: Number of tokens in the output; None if not reported.
+        cached_tokens: Number of prompt tokens that were read from a cache; None if not reported.
+        queue_seconds: Time in the server's queue; None if not reported.
+        speculation: The request's own counts; None if not reported.
+        log_probabilities: For each token, log-probabilities by id, of the token and its alternatives.
+        echo: The sampling parameters with which the server says that it sampled, by the names of `ServedSampling`.
+        model: The model that the answer names.
+    """
+
+    prompt: tuple[int, ...] | None = None
+    tokens: tuple[int, ...] | None = None
+    text: str = ""
+    chunks: tuple[Chunk, ...] = ()
+    finish: str = ""
+    seconds: float = 0.0
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    queue_seconds: float | None = None
+    speculation: SpeculationCounts | None = None
+    log_probabilities: tuple[Mapping[int, float], ...] = ()
+    echo: Mapping[str, float] = field(default_factory=dict)
+    model: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of output tokens: ids, else the server's usage, else chunks."""
+        if self.tokens is not None:
+            return len(self.tokens)
+        return self.output_tokens if self.output_tokens is not None else len(self.chunks)
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """The time to the first token; None without any."""
+        return self.chunks[0].seconds if self.chunks else None
+
+    def changed_parameters(self, sampling: ServedSampling) -> dict[str, tuple[float, float]]:
+        """Return the parameters that the server echoes with another value than was sent: (sent, echoed)."""
+        sent = asdict(sampling)
+        return {
+            name: (sent[name], value)
+            for name, value in self.echo.items()
+            if name in sent and abs(sent[name] - value) > 1e-4
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSpeculation:
+    """What a server says about its speculation. None and empty fields are unknown."""
+
+    is_on: bool | None = None
+    method: str = ""
+    draft: str = ""
+    length: int | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a server says about itself, as far as it says it.
+
+    Args:
+        dialect: The name of its dialect.
+        url: Its address.
+        version: The version of the server.
+        model: The name that requests use.
+        weights: The path or id of its weights.
+        dtype: The dtype of its computation.
+        context: The largest number of tokens of prompt and output.
+        vocabulary: The number of tokens in its vocabulary.
+        slots: The largest number of sequences decoded at a time; further requests wait.
+        defaults: Its sampling defaults.
+        speculation: Its speculation.
+        has_ids: Whether it accepts and returns token ids.
+        chat_template: Whether it renders chats.
+    """
+
+    dialect: str
+    url: str
+    version: str = ""
+    model: str = ""
+    weights: str = ""
+    dtype: str = ""
+    context: int | None = None
+    vocabulary: int | None = None
+    slots: int | None = None
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    speculation: ServedSpeculation = ServedSpeculation()
+    has_ids: bool = False
+    chat_template: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """Dialect, version, model and speculation in a few words."""
+        speculation = self.speculation
+        words = {True: speculation.method or "on", False: "off", None: "unknown"}[speculation.is_on]
+        if speculation.is_on and speculation.length:
+            words += f", {speculation.length} tokens"
+        return f"{self.dialect} {self.version}".strip() + f", {self.model}, speculation {words}"
+
+
+class Counters(NamedTuple):
+    """A reading of a server's counters. Unknown ones are None."""
+
+    speculation: SpeculationCounts | None
+    running: float | None = None
+    waiting: float | None = None
+    output_tokens: float | None = None
+    cache_queries: float | None = None
+    cache_hits: float | None = None
+    preemptions: float | None = None
+
+
+def named(tokens: Sequence[int], limit: int = 12) -> str:
+    """Return ids as a text, cut after `limit`."""
+    shown = " ".join(map(str, tokens[:limit]))
+    return f"{shown} ... ({len(tokens)})" if len(tokens) > limit else shown

@@ -1,0 +1,357 @@
+"""`specbench server run`: load on two servers in alternating blocks, and speedups with intervals."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from specbench.analysis.intervals import Estimate
+from specbench.experiment.scorer import grade
+from specbench.features.servers.endpoint import Endpoint, connected
+from specbench.features.servers.guards import load_notes
+from specbench.features.servers.load import Block, Pace, cycle, run_block
+from specbench.features.servers.load_metrics import (
+    TIMES,
+    Acceptance,
+    Percentiles,
+    acceptance_of,
+    paired,
+    pairs_needed,
+    percentiles,
+    prompt_of,
+    throughput_speedup,
+    time_speedup,
+)
+from specbench.features.servers.pays import (
+    MeasuredSpeculation,
+    PredictedSpeedup,
+    StepTimes,
+    predicted_speedups,
+)
+from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
+from specbench.features.servers.served import Counters, Description, ServedRequest, ServedSampling
+from specbench.http_client import Server
+from specbench.note import Note
+from specbench.observer import Observer
+from specbench.runs.record import Record
+
+BLOCKS, REQUESTS, SUMMARY = "blocks.jsonl", "requests.jsonl", "summary.json"
+PILOT = 6  # pairs of blocks, from whose deviation the number of pairs is chosen
+MOST_PAIRS = 24
+PRECISION = 0.05  # half the width of the interval of a speedup, which decides the number of pairs
+NOISE = "noise"  # the arm that compares off with off
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRunRequest:
+    """Two servers to compare under load.
+
+    Args:
+        on: The server with speculation.
+        off: The server of the same model without it.
+        model: The model's name on the servers, if they serve several.
+        prompts: The prompts, which both sides get in the same order.
+        sampling: How tokens are sampled.
+        concurrencies: Requests in flight, one level after the other.
+        max_tokens: The largest number of tokens of an output.
+        ignore_eos: Whether every output has `max_tokens` tokens.
+        chat: Whether prompts are sent as chats.
+        pace: The duration of a block.
+        pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
+        noise_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
+        seed: Of the seeds of sampled requests.
+        out: The folder of runs.
+    """
+
+    on: Server
+    off: Server
+    model: str = ""
+    prompts: Sequence[ServedPrompt]
+    task: str = ""
+    sampling: ServedSampling
+    concurrencies: tuple[int, ...] = (1, 4, 16)
+    max_tokens: int = 64
+    ignore_eos: bool = False
+    chat: bool = False
+    pace: Pace
+    pairs: int = 0
+    noise_pairs: int = PILOT
+    seed: int = 0
+    out: Path = Path("results/servers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """The results at one concurrency.
+
+    `speedups` are of throughput and of the times in `TIMES`, above 1 where speculation is faster. `noise` is the ratio of the
+    throughput of off to itself, which should be 1.
+    """
+
+    concurrency: int
+    pairs: int
+    throughput: Mapping[str, float]  # tokens per second by side
+    speedups: Mapping[str, Estimate]
+    noise: Estimate | None
+    times: Mapping[str, Mapping[str, Percentiles]]  # by side and time
+    acceptance: Acceptance
+    is_queueing: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRun:
+    """What was measured on two servers."""
+
+    on: Description
+    off: Description
+    levels: list[Level]
+    scores: Mapping[str, Mapping[str, float]]  # by side and metric
+    failures: Mapping[str, int]  # by side
+    predictions: list[PredictedSpeedup]
+    notes: list[Note] = field(default_factory=list)
+    folder: Path = Path()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BlockLog:
+    """The log of finished blocks, one JSON line each. Their requests are in the log of requests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / BLOCKS
+        self.requests = RequestLog(folder / REQUESTS)
+        self.blocks: list[Block] = []
+        if self.path.exists():
+            by_block: dict[str, list[LoggedRequest]] = {}
+            for request in self.requests.entries.values():
+                by_block.setdefault(request.key.rsplit("|", 2)[0], []).append(request)
+            for line in self.path.read_bytes().split(b"\n")[:-1]:
+                table = msgspec.json.decode(line)
+                block = Block(**{key: table[key] for key in ("side", "concurrency", "pair")})
+                for key in ("begin", "end", "waiting", "lag", "cpu"):
+                    setattr(block, key, table[key])
+                block.before, block.after = (_counters(table[key]) for key in ("before", "after"))
+                block.requests = by_block.get(table["key"], [])
+                self.blocks.append(block)
+
+    def add(self, key: str, block: Block) -> None:
+        """Append a finished block."""
+        self.blocks.append(block)
+        table = {name: value for name, value in vars(block).items() if name != "requests"}
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode({**table, "key": key}) + b"\n")
+
+
+def _counters(values: Any) -> Counters | None:
+    """Return counters from the JSON of a block."""
+    return None if values is None else msgspec.convert(values, Counters)
+
+
+async def run_servers(request: ServerRunRequest, observer: Observer) -> ServerRun:
+    """Measure two servers in alternating blocks.
+
+    Raises:
+        MissingAsset: A server does not answer, or died.
+        ConfigError: The servers serve different models, or a setting does not fit them.
+    """
+    async with connected(request.on, request.model) as on, connected(request.off, request.model) as off:
+        run = _Run(request, on, off, observer)
+        return await run.result()
+
+
+class _Run:
+    """One measurement in progress."""
+
+    def __init__(self, request: ServerRunRequest, on: Endpoint, off: Endpoint, observer: Observer) -> None:
+        self.request, self.on, self.off, self.observer = request, on, off, observer
+        self.folder = request.out / f"run-{self._hash()}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = BlockLog(self.folder)
+        self.start = time.perf_counter() - max((block.end for block in self.log.blocks), default=0.0)
+        self.served = self._requests()
+
+    def _hash(self) -> str:
+        """Return a hash of what is measured: servers, prompts and settings."""
+        settings = self.settings()
+        settings.pop("pairs")
+        described = {**settings, "prompts": [prompt.text for prompt in self.request.prompts]}
+        return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that identify the measurement."""
+        request = self.request
+        return {
+            "on": asdict(self.on.description), "off": asdict(self.off.description), "task": request.task,
+            "sampling": asdict(request.sampling), "max_tokens": request.max_tokens, "ignore_eos": request.ignore_eos,
+            "chat": request.chat, "pace": asdict(request.pace), "pairs": request.pairs, "seed": request.seed,
+        }  # fmt: skip
+
+    def _requests(self) -> list[ServedRequest]:
+        request = self.request
+        return [
+            ServedRequest(
+                prompt=() if request.chat else prompt.text,
+                messages=prompt.messages if request.chat else (),
+                sampling=request.sampling,
+                max_tokens=request.max_tokens,
+                seed=None if request.sampling.is_greedy else 1000 * (request.seed + 1) + i,
+                ignore_eos=request.ignore_eos,
+            )
+            for i, prompt in enumerate(request.prompts)
+        ]
+
+    async def result(self) -> ServerRun:
+        """Measure all levels, and return the results."""
+        request = self.request
+        least = request.pairs or PILOT
+        total = len(request.concurrencies) * 2 * (least + request.noise_pairs)
+        with self.observer.progress("blocks", total, len(self.log.blocks)) as advance:
+            for concurrency in request.concurrencies:
+                await self._pairs(concurrency, "on", least, advance)
+                await self._pairs(concurrency, NOISE, request.noise_pairs, advance)
+        if not request.pairs:
+            await self._more_pairs()
+        return self._summary()
+
+    async def _more_pairs(self) -> None:
+        """Measure as many more pairs of each level as its deviation needs."""
+        needed = {
+            concurrency: min(pairs_needed(paired(self._blocks(concurrency, "on")), PRECISION), MOST_PAIRS)
+            for concurrency in self.request.concurrencies
+        }
+        missing = sum(2 * (count - len(paired(self._blocks(level, "on")))) for level, count in needed.items())
+        with self.observer.progress(f"more blocks, for intervals of +- {PRECISION:.0%}", max(missing, 0)) as advance:
+            for concurrency, count in needed.items():
+                await self._pairs(concurrency, "on", count, advance)
+
+    def _blocks(self, concurrency: int, arm: str) -> list[Block]:
+        """Return the finished blocks of an arm at a concurrency: `on`, or NOISE, whose second blocks are called on."""
+        return [
+            block
+            for block in self.log.blocks
+            if block.concurrency == concurrency and (block.pair < 0) is (arm == NOISE)
+        ]
+
+    async def _pairs(self, concurrency: int, arm: str, count: int, advance: Callable[[], None]) -> None:
+        """Measure pairs of blocks until there are `count` complete ones; every second pair begins with the other side."""
+        complete = paired(self._blocks(concurrency, arm))
+        done = {off.pair for off, _ in complete}
+        self.log.blocks = [block for block in self.log.blocks if block not in self._incomplete(concurrency, arm, done)]
+        for number in range(count):
+            pair = -1 - number if arm == NOISE else number
+            if pair in done:
+                continue
+            sides = ("off", "on") if number % 2 == 0 else ("on", "off")
+            for side in sides:
+                endpoint = self.off if side == "off" or arm == NOISE else self.on
+                await self._block(endpoint, side, concurrency, pair)
+                advance()
+
+    def _incomplete(self, concurrency: int, arm: str, done: set[int]) -> list[Block]:
+        """Return blocks whose pair was interrupted: the two halves of a pair must follow each other."""
+        return [block for block in self._blocks(concurrency, arm) if block.pair not in done]
+
+    async def _block(self, endpoint: Endpoint, side: str, concurrency: int, pair: int) -> None:
+        key = f"{side}|{concurrency}|{pair}|{time.time_ns()}"
+        block = Block(side=side, concurrency=concurrency, pair=pair)
+        requests = cycle(self.served, key)
+        await run_block(endpoint, requests, block, self.request.pace, self.start, self.log.requests.add)
+        self.log.add(key, block)
+
+    def _summary(self) -> ServerRun:
+        levels = [self._level(concurrency) for concurrency in self.request.concurrencies]
+        by_side = {"on": list[Block](), "off": list[Block]()}
+        for block in self.log.blocks:
+            by_side["off" if block.pair < 0 else block.side].append(block)
+        notes = load_notes(self.request.on, self.request.off, self.on, by_side, self.request.max_tokens)
+        return ServerRun(
+            on=self.on.description,
+            off=self.off.description,
+            levels=levels,
+            scores={side: self._scores(blocks) for side, blocks in by_side.items()},
+            failures={
+                side: sum(r.error is not None for block in blocks for r in block.requests)
+                for side, blocks in by_side.items()
+            },
+            predictions=self._predictions(levels),
+            notes=notes,
+            folder=self.folder,
+            settings=self.settings(),
+        )
+
+    def _level(self, concurrency: int) -> Level:
+        pairs = paired(self._blocks(concurrency, "on"))
+        speedups: dict[str, Estimate] = {}
+        if found := throughput_speedup(pairs):
+            speedups["throughput"] = found
+        for name, time_of in TIMES.items():
+            if estimate := time_speedup(pairs, time_of, name == "time per token"):
+                speedups[name] = estimate
+        noise = throughput_speedup(paired(self._blocks(concurrency, NOISE)))
+        sides = {"off": [off for off, _ in pairs], "on": [on for _, on in pairs]}
+        slots = self.on.description.slots
+        waited = any((block.waiting or 0) > 0 for blocks in sides.values() for block in blocks)
+        return Level(
+            concurrency=concurrency,
+            pairs=len(pairs),
+            throughput={side: _mean([block.throughput for block in blocks]) for side, blocks in sides.items()},
+            speedups=speedups,
+            noise=noise,
+            times={
+                side: {name: rows for name, of in TIMES.items() if (rows := percentiles(_done(blocks), of))}
+                for side, blocks in sides.items()
+            },
+            acceptance=acceptance_of(sides["on"], self.on.dialect.streams_steps),
+            is_queueing=waited or (slots is not None and concurrency > slots),
+        )
+
+    def _scores(self, blocks: Sequence[Block]) -> dict[str, float]:
+        """Return the mean of each metric over the prompts, from the first finished output of each."""
+        outputs: dict[int, LoggedRequest] = {}
+        for request in _done(blocks):
+            outputs.setdefault(int(prompt_of(request)), request)
+        if self.request.ignore_eos:
+            return {}  # such texts continue after the end of the answer
+        values: dict[str, list[float]] = {}
+        for at, output in outputs.items():
+            prompt = self.request.prompts[at]
+            if prompt.task.executes_code:
+                return {}
+            text = prompt.task.stopped(output.text)
+            record = Record(method="served", sample=prompt.sample.id, repeat=0, seed=0, order=0, text=text)
+            for name, value in grade(prompt.task, prompt.sample, record, None).items():
+                if isinstance(value, float):
+                    values.setdefault(name, []).append(value)
+        return {name: _mean(found) for name, found in values.items()}
+
+    def _predictions(self, levels: Sequence[Level]) -> list[PredictedSpeedup]:
+        """Return predicted speedups; empty without acceptance by position."""
+        length = self.on.description.speculation.length
+        shares = next((level.acceptance.by_position for level in levels if level.acceptance.by_position), ())
+        free = [level for level in levels if not level.is_queueing]
+        if not shares or not free:
+            return []
+        off = {level.concurrency: self._step_seconds(level.concurrency, "off", 1.0) for level in free}
+        on = {
+            level.concurrency: self._step_seconds(level.concurrency, "on", level.acceptance.tokens_per_round or 1.0)
+            for level in free
+        }
+        measured = MeasuredSpeculation(min(length or len(shares), len(shares)), StepTimes(on), shares)
+        return predicted_speedups(StepTimes(off), measured, [level.concurrency for level in free])
+
+    def _step_seconds(self, concurrency: int, side: str, tokens: float) -> list[float]:
+        """Return the seconds of a step in each block: a token, or a round, of all requests in flight."""
+        blocks = [pair[side == "on"] for pair in paired(self._blocks(concurrency, "on"))]
+        return [concurrency * tokens / block.throughput for block in blocks if block.tokens]
+
+
+def _done(blocks: Sequence[Block]) -> list[LoggedRequest]:
+    return [request for block in blocks for request in block.done]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,104 @@
+"""The smallest request that shows a difference from the reference, sent again to confirm it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.exactness import ALARM, KindResult, ReferenceRow, SampledCheck, greedy_check
+from specbench.features.servers.reference import Reference
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import ServedRequest
+from specbench.http_client import RequestFailed
+
+LENGTHS = (1, 2, 4, 8, 16, 32)  # tokens of an output to try
+CANDIDATES = 3  # prompts to try
+MOST_REQUESTS = 96  # of one candidate and length
+
+
+@dataclass(frozen=True)
+class SmallestRequest:
+    """A request that shows a difference when it is sent so many times.
+
+    Args:
+        request: The request. If it has a seed, its repeats have the next ones.
+        path: Where it is sent.
+        body: Its JSON.
+        times: How often it was sent until the difference showed; 1 for a greedy request.
+        expected: The token that the reference has at the end of a greedy output.
+        found: The token that the server has there.
+        p: The p of the repeats, for a sampled request.
+    """
+
+    request: ServedRequest
+    path: str
+    body: dict[str, object]
+    times: int
+    expected: int | None = None
+    found: int | None = None
+    p: float | None = None
+
+
+async def smallest_request(
+    endpoint: Endpoint, reference: Reference, result: KindResult, entries: Sequence[LoggedRequest], deviation: float
+) -> SmallestRequest | None:
+    """Return the shortest request of a kind that shows its difference again; None if none did.
+
+    Requests are sent alone, so a difference that needs concurrency does not show.
+    """
+    try:
+        if result.greedy:
+            return await _greedy(endpoint, reference, result, deviation)
+        return await _sampled(endpoint, reference, result, entries, deviation)
+    except RequestFailed:
+        return None
+
+
+async def _greedy(
+    endpoint: Endpoint, reference: Reference, result: KindResult, deviation: float
+) -> SmallestRequest | None:
+    assert result.greedy is not None
+    for fault in sorted(result.greedy.faults, key=lambda fault: (len(fault.tokens), len(fault.prompt)))[:CANDIDATES]:
+        request = ServedRequest(prompt=fault.prompt, sampling=result.kind.sampling, max_tokens=len(fault.tokens))
+        tokens = (await endpoint.complete(request)).tokens or ()
+        row = ReferenceRow(fault.prompt, tokens, await reference.logits(fault.prompt, tokens))
+        again = greedy_check([("", row)], deviation).faults
+        if again:
+            found = again[0]
+            request = replace(request, max_tokens=len(found.tokens))
+            return as_sent(endpoint, request, times=1, expected=found.expected, found=found.tokens[-1])
+    return None
+
+
+async def _sampled(
+    endpoint: Endpoint, reference: Reference, result: KindResult, entries: Sequence[LoggedRequest], deviation: float
+) -> SmallestRequest | None:
+    """Send candidates in order of length until one rejects at ALARM, after a correction for their number."""
+    prompts = list(dict.fromkeys(tuple(entry.prompt or ()) for entry in entries if entry.prompt))
+    prompts = sorted(prompts, key=len)[:CANDIDATES]
+    alarm = ALARM / (len(LENGTHS) * max(len(prompts), 1))
+    for length in LENGTHS:
+        for prompt in prompts:
+            check = SampledCheck(result.kind.sampling, deviation)
+            for times in range(1, MOST_REQUESTS + 1):
+                request = ServedRequest(
+                    prompt=prompt, sampling=result.kind.sampling, max_tokens=length,
+                    seed=7000 + times if result.kind.is_seeded else None,
+                )  # fmt: skip
+                tokens = (await endpoint.complete(request)).tokens or ()
+                if tokens:
+                    check.add(ReferenceRow(prompt, tokens, await reference.logits(prompt, tokens)))
+                worst = [found[1].p for group in check.tests if (found := check.worst(group))]
+                p = min([each * max(check.number_of_tests(), 1) for each in worst], default=1.0)
+                if p <= alarm:
+                    first = replace(request, seed=7001) if result.kind.is_seeded else request
+                    return as_sent(endpoint, first, times=times, p=p)
+    return None
+
+
+def as_sent(
+    endpoint: Endpoint, request: ServedRequest, *, times: int, expected: int | None = None, found: int | None = None,
+    p: float | None = None,
+) -> SmallestRequest:  # fmt: skip
+    """Return a request with the path and the body that are sent."""
+    path, body = endpoint.dialect.body(request, endpoint.description.model)
+    return SmallestRequest(request, path, body, times, expected, found, p)

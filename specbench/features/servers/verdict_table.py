@@ -1,0 +1,114 @@
+"""The table and the JSON of a verification of a server."""
+
+import dataclasses
+from typing import Any
+
+from specbench.features.servers.exactness import ALARM, KindResult
+from specbench.features.servers.server_verification import ServerVerification
+
+HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepted", "verdict"]
+
+
+def rows_of(verification: ServerVerification) -> tuple[list[str], list[list[str]]]:
+    """Return the heads and the rows of the table: one row for each kind of requests."""
+    return HEADS, [_row(result, verification.number_of_tests) for result in verification.results]
+
+
+def _row(result: KindResult, tests: int) -> list[str]:
+    outputs = f"{result.outputs}" + (f", {result.failures} failed" if result.failures else "")
+    if result.greedy is None and result.sampled is None:
+        return [result.kind.label, outputs, "–", "–", "–", "–", f"not tested: {result.note}"]
+    accepted = "–"
+    if result.acceptance and result.acceptance[1]:
+        accepted = f"{result.acceptance[0] / result.acceptance[1]:.0%} of {result.acceptance[1]}"
+    seeds = "–"
+    if result.seeds:
+        seeds = f"{result.seeds.equal} of {result.seeds.pairs} equal"
+    failed = bool(result.groups_that_differ(tests)) or bool(result.seeds and result.seeds.holds is False)
+    return [
+        result.kind.label,
+        outputs,
+        _found(result, "first", tests),
+        _found(result, "later", tests),
+        seeds,
+        accepted,
+        "DIFFERS" if failed else "follows",
+    ]
+
+
+def _found(result: KindResult, group: str, tests: int) -> str:
+    """Return what was found for the first or the later tokens."""
+    if result.greedy:
+        faults = [fault for fault in result.greedy.faults if (len(fault.tokens) == 1) is (group == "first")]
+        ties = [tie for tie in result.greedy.near_ties if (len(tie.tokens) == 1) is (group == "first")]
+        if faults:
+            return f"{len(faults)} faults, gap up to {max(fault.gap for fault in faults):.2g}"
+        return f"equal, {len(ties)} near-ties" if ties else "equal"
+    assert result.sampled is not None
+    worst = result.sampled.worst(group)
+    if worst is None:
+        return "certain"
+    name, test = worst
+    if test.is_impossible:
+        return "a token of probability 0"
+    return f"p = {min(1.0, test.p * tests):.2g} ({name}, z = {test.z:+.1f})"
+
+
+def table_of(verification: ServerVerification) -> dict[str, Any]:
+    """Return the verification as JSON."""
+    smallest = verification.smallest
+    return {
+        "outcome": verification.outcome.value,
+        "line": verification.line,
+        "description": dataclasses.asdict(verification.description),
+        "reference": verification.reference,
+        "false_alarm_rate": ALARM,
+        "tests": verification.number_of_tests,
+        "deviation": _deviation(verification.deviation),
+        "deviation_of_off": _deviation(verification.control_deviation),
+        "kinds": [_kind(result, verification.number_of_tests) for result in verification.results],
+        "notes": [note.line for note in verification.notes],
+        "smallest_request": smallest
+        and {
+            "path": smallest.path, "body": smallest.body, "times": smallest.times, "p": smallest.p,
+            "expected": smallest.expected, "found": smallest.found,
+        },
+    }  # fmt: skip
+
+
+def _deviation(deviation: Any) -> dict[str, Any] | None:
+    if deviation is None:
+        return None
+    return {**dataclasses.asdict(deviation), "allowed": deviation.allowed, "explanation": deviation.explanation}
+
+
+def _kind(result: KindResult, tests: int) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "kind": result.kind.label, "outputs": result.outputs, "failures": result.failures, "note": result.note,
+        "differs": list(result.groups_that_differ(tests)),
+    }  # fmt: skip
+    if result.acceptance:
+        out |= {"accepted": result.acceptance[0], "drafted": result.acceptance[1]}
+    if result.greedy:
+        out |= {
+            "tokens": result.greedy.tokens,
+            "near_ties": len(result.greedy.near_ties),
+            "faults": [
+                {"request": fault.key, "position": len(fault.tokens) - 1, "expected": fault.expected,
+                 "found": fault.tokens[-1], "gap": fault.gap}
+                for fault in result.greedy.faults
+            ],
+        }  # fmt: skip
+    if result.sampled:
+        out["tests"] = {
+            group: {
+                name: {"tokens": test.tokens, "z": test.z, "p": test.p, "impossible": test.is_impossible}
+                for name, test in by_name.items()
+            }
+            for group, by_name in result.sampled.tests.items()
+        }
+        out["control_p"] = {group: result.sampled.control_p(group) for group in result.sampled.control}
+        out["smallest_temperature"] = result.sampled.smallest_temperature(ALARM / max(tests, 1))
+    if result.seeds:
+        out["seeds"] = {**dataclasses.asdict(result.seeds), "holds": result.seeds.holds}
+    return out
