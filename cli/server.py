@@ -126,6 +126,9 @@ def verify(
     from specbench.features.servers.prompts import served_prompts  # imports torch
     from specbench.features.servers.server_verification import ServerVerifyRequest, verify_server
 
+    samplings = _samplings(words(temperature), top_p, top_k, min_p)
+    concurrencies = _numbers(words(concurrency) or ["1", "8"], "--concurrency")
+    kinds = _kinds(words(prompts))
     options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
     request = ServerVerifyRequest(
         on=_server(on, key_env, timeout),
@@ -135,10 +138,10 @@ def verify(
         draft=draft,
         dtype="float32" if dtype is Dtype.auto else dtype.value,
         prompts=served_prompts(words(task) or [TASK], options),
-        samplings=_samplings(words(temperature), top_p, top_k, min_p),
-        concurrencies=_numbers(words(concurrency) or ["1", "8"], "--concurrency"),
+        samplings=samplings,
+        concurrencies=concurrencies,
         seeds=seeds,
-        kinds=_kinds(words(prompts)),
+        kinds=kinds,
         outputs=outputs,
         max_tokens=max_new_tokens,
         max_prompt_tokens=max_prompt_tokens,

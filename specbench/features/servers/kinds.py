@@ -84,4 +84,6 @@ def shared_cause(failed: list[RequestKind], passed: list[RequestKind]) -> str:
         for words, holds in tests.items()
         if failed and all(map(holds, failed)) and passed and not any(map(holds, passed))
     ]
+    if "only at temperatures above 0" in found:
+        found = [words for words in found if words != "only without a seed"]  # says less
     return ", ".join(found)

@@ -65,13 +65,13 @@ def _cells(level: Level, side: str, name: str) -> list[str]:
 
 
 def _predictions(run: ServerRun) -> Table:
-    """Return the predicted speedups of throughput, by draft length and concurrency."""
+    """Return the predicted speedups of the time per token, by draft length and concurrency."""
     levels = sorted({row.concurrency for row in run.predictions})
     lengths = sorted({row.length for row in run.predictions})
     by = {(row.length, row.concurrency): row.speedup for row in run.predictions}
     rows = [[f"{length}", *(_times_faster(by[length, level]) for level in levels)] for length in lengths]
     heads = ["draft length", *(f"at concurrency {level}" for level in levels)]
-    return Table("Predicted speedup of throughput", heads, rows)
+    return Table("Predicted speedup of the time per token", heads, rows)
 
 
 def answer_of(run: ServerRun) -> str:

@@ -1,13 +1,12 @@
 """Whether speculation pays, and with which draft length: predicted speedups by draft length and concurrency.
 
-A round with c requests in flight takes a forward of the target over c (k + 1) tokens and k forwards of the draft over c
-tokens.
-
-- The target's forward over n tokens takes as long as a step without speculation at concurrency n, measured at the levels of
-  the server without speculation and drawn between and beyond them on a line.
-- The draft's forward is what a measured round takes beyond that, divided by the draft length that was measured.
+- A step without speculation takes what the time per token of the server without speculation is at that concurrency.
+- A round that drafts k tokens takes a step, and for each drafted token the same additional time: what a measured round takes
+  beyond a step, divided by the draft length that was measured. So the model goes through both measurements.
 - The tokens of a round follow from the acceptance by position. Beyond the measured positions, each further token is accepted
-  at the conditional rate of the last measured ones.
+  at the conditional rate of the last measured one.
+
+The predicted speedup is that of the time per token. Between measured concurrencies, times are drawn on lines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,28 +28,17 @@ class StepTimes:
 
     by_concurrency: Mapping[int, Sequence[float]]
 
-    def line(self, chooser: np.random.Generator | None = None) -> "Line":
-        """Return the line through the means, or through the means of blocks that are drawn again with replacement."""
-        points = []
-        for concurrency, values in sorted(self.by_concurrency.items()):
-            drawn = np.asarray(values) if chooser is None else chooser.choice(values, len(values))
-            points.append((float(concurrency), float(drawn.mean())))
-        return Line(tuple(points))
+    def at(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
+        """Return the mean at a concurrency, on lines between the measured ones.
 
-
-@dataclass(frozen=True)
-class Line:
-    """A function that is linear between points, and beyond them has the slope of all points."""
-
-    points: tuple[tuple[float, float], ...]
-
-    def at(self, x: float) -> float:
-        """Return the value at x."""
-        xs, ys = (np.array(part) for part in zip(*self.points, strict=True))
-        if xs[0] <= x <= xs[-1] or len(xs) == 1:
-            return float(np.interp(x, xs, ys))
-        slope = max(float(np.polyfit(xs, ys, 1)[0]), 0.0)
-        return float(ys[-1] + slope * (x - xs[-1])) if x > xs[-1] else float(ys[0] - slope * (xs[0] - x))
+        With `chooser`, the blocks are drawn again with replacement.
+        """
+        levels = sorted(self.by_concurrency)
+        means = []
+        for level in levels:
+            values = np.asarray(self.by_concurrency[level])
+            means.append(float((values if chooser is None else chooser.choice(values, len(values))).mean()))
+        return float(np.interp(concurrency, levels, means))
 
 
 @dataclass(frozen=True)
@@ -97,26 +85,26 @@ def predicted_speedups(
     lengths: Sequence[int] = range(1, LONGEST + 1),
 ) -> list[PredictedSpeedup]:
     """Return the predicted speedup of each draft length at each concurrency."""
-    grid = [(length, concurrency) for concurrency in concurrencies for length in lengths]
-    whole = _speedups(off.line(), on, on.rounds.line(), grid)
     chooser = np.random.default_rng(0)
-    drawn = np.array(
-        [_speedups(off.line(chooser), on, on.rounds.line(chooser), grid) for _ in range(RESAMPLES)]
-    )  # (resamples, grid)
-    low, high = np.percentile(drawn, QUANTILES, axis=0)
-    return [
-        PredictedSpeedup(length, concurrency, Estimate(float(value), float(a), float(b)))
-        for (length, concurrency), value, a, b in zip(grid, whole, low, high, strict=True)
-    ]
-
-
-def _speedups(off: Line, on: MeasuredSpeculation, rounds: Line, grid: Sequence[tuple[int, int]]) -> np.ndarray:
     out = []
-    for length, concurrency in grid:
-        draft = max((rounds.at(concurrency) - off.at(concurrency * (on.length + 1))) / on.length, 0.0)
-        seconds = off.at(concurrency * (length + 1)) + length * draft
-        out.append(on.tokens_per_round(length) * off.at(concurrency) / seconds)
-    return np.array(out)
+    for concurrency in concurrencies:
+        whole = _speedups(off.at(concurrency), on.rounds.at(concurrency), on, lengths)
+        drawn = [
+            _speedups(off.at(concurrency, chooser), on.rounds.at(concurrency, chooser), on, lengths)
+            for _ in range(RESAMPLES)
+        ]  # (resamples, lengths)
+        low, high = np.percentile(np.array(drawn), QUANTILES, axis=0)
+        out += [
+            PredictedSpeedup(length, concurrency, Estimate(float(value), float(a), float(b)))
+            for length, value, a, b in zip(lengths, whole, low, high, strict=True)
+        ]
+    return out
+
+
+def _speedups(step: float, round_: float, on: MeasuredSpeculation, lengths: Sequence[int]) -> np.ndarray:
+    """Return the speedup of each draft length, from the seconds of a step and of a measured round."""
+    per_token = max(round_ - step, 0.0) / on.length
+    return np.array([on.tokens_per_round(length) * step / (step + length * per_token) for length in lengths])
 
 
 def best_length(predictions: Sequence[PredictedSpeedup], concurrency: int) -> int:

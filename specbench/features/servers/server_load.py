@@ -24,6 +24,7 @@ from specbench.features.servers.load_metrics import (
     percentiles,
     prompt_of,
     throughput_speedup,
+    time_per_token,
     time_speedup,
 )
 from specbench.features.servers.pays import (
@@ -340,13 +341,16 @@ class _Run:
             level.concurrency: self._step_seconds(level.concurrency, "on", level.acceptance.tokens_per_round or 1.0)
             for level in free
         }
+        if not all(off.values()) or not all(on.values()):
+            return []
         measured = MeasuredSpeculation(min(length or len(shares), len(shares)), StepTimes(on), shares)
         return predicted_speedups(StepTimes(off), measured, [level.concurrency for level in free])
 
     def _step_seconds(self, concurrency: int, side: str, tokens: float) -> list[float]:
-        """Return the seconds of a step in each block: a token, or a round, of all requests in flight."""
+        """Return in each block the mean time per token, times the tokens of a step or a round."""
         blocks = [pair[side == "on"] for pair in paired(self._blocks(concurrency, "on"))]
-        return [concurrency * tokens / block.throughput for block in blocks if block.tokens]
+        found = [percentiles(block.done, time_per_token) for block in blocks]
+        return [tokens * times.mean for times in found if times is not None]
 
 
 def _done(blocks: Sequence[Block]) -> list[LoggedRequest]:

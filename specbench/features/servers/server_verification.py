@@ -355,7 +355,9 @@ class _Verification:
             )
         elif whole := next((check for check in together if check.groups_that_differ(tests)), None):
             found.append(f"outputs of all kinds at {whole.sampling} together depart from {self.reference.name}")
-        if of_off is not None and deviation.largest > 2.0 * of_off.allowed:
+        if deviation.fault:
+            found.append(deviation.fault)
+        elif of_off is not None and deviation.largest > 2.0 * of_off.allowed:
             found.append(
                 f"its own logits deviate by up to {deviation.largest:.2g} from the reference, those of the server without"
                 f" speculation by {of_off.largest:.2g}: {deviation.explanation}"

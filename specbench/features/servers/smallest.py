@@ -12,7 +12,8 @@ from specbench.http_client import RequestFailed
 
 LENGTHS = (1, 2, 4, 8, 16, 32)  # tokens of an output to try
 CANDIDATES = 3  # prompts to try
-MOST_REQUESTS = 96  # of one candidate and length
+MOST_REQUESTS = 48  # of one candidate and length
+MOST_IN_ALL = 240
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ async def _sampled(
     prompts = list(dict.fromkeys(tuple(entry.prompt or ()) for entry in entries if entry.prompt))
     prompts = sorted(prompts, key=len)[:CANDIDATES]
     alarm = ALARM / (len(LENGTHS) * max(len(prompts), 1))
+    sent = 0
     for length in LENGTHS:
         for prompt in prompts:
             check = SampledCheck(result.kind.sampling, deviation)
@@ -84,7 +86,9 @@ async def _sampled(
                     prompt=prompt, sampling=result.kind.sampling, max_tokens=length,
                     seed=7000 + times if result.kind.is_seeded else None,
                 )  # fmt: skip
-                tokens = (await endpoint.complete(request)).tokens or ()
+                if sent == MOST_IN_ALL:
+                    return None
+                tokens, sent = (await endpoint.complete(request)).tokens or (), sent + 1
                 if tokens:
                     check.add(ReferenceRow(prompt, tokens, await reference.logits(prompt, tokens)))
                 worst = [found[1].p for group in check.tests if (found := check.worst(group))]

@@ -1,0 +1,170 @@
+"""`specbench server verify` against a server that decodes a small checkpoint: right, and with each fault."""
+
+import asyncio
+import json
+
+import pytest
+
+from specbench.cli.params import SharedOptions
+from specbench.features.servers.calibration import deviation_of
+from specbench.features.servers.kinds import PromptKind, RequestKind, shared_cause
+from specbench.features.servers.prompts import served_prompts
+from specbench.features.servers.served import ServedSampling
+from specbench.features.servers.server_verification import (
+    Outcome,
+    ServerVerification,
+    ServerVerifyRequest,
+    verify_server,
+)
+from specbench.http_client import Server
+from specbench.observer import Observer
+from tests.fixtures.console import specbench
+from tests.fixtures.model_server import ModelServer, model_server
+
+WARM, NUCLEUS = ServedSampling(temperature=1.0), ServedSampling(temperature=0.7, top_p=0.8)
+
+
+def prompts(count: int = 4):
+    return served_prompts(["gsm8k"], SharedOptions({"data": ["synthetic"]}).options(limit=count))
+
+
+def verified(server: ModelServer, checkpoint, out, **changes) -> ServerVerification:
+    settings = {
+        "on": Server(server.url), "weights": str(checkpoint), "prompts": prompts(), "out": out, "outputs": 16,
+        "max_tokens": 12, "max_prompt_tokens": 16, "concurrencies": (1,), "kinds": (PromptKind.raw,), "seeds": False,
+        "samplings": (ServedSampling(), WARM),
+    }  # fmt: skip
+    return asyncio.run(verify_server(ServerVerifyRequest(**{**settings, **changes}), Observer()))
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama.cpp"])
+def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_path, dialect):
+    with model_server(checkpoint, dialect=dialect) as server:
+        found = verified(server, checkpoint, tmp_path, outputs=48)
+    assert found.outcome is Outcome.exact and found.line.startswith("exact:")
+    assert found.deviation.largest < 1e-4 and found.smallest is None
+    assert all(result.sampled.control_p("later") < 1e-3 for result in found.results if result.sampled)
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "changes"),
+    [
+        ("temperature", "", {"outputs": 96, "samplings": (WARM,)}),
+        ("top-p ignored", "from the first token on", {"samplings": (NUCLEUS,), "outputs": 32}),
+        ("greedy drafts", "from the second token on, where speculation begins, only at temperatures above 0", {}),
+        ("bonus from the draft", "from the second token on", {"outputs": 48, "samplings": (NUCLEUS,)}),
+        ("one token in 40", "from the second token on", {"samplings": (ServedSampling(),), "prompts": prompts(24)}),
+        ("rounded logits", "from the second token on", {}),
+    ],
+)
+def test_a_fault_is_found_with_where_it_begins(checkpoint, tmp_path, fault, where, changes):
+    with model_server(checkpoint, fault=fault) as server:
+        found = verified(server, checkpoint, tmp_path, **changes)
+    assert found.outcome is Outcome.differs
+    assert where in found.line  # of a temperature, the first tokens alone would show little
+
+
+def test_a_dropped_seed_is_found_and_the_request_to_send_twice_is_named(checkpoint, tmp_path):
+    with model_server(checkpoint, fault="dropped seed") as server:
+        found = verified(server, checkpoint, tmp_path, seeds=True, samplings=(WARM,))
+    assert found.outcome is Outcome.differs and "equal seeds do not repeat outputs" in found.line
+    assert found.smallest.times == 2 and found.smallest.body["seed"] == 1000
+
+
+def test_a_prefix_of_another_prompt_is_found_and_does_not_widen_the_tolerance(checkpoint, tmp_path):
+    with model_server(checkpoint, fault="other prefix") as server:
+        found = verified(
+            server, checkpoint, tmp_path, kinds=(PromptKind.cached,), samplings=(ServedSampling(),), prompts=prompts(8)
+        )
+    assert found.outcome is Outcome.differs
+    assert found.deviation.outliers or found.deviation.largest > 1.0
+
+
+def test_the_smallest_request_is_sent_again_and_shows_the_fault(checkpoint, tmp_path):
+    with model_server(checkpoint, fault="rounded logits") as server:
+        found = verified(server, checkpoint, tmp_path, samplings=(ServedSampling(),))
+    smallest = found.smallest
+    assert smallest.times == 1 and smallest.found != smallest.expected
+    assert smallest.body["max_tokens"] == smallest.request.max_tokens <= 12
+
+
+def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabulary(checkpoint, tmp_path):
+    with (
+        model_server(checkpoint, dialect="llama.cpp") as on,
+        model_server(checkpoint, dialect="llama.cpp", speculates=False) as off,
+    ):
+        changes = {"weights": "", "off": Server(off.url), "outputs": 8, "max_tokens": 6}
+        assert verified(on, checkpoint, tmp_path, **changes).outcome is not Outcome.differs
+        on.fault = "rounded logits"
+        changes |= {"seed": 1, "samplings": (ServedSampling(),), "max_tokens": 12}
+        assert verified(on, checkpoint, tmp_path, **changes).outcome is Outcome.differs
+
+
+def test_the_same_command_resumes_and_gives_the_same_verdict(checkpoint, tmp_path):
+    with model_server(checkpoint) as server:
+        first = verified(server, checkpoint, tmp_path)
+        sent = len(server.requests)
+        again = verified(server, checkpoint, tmp_path)
+        assert again.line == first.line and again.folder == first.folder
+        outputs = sum(result.outputs for result in first.results)
+        assert len(server.requests) - sent < sent - outputs + 1  # the comparison of logits alone is repeated
+
+
+def test_oddities_are_warnings_with_their_numbers(checkpoint, tmp_path):
+    with model_server(checkpoint, dialect="llama.cpp") as server:
+        found = verified(server, checkpoint, tmp_path)
+    assert not [note for note in found.notes if note.is_warning and note.kind != "tokenizers differ"]
+
+
+def test_outlying_prefixes_are_faults_and_do_not_widen_the_tolerance():
+    usual = [[0.01, 0.02], [0.015, 0.03], [0.02, 0.01]] * 4
+    found = deviation_of("server", [*usual, [3.0, 0.1]], 20.0)
+    assert (found.largest, found.outliers, found.prefixes) == (0.03, (3.0,), 13)
+    assert "1 of 13 prefixes deviate by up to 3" in found.fault
+    assert deviation_of("server", usual, 20.0).fault == ""
+    assert "more than rounding" in deviation_of("server", [[2.0], [3.0]], 20.0).fault
+    assert deviation_of("server", [], 20.0) is None
+
+
+@pytest.mark.parametrize(
+    ("failed", "passed", "cause"),
+    [
+        ([{"is_seeded": True}], [{}], "only with a seed"),
+        ([{"concurrency": 8}, {"concurrency": 4}], [{}], "only above concurrency 1"),
+        ([{}], [{"sampling": ServedSampling()}], "only at temperatures above 0"),
+        ([{"prompt": PromptKind.cached}], [{}], "only after a prefix-cache hit"),
+        ([{}, {"is_seeded": True}], [{"concurrency": 8}], ""),
+        ([{"is_seeded": True}], [], ""),
+    ],
+)
+def test_the_cause_is_what_all_failed_kinds_have_and_no_passed_kind(failed, passed, cause):
+    kinds = [[RequestKind(**{"sampling": WARM, **each}) for each in group] for group in (failed, passed)]
+    assert shared_cause(*kinds) == cause
+
+
+def test_the_command_prints_the_verdict_and_writes_it(checkpoint, tmp_path):
+    with model_server(checkpoint, fault="greedy drafts") as server:
+        done = specbench(
+            "server", "verify", "--on", server.url, "--weights", checkpoint, "--data", "synthetic", "-n", "3", "--outputs",
+            "12", "--max-new-tokens", "10", "--max-prompt-tokens", "16", "-c", "1", "--no-seeds", "--prompts", "raw", "-T",
+            "0,1", "-o", tmp_path, cwd=tmp_path, code=5,
+        )  # fmt: skip
+    assert all(words in done.stdout for words in ("NOT exact", "smallest request that shows it", "curl -s"))
+    verdict = json.loads(next(tmp_path.glob("*/verdict.json")).read_text())
+    assert verdict["outcome"] == "differs" and verdict["smallest_request"]["path"] == "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["verify", "--on", "http://127.0.0.1:9"], 2, "a reference is missing"),
+        (["verify", "--on", "127.0.0.1:9", "--off", "http://127.0.0.1:9"], 2, "is no URL of a server"),
+        (["verify", "--on", "http://h", "--weights", "x", "--prompts", "rwa"], 2, "did you mean 'raw'"),
+        (["verify", "--on", "http://h", "--weights", "x", "-T", "-1"], 2, "--temperature -1"),
+        (["verify", "--on", "http://h", "--weights", "x", "-c", "0"], 2, "--concurrency 0"),
+        (["describe", "http://127.0.0.1:9"], 4, "start the server"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, words, code, message):
+    done = specbench("server", *words, cwd=tmp_path, code=code)
+    assert message in done.stderr
