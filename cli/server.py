@@ -156,8 +156,14 @@ def verify(
 
 @server.command()
 def run(
-    on: On,
-    off: Off,
+    on: Annotated[str, typer.Option("--on", help="URL of the server with speculation.")] = "",
+    off: Off = "",
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--start", help="Instead of URLs: a TOML file with commands that start the servers, one at a time."
+        ),
+    ] = None,
     model: ServedModel = "",
     task: Task = None,
     data: Data = None,
@@ -199,9 +205,12 @@ def run(
     """
     params.import_plugins(plugin)
     require_presets([], "tiny", words(task))
-    if not on or not off:
-        raise ConfigError("two servers are needed; help: --on URL --off URL")
+    if start is not None and (on or off):
+        raise ConfigError("--start and --on or --off cannot be combined")
+    if start is None and not (on and off):
+        raise ConfigError("two servers are needed; help: --on URL --off URL, or --start FILE.toml")
     from specbench.features.servers.load import Pace  # imports torch
+    from specbench.features.servers.managed import read_commands
     from specbench.features.servers.prompts import served_prompts
     from specbench.features.servers.served import ServedSampling
     from specbench.features.servers.server_load import ServerRunRequest, run_servers
@@ -212,10 +221,13 @@ def run(
         sampling = ServedSampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    commands = read_commands(start) if start else None
     request = ServerRunRequest(
-        on=_server(on, key_env, timeout),
-        off=_server(off, key_env, timeout),
+        on=commands.on if commands else _server(on, key_env, timeout),
+        off=commands.off if commands else _server(off, key_env, timeout),
         model=model,
+        key_env=key_env,
+        timeout=timeout,
         prompts=served_prompts(tasks, options),
         task=", ".join(tasks),
         sampling=sampling,

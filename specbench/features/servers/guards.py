@@ -20,21 +20,19 @@ BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, belo
 FEWEST_DRAFTED = 50
 
 
-def load_notes(
-    on: Server, off: Server, endpoint: Endpoint, by_side: Mapping[str, Sequence[Block]], max_tokens: int
-) -> list[Note]:
-    """Return the warnings about blocks of load."""
-    remote = {server.host: server for server in (on, off) if not server.is_local}
+def load_notes(servers: Sequence[Server], endpoint: Endpoint, by_side: Mapping[str, Sequence[Block]]) -> list[Note]:
+    """Return the warnings about blocks of load. `endpoint` is the server with speculation."""
+    remote = dict.fromkeys(server.host for server in servers if not server.is_local)
     notes = [warning("remote server", f"prompts leave this machine: {host} receives them") for host in remote]
     for side, blocks in by_side.items():
         if blocks:
-            notes += _of_side(side, blocks, max_tokens)
+            notes += _of_side(side, blocks)
     if by_side["on"]:
         notes += _of_speculation(endpoint, by_side["on"])
     return notes
 
 
-def _of_side(side: str, blocks: Sequence[Block], max_tokens: int) -> list[Note]:
+def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
     notes: list[Note] = []
     requests = [request for block in blocks for request in block.requests]
     done = [request for request in requests if request.error is None]

@@ -123,7 +123,7 @@ def time_speedup(
                 cell = cells.setdefault((prompt_of(request), number), [0.0] * 4)
                 cell[at] += value * weight
                 cell[at + 1] += weight
-    both = {key: cell for key, cell in cells.items() if cell[1] and cell[3]}
+    both = {key: cell for key, cell in cells.items() if cell[0] and cell[2]}  # chunks that arrive together take no time
     if not both:
         return None
     prompts = {key: i for i, key in enumerate(dict.fromkeys(prompt for prompt, _ in both))}

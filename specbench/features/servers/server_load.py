@@ -3,9 +3,10 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from specbench.features.servers.load_metrics import (
     time_per_token,
     time_speedup,
 )
+from specbench.features.servers.managed import ServerCommand, started
 from specbench.features.servers.pays import (
     MeasuredSpeculation,
     PredictedSpeedup,
@@ -36,7 +38,7 @@ from specbench.features.servers.pays import (
 from specbench.features.servers.prompts import ServedPrompt
 from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
 from specbench.features.servers.served import Counters, Description, ServedRequest, ServedSampling
-from specbench.http_client import Server
+from specbench.http_client import KEY, Server
 from specbench.note import Note
 from specbench.observer import Observer
 from specbench.runs.record import Record
@@ -53,9 +55,11 @@ class ServerRunRequest:
     """Two servers to compare under load.
 
     Args:
-        on: The server with speculation.
-        off: The server of the same model without it.
+        on: The server with speculation, or how it is started.
+        off: The server of the same model without it, or how it is started. If both are started, only one runs at a time.
         model: The model's name on the servers, if they serve several.
+        key_env: The environment variable of the key of servers that are started.
+        timeout: The longest duration of one request to a server that is started, in seconds.
         prompts: The prompts, which both sides get in the same order.
         sampling: How tokens are sampled.
         concurrencies: Requests in flight, one level after the other.
@@ -69,9 +73,11 @@ class ServerRunRequest:
         out: The folder of runs.
     """
 
-    on: Server
-    off: Server
+    on: Server | ServerCommand
+    off: Server | ServerCommand
     model: str = ""
+    key_env: str = KEY
+    timeout: float = 600.0
     prompts: Sequence[ServedPrompt]
     task: str = ""
     sampling: ServedSampling
@@ -159,16 +165,75 @@ async def run_servers(request: ServerRunRequest, observer: Observer) -> ServerRu
         MissingAsset: A server does not answer, or died.
         ConfigError: The servers serve different models, or a setting does not fit them.
     """
-    async with connected(request.on, request.model) as on, connected(request.off, request.model) as off:
-        run = _Run(request, on, off, observer)
-        return await run.result()
+    async with AsyncExitStack() as stack:
+        if isinstance(request.on, Server) and isinstance(request.off, Server):
+            on, off = [
+                await stack.enter_async_context(connected(server, request.model))
+                for server in (request.on, request.off)
+            ]
+            return await _Run(request, _Connected({"on": on, "off": off}), on, off, observer).result()
+        servers = _Started(request, observer)
+        stack.push_async_callback(servers.stop)
+        on = await servers.use("on")
+        off = await servers.use("off")  # stays for the first block
+        return await _Run(request, servers, on, off, observer).result()
+
+
+@dataclass(frozen=True)
+class _Connected:
+    """Two servers that run both, of which one is used at a time."""
+
+    endpoints: Mapping[str, Endpoint]
+    restarts: ClassVar[bool] = False
+
+    async def use(self, side: str) -> Endpoint:
+        """Return the endpoint of a side."""
+        return self.endpoints[side]
+
+
+class _Started:
+    """Two servers of which one runs at a time. Using one stops the other."""
+
+    restarts: ClassVar[bool] = True
+
+    def __init__(self, request: ServerRunRequest, observer: Observer) -> None:
+        self._request, self._observer = request, observer
+        self._stack, self._side = AsyncExitStack(), ""
+        self._endpoint: Endpoint | None = None
+
+    async def use(self, side: str) -> Endpoint:
+        """Return the endpoint of a side, after starting it if it does not run. Raises as `started` does."""
+        if side != self._side or self._endpoint is None:
+            await self.stop()
+            how = self._request.on if side == "on" else self._request.off
+            assert isinstance(how, ServerCommand)
+            log = self._request.out / f"server-{side}.log"
+            request = self._request
+            with self._observer.status(f"start the server {side}"):
+                self._endpoint = await self._stack.enter_async_context(
+                    started(how, request.key_env, request.timeout, request.model, log)
+                )
+            self._side = side
+        return self._endpoint
+
+    async def stop(self) -> None:
+        """End the server that runs."""
+        self._side, self._endpoint = "", None
+        await self._stack.aclose()
 
 
 class _Run:
     """One measurement in progress."""
 
-    def __init__(self, request: ServerRunRequest, on: Endpoint, off: Endpoint, observer: Observer) -> None:
-        self.request, self.on, self.off, self.observer = request, on, off, observer
+    def __init__(
+        self,
+        request: ServerRunRequest,
+        servers: _Connected | _Started,
+        on: Endpoint,
+        off: Endpoint,
+        observer: Observer,
+    ) -> None:
+        self.request, self.servers, self.on, self.off, self.observer = request, servers, on, off, observer
         self.folder = request.out / f"run-{self._hash()}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = BlockLog(self.folder)
@@ -209,12 +274,16 @@ class _Run:
         """Measure all levels, and return the results."""
         request = self.request
         least = request.pairs or PILOT
-        total = len(request.concurrencies) * 2 * (least + request.noise_pairs)
+        levels = [(concurrency,) for concurrency in request.concurrencies]
+        noise = request.noise_pairs
+        if self.servers.restarts:  # all levels in each turn of a server, since a start takes long
+            levels, noise = [request.concurrencies], 0
+        total = len(request.concurrencies) * 2 * (least + noise)
         with self.observer.progress("blocks", total, len(self.log.blocks)) as advance:
-            for concurrency in request.concurrencies:
-                await self._pairs(concurrency, "on", least, advance)
-                await self._pairs(concurrency, NOISE, request.noise_pairs, advance)
-        if not request.pairs:
+            for concurrencies in levels:
+                await self._pairs(concurrencies, "on", least, advance)
+                await self._pairs(concurrencies, NOISE, noise, advance)
+        if not request.pairs and not self.servers.restarts:
             await self._more_pairs()
         return self._summary()
 
@@ -227,7 +296,7 @@ class _Run:
         missing = sum(2 * (count - len(paired(self._blocks(level, "on")))) for level, count in needed.items())
         with self.observer.progress(f"more blocks, for intervals of +- {PRECISION:.0%}", max(missing, 0)) as advance:
             for concurrency, count in needed.items():
-                await self._pairs(concurrency, "on", count, advance)
+                await self._pairs((concurrency,), "on", count, advance)
 
     def _blocks(self, concurrency: int, arm: str) -> list[Block]:
         """Return the finished blocks of an arm at a concurrency: `on`, or NOISE, whose second blocks are called on."""
@@ -237,24 +306,24 @@ class _Run:
             if block.concurrency == concurrency and (block.pair < 0) is (arm == NOISE)
         ]
 
-    async def _pairs(self, concurrency: int, arm: str, count: int, advance: Callable[[], None]) -> None:
-        """Measure pairs of blocks until there are `count` complete ones; every second pair begins with the other side."""
-        complete = paired(self._blocks(concurrency, arm))
-        done = {off.pair for off, _ in complete}
-        self.log.blocks = [block for block in self.log.blocks if block not in self._incomplete(concurrency, arm, done)]
+    async def _pairs(self, concurrencies: Sequence[int], arm: str, count: int, advance: Callable[[], None]) -> None:
+        """Measure pairs of blocks until each level has `count` complete ones.
+
+        Every second pair begins with the other side. The halves of a pair that was interrupted are measured again.
+        """
+        done: dict[int, set[int]] = {}
+        for level in concurrencies:
+            done[level] = {off.pair for off, _ in paired(self._blocks(level, arm))}
+            halves = [block for block in self._blocks(level, arm) if block.pair not in done[level]]
+            self.log.blocks = [block for block in self.log.blocks if block not in halves]
         for number in range(count):
             pair = -1 - number if arm == NOISE else number
-            if pair in done:
-                continue
-            sides = ("off", "on") if number % 2 == 0 else ("on", "off")
-            for side in sides:
-                endpoint = self.off if side == "off" or arm == NOISE else self.on
-                await self._block(endpoint, side, concurrency, pair)
-                advance()
-
-    def _incomplete(self, concurrency: int, arm: str, done: set[int]) -> list[Block]:
-        """Return blocks whose pair was interrupted: the two halves of a pair must follow each other."""
-        return [block for block in self._blocks(concurrency, arm) if block.pair not in done]
+            missing = [level for level in concurrencies if pair not in done[level]]
+            for side in ("off", "on") if number % 2 == 0 else ("on", "off"):
+                for level in missing:
+                    endpoint = await self.servers.use("off" if arm == NOISE else side)
+                    await self._block(endpoint, side, level, pair)
+                    advance()
 
     async def _block(self, endpoint: Endpoint, side: str, concurrency: int, pair: int) -> None:
         key = f"{side}|{concurrency}|{pair}|{time.time_ns()}"
@@ -268,7 +337,7 @@ class _Run:
         by_side = {"on": list[Block](), "off": list[Block]()}
         for block in self.log.blocks:
             by_side["off" if block.pair < 0 else block.side].append(block)
-        notes = load_notes(self.request.on, self.request.off, self.on, by_side, self.request.max_tokens)
+        notes = load_notes([self.on.client.server, self.off.client.server], self.on, by_side)
         return ServerRun(
             on=self.on.description,
             off=self.off.description,

@@ -1,0 +1,211 @@
+"""Measures of load on fabricated blocks: definitions, intervals, and the acceptance of three sources."""
+
+import math
+
+import numpy as np
+import pytest
+
+from specbench.analysis.intervals import Estimate
+from specbench.features.servers.guards import load_notes
+from specbench.features.servers.load import Block
+from specbench.features.servers.load_metrics import (
+    acceptance_of,
+    end_to_end,
+    first_token,
+    paired,
+    pairs_needed,
+    percentiles,
+    throughput_speedup,
+    time_between_chunks,
+    time_per_token,
+    time_speedup,
+)
+from specbench.features.servers.pays import (
+    MeasuredSpeculation,
+    StepTimes,
+    best_length,
+    break_even,
+    predicted_speedups,
+)
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import Counters, SpeculationCounts
+from specbench.http_client import Server
+
+RAMP, WINDOW = 1.0, 5.0
+
+
+def request(chunks, *, started=0.0, prompt=0, seconds=None, side="on", **fields) -> LoggedRequest:
+    """Return a request whose chunks are (seconds, tokens)."""
+    last = chunks[-1][0] if chunks else 0.0
+    return LoggedRequest(
+        key=f"{side}|1|0|7|{prompt}", side=side, started=started, chunks=chunks, seconds=seconds or last,
+        tokens=[0] * sum(count for _, count in chunks), **fields,
+    )  # fmt: skip
+
+
+def block(side: str, pair: int, *requests: LoggedRequest, begin=0.0, **fields) -> Block:
+    return Block(
+        side=side,
+        concurrency=1,
+        pair=pair,
+        begin=begin + RAMP,
+        end=begin + RAMP + WINDOW,
+        requests=list(requests),
+        **fields,
+    )
+
+
+def decoded(side: str, pair: int, per_token: float, prompts: int = 6) -> Block:
+    """Return a block of requests one after another, each with 20 tokens at `per_token` seconds."""
+    rows, began = [], RAMP
+    while began < RAMP + WINDOW:
+        chunks = [(0.1 + per_token * i, 1) for i in range(20)]
+        rows.append(request(chunks, started=began, prompt=len(rows) % prompts, side=side))
+        began += chunks[-1][0]
+    return block(side, pair, *rows)
+
+
+def test_times_of_a_request_are_those_that_load_generators_define():
+    one = request([(0.5, 1), (0.9, 3), (1.1, 2)], seconds=1.3)
+    assert first_token(one) == 0.5
+    assert time_per_token(one) == pytest.approx(0.6 / 5)  # tokens after the first chunk
+    assert time_between_chunks(one) == pytest.approx(0.6 / 2)
+    assert end_to_end(one) == 1.3
+    alone = request([(0.5, 4)])
+    assert time_per_token(alone) is None and time_between_chunks(alone) is None
+    assert percentiles([alone], time_per_token) is None
+    assert percentiles([one, alone], first_token).values[0] == 0.5
+
+
+def test_tokens_outside_the_window_do_not_count():
+    one = block("on", 0, request([(0.5, 1), (1.0, 2), (5.9, 3), (6.0, 4)]))  # the window is [1, 6)
+    assert one.tokens == 5 and one.throughput == 1.0
+    failed = LoggedRequest(key="x", error="timeout", chunks=[(2.0, 9)])
+    assert block("on", 0, failed).tokens == 0
+
+
+def test_a_speedup_of_throughput_is_the_geometric_mean_of_neighbouring_blocks():
+    pairs = [
+        (decoded("off", i, 0.02 * drift), decoded("on", i, 0.01 * drift)) for i, drift in enumerate((1.0, 1.5, 2.0))
+    ]
+    found = throughput_speedup(pairs)
+    logs = [math.log(on.throughput / off.throughput) for off, on in pairs]
+    assert found.value == pytest.approx(math.exp(np.mean(logs)))
+    assert found.low < found.value < found.high
+    assert throughput_speedup(pairs[:2]).low is None
+
+
+def test_a_speedup_of_time_has_an_interval_over_prompts_and_pairs():
+    chooser = np.random.default_rng(0)
+    pairs = [
+        (decoded("off", i, 0.02 * chooser.uniform(0.95, 1.05)), decoded("on", i, 0.01 * chooser.uniform(0.95, 1.05)))
+        for i in range(6)
+    ]
+    found = time_speedup(pairs, time_per_token, True)
+    assert found.low < 2.0 < found.high and found.high / found.low < 1.3
+    assert time_speedup([], time_per_token, True) is None
+
+
+def test_incomplete_pairs_are_left_out():
+    blocks = [decoded("off", 0, 0.02), decoded("on", 0, 0.01), decoded("off", 1, 0.02)]
+    assert [(off.pair, on.pair) for off, on in paired(blocks)] == [(0, 0)]
+
+
+def test_the_number_of_pairs_follows_from_the_measured_deviation():
+    calm = [(decoded("off", i, 0.02), decoded("on", i, 0.01)) for i in range(6)]
+    assert pairs_needed(calm, 0.05) == 6
+    noisy = [(decoded("off", i, 0.02), decoded("on", i, 0.01 * (1.0 + 0.5 * (i % 2)))) for i in range(6)]
+    assert pairs_needed(noisy, 0.05) > 30
+
+
+def test_acceptance_of_stream_answers_and_counters_has_one_definition():
+    row = request([(0.1, 1), (0.2, 3), (0.3, 1)], rounds=2, drafted=8, accepted=2, by_position=[1, 1, 0, 0])
+    counters = [
+        Counters(SpeculationCounts(10, 40, 20, (8, 7, 3, 2)), output_tokens=100.0),
+        Counters(SpeculationCounts(12, 48, 22, (9, 8, 3, 2)), output_tokens=105.0),
+    ]
+    found = acceptance_of([block("on", 0, row, before=counters[0], after=counters[1])], True)
+    assert found.by_stream == found.by_answers.tokens_per_round == found.by_counters.tokens_per_round == 2.0
+    assert found.by_position == (0.5, 0.5, 0.0, 0.0)
+    assert acceptance_of([block("on", 0, row)], False).by_stream is None
+
+
+class _Dialect:
+    streams_steps = True
+
+
+class _Endpoint:
+    dialect = _Dialect()
+
+
+def notes_of(on: Block, off: Block, server: str = "http://localhost:1") -> dict[str, str]:
+    found = load_notes([Server(server)], _Endpoint(), {"on": [on], "off": [off]})
+    return {note.kind: note.text for note in found}
+
+
+def test_each_guard_is_a_warning_with_its_number():
+    off = decoded("off", 0, 0.02)
+    rows = decoded("on", 0, 0.01).requests
+    for row in rows:
+        row.rounds, row.drafted, row.accepted, row.cached_tokens = 10, 40, 0, 5
+    before, after = (
+        Counters(SpeculationCounts(0, 0, 0), output_tokens=0.0),
+        Counters(SpeculationCounts(60, 240, 60), output_tokens=5000.0),
+    )
+    on = block("on", 0, *rows, before=before, after=after, waiting=3.0, cpu=0.9, lag=0.2)
+    found = notes_of(on, off, "http://far.example")
+    count = len(rows)
+    assert f"{count} of {count} prompts of on were read from a prefix cache" in found["cache hits"]
+    assert "up to 3 requests waited in on" in found["queueing"]
+    assert "90% of a processor" in found["busy client"] and "200 ms late" in found["busy client"]
+    assert f"5000 tokens, of which {20 * count} are ours" in found["foreign traffic"]
+    assert "2.000 by the counters" in found["disagreement"] and "1.000 by the answers" in found["disagreement"]
+    assert "far.example receives them" in found["remote server"]
+
+
+def test_a_calm_measurement_has_no_warning():
+    on, off = decoded("on", 0, 0.01), decoded("off", 0, 0.02)
+    for row in on.requests:
+        row.tokens = [0] * 39
+        row.chunks = [row.chunks[0], *((seconds, 2) for seconds, _ in row.chunks[1:])]
+        row.rounds, row.drafted, row.accepted = 19, 76, 19
+    assert notes_of(on, off) == {}
+
+
+def test_buffered_streams_and_missing_usage_are_found():
+    late = [request([(5.0, 10), (5.01, 10)], prompt=i) for i in range(6)]
+    for row in late:
+        row.tokens = row.output_tokens = None
+    found = notes_of(block("on", 0, *late), decoded("off", 0, 0.02))
+    assert "a proxy may buffer them" in found["buffered stream"]
+    assert "chunks are counted as tokens" in found["missing usage"]
+    assert "shows no sign of it" not in found.get("no speculation", "")
+
+
+# Predictions
+
+
+def test_the_model_goes_through_the_measured_speedup():
+    shares = (0.8, 0.6, 0.5, 0.4)
+    on = MeasuredSpeculation(4, StepTimes({1: [0.02, 0.02], 4: [0.05, 0.05]}), shares)
+    off = StepTimes({1: [0.01, 0.01], 4: [0.02, 0.02]})
+    found = {(row.length, row.concurrency): row.speedup.value for row in predicted_speedups(off, on, [1, 4])}
+    tokens = 1.0 + sum(shares)
+    assert found[4, 1] == pytest.approx(tokens * 0.01 / 0.02)
+    assert found[4, 4] == pytest.approx(tokens * 0.02 / 0.05)
+    assert found[1, 1] == pytest.approx(1.8 * 0.01 / 0.0125)
+    assert on.tokens_per_round(6) == pytest.approx(tokens + 0.4 * 0.8 + 0.4 * 0.8**2)
+
+
+def test_the_best_length_is_zero_where_no_length_pays():
+    off = StepTimes({1: [0.01]})
+    slow = MeasuredSpeculation(2, StepTimes({1: [0.05]}), (0.5, 0.2))
+    assert best_length(predicted_speedups(off, slow, [1]), 1) == 0
+    quick = MeasuredSpeculation(2, StepTimes({1: [0.011]}), (0.9, 0.8))
+    assert best_length(predicted_speedups(off, quick, [1]), 1) == 8
+
+
+def test_the_break_even_concurrency_lies_between_measured_ones():
+    crossing = break_even({1: Estimate(1.5, 1.4, 1.6), 4: Estimate(1.1, 0.9, 1.3), 16: Estimate(0.8, 0.7, 0.9)})
+    assert 4 < crossing[0] < 16 and 1 < crossing[1] < 4 < crossing[2] < 16
+    assert break_even({1: Estimate(0.9, 0.8, 1.0), 4: Estimate(0.8, 0.7, 0.9)}) is None
