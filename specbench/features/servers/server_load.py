@@ -274,7 +274,7 @@ class _Run:
         """Measure all levels, and return the results."""
         request = self.request
         least = request.pairs or PILOT
-        levels = [(concurrency,) for concurrency in request.concurrencies]
+        levels: list[tuple[int, ...]] = [(concurrency,) for concurrency in request.concurrencies]
         noise = request.noise_pairs
         if self.servers.restarts:  # all levels in each turn of a server, since a start takes long
             levels, noise = [request.concurrencies], 0

@@ -11,9 +11,9 @@ from specbench.features.servers.served import ServedRequest
 from specbench.http_client import RequestFailed
 
 LENGTHS = (1, 2, 4, 8, 16, 32)  # tokens of an output to try
-CANDIDATES = 3  # prompts to try
-MOST_REQUESTS = 48  # of one candidate and length
-MOST_IN_ALL = 240
+CANDIDATES = 2  # prompts to try
+MOST_REQUESTS = 32  # of one candidate and length
+MOST_IN_ALL = 320
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,13 @@ async def _sampled(
     endpoint: Endpoint, reference: Reference, result: KindResult, entries: Sequence[LoggedRequest], deviation: float
 ) -> SmallestRequest | None:
     """Send candidates in order of length until one rejects at ALARM, after a correction for their number."""
-    prompts = list(dict.fromkeys(tuple(entry.prompt or ()) for entry in entries if entry.prompt))
-    prompts = sorted(prompts, key=len)[:CANDIDATES]
-    alarm = ALARM / (len(LENGTHS) * max(len(prompts), 1))
+    prompts = await _most_suspicious(reference, result, entries, deviation)
+    assert result.sampled is not None
+    begins = 1 if result.sampled.groups_that_differ(1) == ("later",) else 0  # where the first token is right
+    lengths = LENGTHS[begins:]
+    alarm = ALARM / (len(lengths) * max(len(prompts), 1))
     sent = 0
-    for length in LENGTHS:
+    for length in lengths:
         for prompt in prompts:
             check = SampledCheck(result.kind.sampling, deviation)
             for times in range(1, MOST_REQUESTS + 1):
@@ -97,6 +99,23 @@ async def _sampled(
                     first = replace(request, seed=7001) if result.kind.is_seeded else request
                     return as_sent(endpoint, first, times=times, p=p)
     return None
+
+
+async def _most_suspicious(
+    reference: Reference, result: KindResult, entries: Sequence[LoggedRequest], deviation: float
+) -> list[tuple[int, ...]]:
+    """Return the prompts whose outputs depart most from the reference, CANDIDATES at most."""
+    checks: dict[tuple[int, ...], SampledCheck] = {}
+    for entry in entries:
+        if entry.prompt and entry.tokens:
+            prompt, tokens = tuple(entry.prompt), tuple(entry.tokens)
+            check = checks.setdefault(prompt, SampledCheck(result.kind.sampling, deviation))
+            check.add(ReferenceRow(prompt, tokens, await reference.logits(prompt, tokens)))
+
+    def evidence(check: SampledCheck) -> float:
+        return max((found[1].log_wealth for group in check.tests if (found := check.worst(group))), default=0.0)
+
+    return sorted(checks, key=lambda prompt: -evidence(checks[prompt]))[:CANDIDATES]
 
 
 def as_sent(
