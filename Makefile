@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TYPES := build/types
 LLAMACPP := build/llamacpp
+VLLM := build/vllm
 ARGS ?=
 
 # Links that mirror the installed package, for tools that read files instead of importing.
@@ -15,7 +16,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-servers coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -86,6 +87,16 @@ bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of token
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 	$(BIN)/python -m scripts.bench_llamacpp
 	$(BIN)/python -m scripts.block_prices
+
+test-servers: $(INSTALLED) $(LLAMACPP)/.installed $(VLLM)/.installed  ## tests against real servers on this machine, vLLM and llama.cpp: 4 GB to install, half an hour
+	SPECBENCH_SERVERS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/servers $(ARGS)
+
+# vLLM's environment, for `make test-servers` alone. These packages of its dependencies clash with this torch and are not needed.
+$(VLLM)/.installed: scripts/vllm/requirements.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
 
 # llama.cpp's environment. Nothing depends on it: `make bench` skips the comparison without it.
 $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt

@@ -5,8 +5,9 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich import box
@@ -16,6 +17,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli import params
 from specbench.cli.app import STYLE, wrapped
 from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, printable, say
+from specbench.cli.interrupts import interrupted
 from specbench.cli.params import SharedOptions, words
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
@@ -32,6 +34,7 @@ server = typer.Typer(
     name="server", no_args_is_help=True, help="Verify and measure model servers with speculative decoding.", **STYLE
 )
 TASK = "gsm8k"
+T = TypeVar("T")
 
 On = Annotated[str, typer.Option("--on", help="URL of the server to test, such as http://localhost:8000.")]
 Off = Annotated[str, typer.Option("--off", help="URL of a server of the same model without speculation.")]
@@ -43,6 +46,7 @@ Task = Annotated[
 ]
 Data = Annotated[list[str] | None, typer.Option("--data", help="Data of the tasks: hub, synthetic, or a file.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of logs and verdicts.")]
+Page = Annotated[Path | None, typer.Option("--page", help="Also write a Markdown page to this file.")]
 OUTCOMES = {"differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE}
 
 
@@ -108,6 +112,7 @@ def verify(
     key_env: KeyEnv = KEY,
     timeout: Timeout = 600.0,
     out: Out = Path("results/servers"),
+    page: Page = None,
     plugin: params.Plugins = None,
     json_: params.Json = False,
 ) -> None:
@@ -149,8 +154,8 @@ def verify(
         threads=threads,
         out=out,
     )
-    verification = asyncio.run(verify_server(request, TerminalObserver()))
-    _show(verification, json_)
+    verification = _until_interrupted(verify_server(request, TerminalObserver()))
+    _show(verification, json_, page)
     sys.exit(OUTCOMES.get(verification.outcome, ExitCode.OK))
 
 
@@ -193,6 +198,7 @@ def run(
     key_env: KeyEnv = KEY,
     timeout: Timeout = 600.0,
     out: Out = Path("results/servers"),
+    page: Page = None,
     plugin: params.Plugins = None,
     json_: params.Json = False,
 ) -> None:
@@ -241,14 +247,14 @@ def run(
         seed=seed,
         out=out,
     )
-    measured = asyncio.run(run_servers(request, TerminalObserver()))
-    _show_run(measured, json_)
+    measured = _until_interrupted(run_servers(request, TerminalObserver()))
+    _show_run(measured, json_, page)
     sys.exit(ExitCode.SOME_FAILED if any(measured.failures.values()) else ExitCode.OK)
 
 
-def _show_run(measured: "ServerRun", as_json: bool) -> None:
+def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
     """Print the levels, times, predictions, notes and the answer of a run under load."""
-    from specbench.features.servers.load_table import answer_of, run_json, tables_of
+    from specbench.features.servers.load_table import answer_of, facts_of, run_json, tables_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
@@ -260,8 +266,21 @@ def _show_run(measured: "ServerRun", as_json: bool) -> None:
     table = run_json(measured)
     (measured.folder / "summary.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     print_path(measured.folder, console)
+    if page:
+        from specbench.features.servers.page import page_of
+
+        title, answer = f"Load on {measured.on.label}", answer_of(measured)
+        page.write_text(page_of(title, answer, tables_of(measured), measured.notes, facts_of(measured)), "utf-8")
     if as_json:
         print(json.dumps(table, indent=2))
+
+
+def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Return the value of a coroutine. After Ctrl-C, its requests and servers are ended first."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        interrupted()
 
 
 def _server(url: str, key_env: str, timeout: float) -> Server:
@@ -304,32 +323,34 @@ def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
     return tuple(map(PromptKind, given)) or tuple(PromptKind)
 
 
-def _show(verification: "ServerVerification", as_json: bool) -> None:
+def _show(verification: "ServerVerification", as_json: bool, page: Path | None) -> None:
     """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
-    from specbench.features.servers.verdict_table import rows_of, table_of
+    from specbench.features.servers.page import page_of
+    from specbench.features.servers.verdict_table import facts_of, json_of, table_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
-    drawn = Table(box=box.SIMPLE_HEAD)
-    heads, rows = rows_of(verification)
-    for head in heads:
-        drawn.add_column(head, overflow="fold")
-    for row in rows:
-        drawn.add_row(*map(printable, row))
-    console.print(drawn, markup=False)
+    print_table(table_of(verification), console)
     for note in verification.notes:
         say(note, console)
+    shown = ""
     if found := verification.smallest:
-        times = "" if found.times == 1 else f"; sent {found.times} times, p = {found.p:.1g}"
+        times = "" if found.times == 1 else f"; sent {found.times} times" + (f", p = {found.p:.1g}" if found.p else "")
         wanted = (
             "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
         )
-        print(f"smallest request that shows it{times}{wanted}:", file=stream)
-        print(f"  {_curl(verification.description.url, found.path, found.body)}", file=stream)
+        command = _curl(verification.description.url, found.path, found.body)
+        shown = f"smallest request that shows it{times}{wanted}: {command}"
+        print(shown, file=stream)
     print(wrapped(printable(verification.line)), file=stream)
-    table = table_of(verification)
+    table = json_of(verification)
     verification.folder.mkdir(parents=True, exist_ok=True)
     (verification.folder / "verdict.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    print_path(verification.folder, console)
+    if page:
+        facts = facts_of(verification) + ([shown] if shown else [])
+        title = f"Verification of {verification.description.label}"
+        page.write_text(page_of(title, verification.line, [table_of(verification)], verification.notes, facts), "utf-8")
     if as_json:
         print(json.dumps(table, indent=2))
 

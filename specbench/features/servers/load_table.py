@@ -21,6 +21,19 @@ def tables_of(run: ServerRun) -> list[Table]:
     return out
 
 
+def facts_of(run: ServerRun) -> list[str]:
+    """Return what was measured, and the scores of both sides."""
+    settings = run.settings
+    pace, sampling = settings["pace"], settings["sampling"]
+    facts = [
+        f"on: {run.on.label}; off: {run.off.label}",
+        f"task: {settings['task']}, at most {settings['max_tokens']} tokens, T = {sampling['temperature']:g}",
+        f"blocks of {pace['window']:g} s after a ramp of {pace['ramp']:g} s, on and off in turn",
+    ]
+    off, on = run.scores["off"], run.scores["on"]
+    return facts + [f"{name}: {off[name]:.3f} off, {on[name]:.3f} on" for name in off if name in on]
+
+
 def _levels(run: ServerRun) -> Table:
     heads = [
         "concurrency", "pairs", "off tokens/s", "on tokens/s", "throughput", "time per token", "end to end",

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from specbench.features.servers.endpoint import Endpoint
 from specbench.http_client import RequestFailed
 from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer, unreadable
 
-ALTERNATIVES = (20, 5)  # numbers of alternatives to try, if the whole vocabulary is refused
+MOST_ALTERNATIVES = 2**18  # requested from a server that does not say how large its vocabulary is
+FEWER = 16  # the smallest number that is tried
+UNCOVERED = 1e-3  # of a distribution, which may be missing
 MISSING = -1e4  # log-probability of tokens that are not among the alternatives
 
 
@@ -65,45 +67,37 @@ class Weights(Reference):
 
 
 class Served(Reference):
-    """Log-probabilities of given text by a server without speculation.
-
-    Only a server that returns the whole vocabulary gives a reference for temperatures other than 1. `covered` is the smallest
-    total probability of the returned tokens so far.
-
-    Raises:
-        ConfigError: The server does not say how large its vocabulary is.
-    """
+    """Log-probabilities of given text by a server without speculation, which must return its whole vocabulary."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        vocabulary = endpoint.description.vocabulary
-        if vocabulary is None:
-            raise ConfigError(
-                f"{endpoint.description.url} does not say how large its vocabulary is; help: --weights FOLDER of its model"
-            )
         self.name = endpoint.description.label
-        self._endpoint, self._vocabulary = endpoint, vocabulary
-        self._alternatives = vocabulary
-        self.covered = 1.0
+        self._endpoint = endpoint
+        self._alternatives = endpoint.description.vocabulary or MOST_ALTERNATIVES
 
     async def logits(self, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+        """Return log-probabilities up to the largest returned id.
+
+        Raises:
+            ConfigError: The server returns a part of the distribution.
+            RequestFailed: It does not answer.
+        """
         rows = await self._rows(prompt, output)
-        logits = torch.full((len(output), self._vocabulary), MISSING, dtype=torch.float64)
+        logits = torch.full((len(output), 1 + max(map(max, rows))), MISSING, dtype=torch.float64)
         for i, row in enumerate(rows):
             logits[i, torch.tensor(list(row))] = torch.tensor(list(row.values()), dtype=torch.float64)
-            self.covered = min(self.covered, math.fsum(math.exp(value) for value in row.values()))
+            covered = math.fsum(map(math.exp, row.values()))
+            if covered < 1.0 - UNCOVERED:
+                raise ConfigError(
+                    f"{self._endpoint.description.url} returns {len(row)} log-probabilities per token, {covered:.1%} of the"
+                    " distribution; help: start it with --max-logprobs VOCABULARY_SIZE, or --weights FOLDER of its model"
+                )
         return logits
 
-    async def _rows(self, prompt: Sequence[int], output: Sequence[int]) -> list[Any]:
+    async def _rows(self, prompt: Sequence[int], output: Sequence[int]) -> list[Mapping[int, float]]:
         try:
             return await self._endpoint.log_probabilities(prompt, output, self._alternatives)
         except RequestFailed as error:
-            fewer = next((count for count in ALTERNATIVES if count < self._alternatives), None)
-            if error.status != 400 or fewer is None:
+            if error.status != 400 or self._alternatives <= FEWER:
                 raise
-            self._alternatives = fewer
+            self._alternatives = max(self._alternatives // 2, FEWER)
             return await self._rows(prompt, output)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the log-probabilities of the whole vocabulary are returned."""
-        return self._alternatives == self._vocabulary

@@ -28,7 +28,7 @@ from specbench.features.servers.prompts import ServedPrompt
 from specbench.features.servers.reference import Reference, Served, Weights
 from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
-from specbench.features.servers.served import Description, ServedRequest, ServedSampling, named
+from specbench.features.servers.served import Counters, Description, ServedRequest, ServedSampling, named
 from specbench.features.servers.smallest import SmallestRequest, as_sent, smallest_request
 from specbench.http_client import RequestFailed, Server
 from specbench.machine.threads import using
@@ -40,6 +40,7 @@ CALIBRATIONS = 48  # prefixes whose first token is compared
 FEWEST_DRAFTED = 50  # drafted tokens from which on an acceptance rate of 0 or 1 is suspicious
 LONG_PROMPT = 272  # tokens of a prompt with a cached prefix, more than two of vLLM's blocks
 REQUESTS = "requests.jsonl"
+DRAFTED = "drafted"  # an empty file: tokens were drafted
 
 
 class Outcome(StrEnum):
@@ -137,6 +138,16 @@ async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerV
             return await _Verification(request, on, off, reference, drafts, observer).result()
 
 
+def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: Counters | None) -> bool:
+    """Return whether a server drafted tokens, by its answers or its counters; True if neither says."""
+    counts = [result.acceptance for result in results if result.acceptance]
+    if any(drafted for _, drafted in counts):
+        return True
+    if before is not None and after is not None and before.speculation is not None and after.speculation is not None:
+        return after.speculation.drafted > before.speculation.drafted
+    return not counts
+
+
 class _Verification:
     """One verification in progress."""
 
@@ -154,6 +165,7 @@ class _Verification:
         self.folder = request.out / f"verify-{self._hash()}"
         self.log = RequestLog(self.folder / REQUESTS)
         self.tolerance = 0.0
+        self.has_drafted = False
 
     def _hash(self) -> str:
         """Return a hash of what the outputs depend on besides their keys."""
@@ -179,6 +191,7 @@ class _Verification:
         kinds = kinds_of(self.request.samplings, self.request.concurrencies, self.request.seeds, self.request.kinds)
         requests = {kind: self._requests(kind, prompts) for kind in kinds}
         results, death = list[KindResult](), None
+        before = await self.on.counters()
         with self.observer.progress(f"verify {self.request.on.host}", sum(map(len, requests.values()))) as advance:
             for kind in kinds:
                 try:
@@ -186,6 +199,11 @@ class _Verification:
                 except ServerDied as error:
                     death = error
                     break
+        after = await self.on.counters() if death is None else None
+        drafted = self.folder / DRAFTED
+        if _has_drafted(results, before, after):
+            drafted.touch()
+        self.has_drafted = drafted.exists()  # also before an interruption
         return await self._verdict(results, deviation, of_off, death)
 
     async def _encoded(self) -> list[tuple[int, ...]]:
@@ -389,6 +407,11 @@ class _Verification:
         if found:
             return Outcome.differs, f"NOT exact: {label}: {'; '.join(found)}"
         greedy = [result.greedy for result in results if result.greedy]
+        if self.on.description.speculation.is_on and not self.has_drafted:
+            return Outcome.inconclusive, (
+                f"inconclusive: {label}: no check failed, but nothing was drafted, so speculation was not tested; help: other"
+                " prompts (-t, --data), a larger --max-prompt-tokens or --max-new-tokens"
+            )
         if not sampled and not greedy:
             return Outcome.inconclusive, f"inconclusive: {label}: nothing could be tested"
         if sampled and not any(check.control_p("later") * tests <= ALARM for check in sampled):

@@ -5,13 +5,30 @@ from typing import Any
 
 from specbench.features.servers.exactness import ALARM, KindResult
 from specbench.features.servers.server_verification import ServerVerification
+from specbench.reporting.tables import Table
 
 HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepted", "verdict"]
 
 
-def rows_of(verification: ServerVerification) -> tuple[list[str], list[list[str]]]:
-    """Return the heads and the rows of the table: one row for each kind of requests."""
-    return HEADS, [_row(result, verification.number_of_tests) for result in verification.results]
+def table_of(verification: ServerVerification) -> Table:
+    """Return the table of a verification: one row for each kind of requests."""
+    return Table("", HEADS, [_row(result, verification.number_of_tests) for result in verification.results])
+
+
+def facts_of(verification: ServerVerification) -> list[str]:
+    """Return what was compared with what, and how far the logits are apart."""
+    deviations = [verification.deviation, verification.control_deviation]
+    return [
+        f"server: {verification.description.label}",
+        f"reference: {verification.reference}",
+        *(
+            f"logits of {each.of}: up to {each.largest:.2g} from the reference's, {each.explanation}; the tests allow"
+            f" {each.allowed:.2g}"
+            for each in deviations
+            if each
+        ),
+        f"tests: {verification.number_of_tests}, with a false alarm rate of {ALARM:g} together",
+    ]
 
 
 def _row(result: KindResult, tests: int) -> list[str]:
@@ -54,7 +71,7 @@ def _found(result: KindResult, group: str, tests: int) -> str:
     return f"p = {min(1.0, test.p * tests):.2g} ({name}, z = {test.z:+.1f})"
 
 
-def table_of(verification: ServerVerification) -> dict[str, Any]:
+def json_of(verification: ServerVerification) -> dict[str, Any]:
     """Return the verification as JSON."""
     smallest = verification.smallest
     return {

@@ -136,13 +136,13 @@ def test_a_large_answer_is_cut_off(checkpoint):
         asyncio.run(fetch(server.url))
 
 
-def test_a_thousand_requests_of_all_kinds_lose_nothing(checkpoint, tmp_path):
+def test_hundreds_of_requests_of_all_kinds_lose_nothing(checkpoint, tmp_path):
     """Ten kinds of answers in turn, three of them complete; a hanging one takes the timeout."""
     kinds = ("500", "429", "reset", "garbage", "cut", "", "500", "", "garbage", "")
     with model_server(checkpoint) as server:
         log = RequestLog(tmp_path / "log")
-        server.failures = list(itertools.islice(itertools.cycle(kinds), 1000))
-        asyncio.run(sent(server.url, 1000, log, concurrency=4))
-        assert len(log.entries) == 1000
-        assert sum(entry.error is None for entry in log.entries.values()) == 300
-        assert len(RequestLog(tmp_path / "log").entries) == 1000
+        server.failures = list(itertools.islice(itertools.cycle(kinds), 300))
+        asyncio.run(sent(server.url, 300, log, concurrency=4))
+        assert len(log.entries) == 300
+        assert sum(entry.error is None for entry in log.entries.values()) == 90
+        assert len(RequestLog(tmp_path / "log").entries) == 300
