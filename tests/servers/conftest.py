@@ -48,6 +48,8 @@ def _serving(command: list[str], url: str, log: Path, **environment: str) -> Ite
                 time.sleep(0.5)
         yield url
     finally:
+        assert process.stdin is not None
+        process.stdin.close()  # also ends llama.cpp's server
         os.killpg(process.pid, 15)
         try:
             process.wait(20.0)

@@ -90,9 +90,10 @@ class SpeculationCounts:
         return 1.0 + self.accepted / self.rounds if self.rounds else None
 
     def __sub__(self, other: "SpeculationCounts") -> "SpeculationCounts":
-        by = None
-        if self.by_position is not None and other.by_position is not None:
-            by = tuple(a - b for a, b in zip(self.by_position, other.by_position, strict=True))
+        by = self.by_position
+        if by is not None and (other.by_position is not None or other.accepted):
+            before = other.by_position or ()  # a server may list positions only after its first drafts
+            by = tuple(a - (before[i] if i < len(before) else 0) for i, a in enumerate(by)) if before else None
         rounds = None if self.rounds is None or other.rounds is None else self.rounds - other.rounds
         return SpeculationCounts(rounds, self.drafted - other.drafted, self.accepted - other.accepted, by)
 
@@ -199,6 +200,13 @@ class Description:
     speculation: ServedSpeculation = ServedSpeculation()
     has_ids: bool = False
     chat_template: bool | None = None
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What identifies the server in the name of a folder: not what it says only after its first drafts."""
+        out = asdict(self)
+        del out["speculation"]["length"]
+        return out
 
     @property
     def label(self) -> str:

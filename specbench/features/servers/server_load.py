@@ -244,7 +244,12 @@ class _Run:
         """Return a hash of what is measured: servers, prompts and settings."""
         settings = self.settings()
         settings.pop("pairs")
-        described = {**settings, "prompts": [prompt.text for prompt in self.request.prompts]}
+        described = {
+            **settings,
+            "on": self.on.description.identity,
+            "off": self.off.description.identity,
+            "prompts": [prompt.text for prompt in self.request.prompts],
+        }
         return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
 
     def settings(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -170,7 +170,7 @@ class _Verification:
     def _hash(self) -> str:
         """Return a hash of what the outputs depend on besides their keys."""
         described = {
-            "on": asdict(self.on.description),
+            "on": self.on.description.identity,
             "prompts": [prompt.text for prompt in self.request.prompts],
             "tokens": [self.request.max_tokens, self.request.max_prompt_tokens],
             "seed": self.request.seed,

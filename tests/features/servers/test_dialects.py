@@ -120,6 +120,8 @@ def test_counters_are_read_by_position_and_summed_over_labels():
     found = speculation_of(samples, "vllm:spec_decode_num_")
     assert found == SpeculationCounts(10, 40, 15, (9, 6))
     assert found - SpeculationCounts(4, 16, 5, (3, 2)) == SpeculationCounts(6, 24, 10, (6, 4))
+    assert found - SpeculationCounts(0, 0, 0) == found  # before its first drafts, a server may list no positions
+    assert (found - SpeculationCounts(1, 4, 2)).by_position is None
     assert speculation_of(metrics_of(""), "vllm:spec_decode_num_") is None
 
 
