@@ -15,7 +15,7 @@ SAMPLINGS = (
 class PromptKind(StrEnum):
     """How a prompt reaches the model."""
 
-    raw = "raw"  # ids, computed anew
+    raw = "raw"  # ids, without a cached prefix
     cached = "cached"  # ids whose beginning the server has cached from the same prompt
     chat = "chat"  # messages, which the server renders
 

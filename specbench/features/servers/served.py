@@ -80,11 +80,6 @@ class SpeculationCounts:
     by_position: tuple[int, ...] | None = None
 
     @property
-    def acceptance_rate(self) -> float | None:
-        """The accepted share of all drafted tokens; None if nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
     def tokens_per_round(self) -> float | None:
         """Accepted tokens and the target's own token of each round; None if unknown."""
         return 1.0 + self.accepted / self.rounds if self.rounds else None
@@ -140,11 +135,6 @@ class Completion:
         if self.tokens is not None:
             return len(self.tokens)
         return self.output_tokens if self.output_tokens is not None else len(self.chunks)
-
-    @property
-    def first_token_seconds(self) -> float | None:
-        """The time to the first token; None without any."""
-        return self.chunks[0].seconds if self.chunks else None
 
     def changed_parameters(self, sampling: ServedSampling) -> dict[str, tuple[float, float]]:
         """Return the parameters that the server echoes with another value than was sent: (sent, echoed)."""
