@@ -25,10 +25,10 @@ from specbench.http_client import KEY, Server
 from specbench.vocabulary import Dtype
 
 if TYPE_CHECKING:
-    from specbench.features.servers.kinds import PromptKind
+    from specbench.features.servers.exactness.kinds import PromptKind
+    from specbench.features.servers.exactness.server_verdict import ServerVerification
+    from specbench.features.servers.load.server_load import ServerRun
     from specbench.features.servers.served import ServedSampling
-    from specbench.features.servers.server_load import ServerRun
-    from specbench.features.servers.server_verification import ServerVerification
 
 server = typer.Typer(
     name="server", no_args_is_help=True, help="Verify and measure model servers with speculative decoding.", **STYLE
@@ -128,8 +128,9 @@ def verify(
     require_presets([], "tiny", words(task))
     if not weights and not off:
         raise ConfigError("a reference is missing; help: --weights FOLDER of the served model, or --off URL")
+    from specbench.features.servers.exactness.server_verification import verify_server
+    from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
     from specbench.features.servers.prompts import served_prompts  # imports torch
-    from specbench.features.servers.server_verification import ServerVerifyRequest, verify_server
 
     samplings = _samplings(words(temperature), top_p, top_k, min_p)
     concurrencies = _numbers(words(concurrency) or ["1", "8"], "--concurrency")
@@ -215,11 +216,11 @@ def run(
         raise ConfigError("--start and --on or --off cannot be combined")
     if start is None and not (on and off):
         raise ConfigError("two servers are needed; help: --on URL --off URL, or --start FILE.toml")
-    from specbench.features.servers.load import Pace  # imports torch
-    from specbench.features.servers.managed import read_commands
+    from specbench.features.servers.load.blocks import Pace  # imports torch
+    from specbench.features.servers.load.managed import read_commands
+    from specbench.features.servers.load.server_load import ServerRunRequest, run_servers
     from specbench.features.servers.prompts import served_prompts
     from specbench.features.servers.served import ServedSampling
-    from specbench.features.servers.server_load import ServerRunRequest, run_servers
 
     options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
     tasks = words(task) or [TASK]
@@ -254,7 +255,7 @@ def run(
 
 def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
     """Print the levels, times, predictions, notes and the answer of a run under load."""
-    from specbench.features.servers.load_table import answer_of, facts_of, run_json, tables_of
+    from specbench.features.servers.load.load_table import answer_of, facts_of, run_json, tables_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
@@ -292,7 +293,7 @@ def _server(url: str, key_env: str, timeout: float) -> Server:
 
 def _samplings(temperatures: list[str], top_p: float, top_k: int, min_p: float) -> "tuple[ServedSampling, ...]":
     """Return the sampling parameters to test. Filters apply to temperatures above 0."""
-    from specbench.features.servers.kinds import SAMPLINGS
+    from specbench.features.servers.exactness.kinds import SAMPLINGS
     from specbench.features.servers.served import ServedSampling
 
     if not temperatures and (top_p, top_k, min_p) == (1.0, 0, 0.0):
@@ -316,7 +317,7 @@ def _numbers(given: list[str], flag: str) -> tuple[int, ...]:
 
 def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
     from specbench.errors import hint
-    from specbench.features.servers.kinds import PromptKind
+    from specbench.features.servers.exactness.kinds import PromptKind
 
     if bad := next((word for word in given if word not in tuple(PromptKind)), None):
         raise ConfigError(f"--prompts {bad}{hint(bad, tuple(PromptKind))}")
@@ -325,8 +326,8 @@ def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
 
 def _show(verification: "ServerVerification", as_json: bool, page: Path | None) -> None:
     """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
+    from specbench.features.servers.exactness.verdict_table import facts_of, json_of, table_of
     from specbench.features.servers.page import page_of
-    from specbench.features.servers.verdict_table import facts_of, json_of, table_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
@@ -339,7 +340,7 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None) 
         wanted = (
             "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
         )
-        command = _curl(verification.description.url, found.path, found.body)
+        command = _curl(verification.evidence.description.url, found.path, found.body)
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
     print(wrapped(printable(verification.line)), file=stream)
@@ -349,7 +350,7 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None) 
     print_path(verification.folder, console)
     if page:
         facts = facts_of(verification) + ([shown] if shown else [])
-        title = f"Verification of {verification.description.label}"
+        title = f"Verification of {verification.evidence.description.label}"
         page.write_text(page_of(title, verification.line, [table_of(verification)], verification.notes, facts), "utf-8")
     if as_json:
         print(json.dumps(table, indent=2))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from specbench.errors import ConfigError
-from specbench.features.servers.served import Completion
+from specbench.features.servers.served import Completion, ServedRequest
 from specbench.http_client import FailureKind, RequestFailed
 
 
@@ -48,20 +48,17 @@ class LoggedRequest:
         return self.output_tokens or sum(count for _, count in self.chunks or ())
 
 
-def logged(
-    key: str, completion: Completion, *, prompt: tuple[int, ...] | None, seed: int | None = None, side: str = "on"
-) -> LoggedRequest:
-    """Return the log entry of a completion. `prompt` are the ids that were sent; None for a text or a chat."""
+def logged(key: str, completion: Completion, request: ServedRequest, side: str) -> LoggedRequest:
+    """Return the log entry of a completion of a request."""
     counts = completion.speculation
-    own = completion.prompt if prompt is None else prompt
     return LoggedRequest(
         key=key,
         side=side,
-        prompt=None if own is None else list(own),
+        prompt=_ids(request) or (None if completion.prompt is None else list(completion.prompt)),
         tokens=None if completion.tokens is None else list(completion.tokens),
         text=completion.text,
         finish=completion.finish,
-        seed=seed,
+        seed=request.seed,
         seconds=completion.seconds,
         chunks=[(chunk.seconds, len(chunk.tokens) or 1) for chunk in completion.chunks],
         prompt_tokens=completion.prompt_tokens,
@@ -72,19 +69,19 @@ def logged(
         drafted=counts.drafted if counts else None,
         accepted=counts.accepted if counts else None,
         by_position=list(counts.by_position) if counts and counts.by_position else None,
+        changed=completion.changed_parameters(request.sampling) or None,
         model=completion.model,
     )
 
 
-def failed(key: str, error: RequestFailed, *, prompt: tuple[int, ...] | None, side: str = "on") -> LoggedRequest:
+def failed(key: str, error: RequestFailed, request: ServedRequest, side: str) -> LoggedRequest:
     """Return the log entry of a failed request."""
-    return LoggedRequest(
-        key=key,
-        side=side,
-        prompt=None if prompt is None else list(prompt),
-        error=str(error),
-        error_kind=error.kind.value,
-    )
+    return LoggedRequest(key=key, side=side, prompt=_ids(request), error=str(error), error_kind=error.kind.value)
+
+
+def _ids(request: ServedRequest) -> list[int] | None:
+    """Return the ids that were sent; None for a text or a chat."""
+    return list(request.prompt) if isinstance(request.prompt, tuple) and request.prompt else None
 
 
 class RequestLog:

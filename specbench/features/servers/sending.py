@@ -1,4 +1,4 @@
-"""Sending of many requests to one server: at most so many in flight, each finished one logged, none left running."""
+"""Sending of requests to one server: each finished one is logged, a dead server is noticed, and none is left running."""
 
 import asyncio
 import time
@@ -25,6 +25,52 @@ class ServerDied(MissingAsset):
         self.last = last
 
 
+class Sender:
+    """Sends requests to one server, and reports each as it finishes.
+
+    Args:
+        endpoint: The server.
+        start: The time from which `started` of a log entry is counted, on `time.perf_counter`.
+        on_finished: Called with each finished request.
+        side: `on` or `off`.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, start: float, on_finished: Callable[[LoggedRequest], None], side: str = "on"
+    ) -> None:
+        self.endpoint, self._start, self._on_finished, self._side = endpoint, start, on_finished, side
+        self._lost = 0  # connections in succession
+        self._suspect: ServedRequest | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether DEAD_AFTER requests in succession could not connect."""
+        return self._lost >= DEAD_AFTER
+
+    def check(self) -> None:
+        """Raise ServerDied if the server is dead."""
+        if self.is_dead:
+            raise ServerDied(self.endpoint.description.url, self._suspect)
+
+    async def send(
+        self, key: str, request: ServedRequest, before: Callable[[ServedRequest], Awaitable[None]] | None = None
+    ) -> LoggedRequest:
+        """Send a request, and return its log entry. A failure is an entry with an error. `before` is awaited first."""
+        sent = time.perf_counter()
+        try:
+            if before is not None:
+                await before(request)
+            entry = logged(key, await self.endpoint.complete(request), request, self._side)
+            self._lost = 0
+        except RequestFailed as error:
+            entry = failed(key, error, request, self._side)
+            self._lost = self._lost + 1 if error.kind in DEAD else 0
+            self._suspect = self._suspect or request if self._lost else None
+        entry.started = sent - self._start
+        self._on_finished(entry)
+        return entry
+
+
 async def send_all(
     endpoint: Endpoint,
     requests: Sequence[tuple[str, ServedRequest]],
@@ -41,46 +87,24 @@ async def send_all(
         log: The log. Failed requests are logged too, and sent again by the next call.
         concurrency: The largest number of requests in flight.
         advance: Called after each request, also for those that the log has.
-        before: Called before each request, such as to fill the server's cache.
+        before: Awaited before each request, such as to fill the server's cache.
 
     Raises:
-        ServerDied: DEAD_AFTER requests in succession could not connect.
+        ServerDied: Several requests in succession could not connect.
     """
     waiting = iter([(key, request) for key, request in requests if not log.has(key)])
     for _ in range(sum(log.has(key) for key, _ in requests)):
         advance()
-    in_succession = 0
-    suspect: ServedRequest | None = None
-    start = time.monotonic()
+    sender = Sender(endpoint, time.perf_counter(), log.add)
 
     async def worker() -> None:
-        nonlocal in_succession, suspect
         for key, request in waiting:
-            if in_succession >= DEAD_AFTER:
+            if sender.is_dead:
                 return
-            prompt = request.prompt if isinstance(request.prompt, tuple) and request.prompt else None
-            entry: LoggedRequest
-            started = time.monotonic() - start
-            try:
-                if before is not None:
-                    await before(request)
-                completion = await endpoint.complete(request)
-                entry = logged(key, completion, prompt=prompt, seed=request.seed)
-                entry.changed = completion.changed_parameters(request.sampling) or None
-                in_succession = 0
-            except RequestFailed as error:
-                entry = failed(key, error, prompt=prompt)
-                if error.kind in DEAD:
-                    suspect = suspect or request
-                    in_succession += 1
-                else:
-                    in_succession = 0
-            entry.started = started
-            log.add(entry)
+            await sender.send(key, request, before)
             advance()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(worker())
-    if in_succession >= DEAD_AFTER:
-        raise ServerDied(endpoint.description.url, suspect)
+    sender.check()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.features.servers.allowed import allowed, largest_expectations
+from specbench.features.servers.exactness.allowed import allowed, largest_expectations
 from specbench.features.servers.served import ServedSampling
 
 SIZE = 12

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from specbench.analysis.intervals import Estimate
-from specbench.features.servers.guards import load_notes
-from specbench.features.servers.load import Block
-from specbench.features.servers.load_metrics import (
+from specbench.features.servers.load.blocks import Block
+from specbench.features.servers.load.guards import load_notes
+from specbench.features.servers.load.load_metrics import (
     acceptance_of,
     end_to_end,
     first_token,
@@ -20,7 +20,7 @@ from specbench.features.servers.load_metrics import (
     time_per_token,
     time_speedup,
 )
-from specbench.features.servers.pays import (
+from specbench.features.servers.load.pays import (
     MeasuredSpeculation,
     StepTimes,
     best_length,

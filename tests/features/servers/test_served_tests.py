@@ -3,18 +3,19 @@
 import pytest
 import torch
 
-from specbench.features.servers import served_tests
-from specbench.features.servers.allowed import allowed
-from specbench.features.servers.exactness import (
+from specbench.features.servers.exactness import served_tests
+from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.exactness.served_checks import (
     ALARM,
     GROUPS,
     ReferenceRow,
     SampledCheck,
     chance_of_equal_outputs,
     greedy_check,
+    worst,
 )
+from specbench.features.servers.exactness.served_tests import looked_up_token
 from specbench.features.servers.served import ServedSampling
-from specbench.features.servers.served_tests import looked_up_token
 
 SIZE, TOKENS = 60, 12
 PLAIN = ServedSampling(temperature=1.0)
@@ -85,7 +86,7 @@ def test_outputs_of_two_checks_merge_into_one():
     parts.merge(check_of(PLAIN, ServedSampling(temperature=1.1), 20, seed=1))
     assert parts.outputs == 40
     for group in GROUPS:
-        assert parts.worst(group)[1].tokens == 2 * whole.worst(group)[1].tokens
+        assert worst(parts, group)[1].tokens == 2 * worst(whole, group)[1].tokens
 
 
 def test_a_large_vocabulary_is_tested_in_its_likely_tokens_and_one_for_the_others(monkeypatch):

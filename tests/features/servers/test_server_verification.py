@@ -6,16 +6,14 @@ import json
 import pytest
 
 from specbench.cli.params import SharedOptions
-from specbench.features.servers.calibration import deviation_of
-from specbench.features.servers.kinds import PromptKind, RequestKind, shared_cause
+from specbench.features.servers.exactness.calibration import deviation_of
+from specbench.features.servers.exactness.kinds import PromptKind, RequestKind, shared_cause
+from specbench.features.servers.exactness.served_checks import GreedyTexts
+from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
+from specbench.features.servers.exactness.server_verification import verify_server
+from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 from specbench.features.servers.prompts import served_prompts
 from specbench.features.servers.served import ServedSampling
-from specbench.features.servers.server_verification import (
-    Outcome,
-    ServerVerification,
-    ServerVerifyRequest,
-    verify_server,
-)
 from specbench.http_client import Server
 from specbench.observer import Observer
 from tests.fixtures.console import specbench
@@ -42,8 +40,8 @@ def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_pat
     with model_server(checkpoint, dialect=dialect) as server:
         found = verified(server, checkpoint, tmp_path, outputs=48)
     assert found.outcome is Outcome.exact and found.line.startswith("exact:")
-    assert found.deviation.largest < 1e-4 and found.smallest is None
-    assert all(result.sampled.control_p("later") < 1e-3 for result in found.results if result.sampled)
+    assert found.evidence.deviation.largest < 1e-4 and found.smallest is None
+    assert all(result.sampled.control_p("later") < 1e-3 for result in found.evidence.results if result.sampled)
 
 
 def test_a_server_that_drafted_nothing_is_not_called_exact(checkpoint, tmp_path):
@@ -82,7 +80,7 @@ def test_a_prefix_of_another_prompt_is_found_and_does_not_widen_the_tolerance(ch
             server, checkpoint, tmp_path, kinds=(PromptKind.cached,), samplings=(ServedSampling(),), prompts=prompts(8)
         )
     assert found.outcome is Outcome.differs
-    assert found.deviation.outliers or found.deviation.largest > 1.0
+    assert found.evidence.deviation.outliers or found.evidence.deviation.largest > 1.0
 
 
 def test_the_smallest_request_is_sent_again_and_shows_the_fault(checkpoint, tmp_path):
@@ -105,13 +103,36 @@ def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabular
         assert verified(on, checkpoint, tmp_path, **changes).outcome is Outcome.differs
 
 
+@pytest.mark.parametrize(("fault", "outcome"), [("", Outcome.exact), ("temperature", Outcome.differs)])
+def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, outcome):
+    """Without speculation, which takes several forwards per token."""
+    with (
+        model_server(checkpoint, dialect="openai", speculates=False, fault=fault) as on,
+        model_server(checkpoint, dialect="openai", speculates=False) as off,
+    ):
+        found = verified(
+            on, checkpoint, tmp_path, weights="", off=Server(off.url), outputs=120, max_tokens=5, prompts=prompts(2),
+            samplings=(ServedSampling(), ServedSampling(temperature=0.5)),
+        )  # fmt: skip
+    assert found.outcome is outcome, found.line
+    assert "two samples" in {note.kind for note in found.notes}
+    greedy = next(result for result in found.evidence.results if result.texts)
+    assert (greedy.texts.outputs, greedy.texts.differing, greedy.texts.off_differing) == (2, 0, 0)
+
+
+def test_greedy_texts_that_differ_are_faults_only_if_more_than_those_of_one_server():
+    assert GreedyTexts(16, 14, 0).p < 1e-3
+    assert GreedyTexts(16, 3, 1).p > 0.05
+    assert GreedyTexts(16, 0, 0).p == 1.0
+
+
 def test_the_same_command_resumes_and_gives_the_same_verdict(checkpoint, tmp_path):
     with model_server(checkpoint) as server:
         first = verified(server, checkpoint, tmp_path)
         sent = len(server.requests)
         again = verified(server, checkpoint, tmp_path)
         assert again.line == first.line and again.folder == first.folder
-        outputs = sum(result.outputs for result in first.results)
+        outputs = sum(result.outputs for result in first.evidence.results)
         assert len(server.requests) - sent < sent - outputs + 1  # the comparison of logits alone is repeated
 
 

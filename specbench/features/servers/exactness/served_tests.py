@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.features.servers.allowed import Allowed, largest_expectations
+from specbench.features.servers.exactness.allowed import Allowed, largest_expectations
 
 LAMBDAS = tuple(sign * 2.0**-k for k in range(6) for sign in (1.0, -1.0))  # from strong to weak deviations
 FLOOR = 16.0  # nats; log-probabilities are clamped from below to its negative

@@ -13,9 +13,9 @@ import msgspec
 from specbench.analysis.intervals import Estimate
 from specbench.experiment.scorer import grade
 from specbench.features.servers.endpoint import Endpoint, connected
-from specbench.features.servers.guards import load_notes
-from specbench.features.servers.load import Block, Pace, cycle, run_block
-from specbench.features.servers.load_metrics import (
+from specbench.features.servers.load.blocks import Block, Pace, cycle, run_block
+from specbench.features.servers.load.guards import load_notes
+from specbench.features.servers.load.load_metrics import (
     TIMES,
     Acceptance,
     Percentiles,
@@ -28,8 +28,8 @@ from specbench.features.servers.load_metrics import (
     time_per_token,
     time_speedup,
 )
-from specbench.features.servers.managed import ServerCommand, started
-from specbench.features.servers.pays import (
+from specbench.features.servers.load.managed import ServerCommand, started
+from specbench.features.servers.load.pays import (
     MeasuredSpeculation,
     PredictedSpeedup,
     StepTimes,

@@ -6,9 +6,9 @@ from typing import Any
 
 from specbench.analysis.intervals import Estimate
 from specbench.features.servers.endpoint import dialect_named
-from specbench.features.servers.load_metrics import PERCENTILES, TIMES
-from specbench.features.servers.pays import best_length, break_even
-from specbench.features.servers.server_load import Level, ServerRun
+from specbench.features.servers.load.load_metrics import PERCENTILES, TIMES
+from specbench.features.servers.load.pays import best_length, break_even
+from specbench.features.servers.load.server_load import Level, ServerRun
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.request_log import LoggedRequest, failed, logged
-from specbench.features.servers.sending import DEAD, DEAD_AFTER, ServerDied
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.sending import Sender
 from specbench.features.servers.served import Counters, ServedRequest
-from specbench.http_client import RequestFailed
 
+PAUSE = 0.05  # seconds after a failed request, so that a server that rejects at once is not flooded
 TICK = 0.01  # seconds; the event loop's lag is how much later a timer of this length ends
 
 
@@ -112,28 +112,19 @@ async def run_block(
     block.before = await endpoint.counters()
     begin = time.perf_counter()
     block.begin, block.end = begin - start + pace.ramp, begin - start + pace.ramp + pace.window
-    in_succession = 0
-    suspect: ServedRequest | None = None
+
+    def finished(entry: LoggedRequest) -> None:
+        entry.prompt = None  # the key names it
+        block.requests.append(entry)
+        on_finished(entry)
+
+    sender = Sender(endpoint, start, finished, block.side)
 
     async def worker() -> None:
-        nonlocal in_succession, suspect
-        while time.perf_counter() - start < block.end and in_succession < DEAD_AFTER:
-            key, request = next(requests)
-            prompt = request.prompt if isinstance(request.prompt, tuple) and request.prompt else None
-            sent = time.perf_counter()
-            try:
-                completion = await endpoint.complete(request)
-                entry = logged(key, completion, prompt=None, seed=request.seed, side=block.side)
-                entry.prompt, entry.changed = None, completion.changed_parameters(request.sampling) or None
-                in_succession = 0
-            except RequestFailed as error:
-                entry = failed(key, error, prompt=prompt, side=block.side)
-                if error.kind in DEAD:
-                    in_succession, suspect = in_succession + 1, suspect or request
-                await asyncio.sleep(0.05)  # a server that rejects at once is not flooded
-            entry.started = sent - start
-            block.requests.append(entry)
-            on_finished(entry)
+        while time.perf_counter() - start < block.end and not sender.is_dead:
+            entry = await sender.send(*next(requests))
+            if entry.error is not None:
+                await asyncio.sleep(PAUSE)
 
     async def watch() -> None:
         polled = False
@@ -156,8 +147,7 @@ async def run_block(
         watcher.cancel()
     block.cpu = (_cpu_seconds() - used) / (time.perf_counter() - begin)
     block.after = await endpoint.counters()
-    if in_succession >= DEAD_AFTER:
-        raise ServerDied(endpoint.description.url, suspect)
+    sender.check()
     return block
 
 

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from specbench.features.servers.allowed import allowed
-from specbench.features.servers.kinds import RequestKind
+from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.exactness.kinds import RequestKind
+from specbench.features.servers.exactness.served_tests import ServedTest, categories_of, statistics
+from specbench.features.servers.exactness.verify_request import AGAIN
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling
-from specbench.features.servers.served_tests import ServedTest, categories_of, statistics
 
 ALARM = 1e-3  # bound for the probability that a sampled check of a server that is right fails
 GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output; the first one is never drafted
@@ -37,6 +39,37 @@ class Difference:
     tokens: tuple[int, ...]  # up to and including the token that differs
     expected: int
     gap: float  # of the reference's logits
+
+
+class TestResult(NamedTuple):
+    """The result of one test: tokens, z and p. `is_impossible`: a token had probability 0."""
+
+    tokens: int
+    z: float
+    p: float
+    is_impossible: bool = False
+
+
+@dataclass(frozen=True)
+class GreedyTexts:
+    """Greedy texts of a server that were compared with those of another, which was sent each prompt twice.
+
+    Args:
+        outputs: Number of prompts.
+        differing: Number of prompts whose texts differ.
+        off_differing: Number of prompts for which the texts of the other server differ from each other.
+    """
+
+    outputs: int
+    differing: int
+    off_differing: int
+
+    @property
+    def p(self) -> float:
+        """The p of Fisher's exact test that the share of differences is no larger than that of the other server."""
+        n, both = self.outputs, self.differing + self.off_differing
+        ways = [math.comb(n, k) * math.comb(n, both - k) for k in range(self.differing, min(n, both) + 1)]
+        return sum(ways) / math.comb(2 * n, both)
 
 
 @dataclass(frozen=True)
@@ -67,8 +100,62 @@ def greedy_check(rows: Iterable[tuple[str, ReferenceRow]], deviation: float) -> 
     return GreedyCheck(outputs, tokens, tuple(ties), tuple(faults))
 
 
+def greedy_texts(entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest], prefix: str) -> GreedyTexts:
+    """Compare greedy outputs with those of another server, whose keys begin with `prefix`, each sent twice."""
+    other = {entry.key.removeprefix(prefix): entry for entry in of_off}
+    compared = [
+        (entry, other[entry.key], other[f"{entry.key}{AGAIN}"])
+        for entry in entries
+        if entry.key in other and f"{entry.key}{AGAIN}" in other
+    ]
+
+    def differ(a: LoggedRequest, b: LoggedRequest) -> bool:
+        return a.text != b.text if a.tokens is None or b.tokens is None else a.tokens != b.tokens
+
+    return GreedyTexts(
+        len(compared),
+        sum(differ(on, off) for on, off, _ in compared),
+        sum(differ(off, again) for _, off, again in compared),
+    )
+
+
+class SampledTests(Protocol):
+    """Tests of sampled outputs of one kind, apart for first and later tokens, with a control that must be rejected."""
+
+    sampling: ServedSampling
+    control_factor: float  # the control is at this multiple of the temperature
+
+    def merge(self, other: Self) -> None:
+        """Add the outputs of another check with the same sampling parameters."""
+
+    def fresh(self) -> Self:
+        """Return a check of the same sampling parameters, without outputs."""
+
+    def results(self, group: str) -> Mapping[str, TestResult]:
+        """Return the tests of a group by name."""
+
+    def number_of_tests(self) -> int:
+        """Return the number of tests that could reject."""
+
+    def groups_that_differ(self, tests: int) -> tuple[str, ...]:
+        """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
+
+    def control_p(self, group: str) -> float:
+        """Return the p of the control, over its tests."""
+
+    def smallest_temperature(self, alarm: float) -> float | None:
+        """Return the smallest multiple of the temperature that would be found; None if it is unknown."""
+
+
+def worst(check: SampledTests, group: str) -> tuple[str, TestResult] | None:
+    """Return the test of a group with the smallest p, and its name; None without tests that could reject."""
+    return min(check.results(group).items(), key=lambda each: (each[1].p, -abs(each[1].z)), default=None)
+
+
 class SampledCheck:
     """Martingale tests of sampled outputs of one kind, apart for first and later tokens, and their control."""
+
+    control_factor = CONTROL
 
     def __init__(self, sampling: ServedSampling, deviation: float) -> None:
         self.sampling, self.deviation = sampling, deviation
@@ -104,18 +191,33 @@ class SampledCheck:
         """Return the number of tests that could reject."""
         return sum(test.has_varied or test.is_impossible for tests in self.tests.values() for test in tests.values())
 
-    def worst(self, group: str) -> tuple[str, ServedTest] | None:
-        """Return the test of a group with the smallest p, and its name; None without tests that could reject."""
-        return _worst(self.tests[group])
+    def fresh(self) -> "SampledCheck":
+        """Return a check of the same sampling parameters, without outputs."""
+        return SampledCheck(self.sampling, self.deviation)
+
+    def results(self, group: str) -> Mapping[str, TestResult]:
+        """Return the tests of a group that could reject, by name."""
+        return {
+            name: TestResult(test.tokens, test.z, test.p, test.is_impossible)
+            for name, test in self.tests[group].items()
+            if test.has_varied or test.is_impossible
+        }
+
+    @property
+    def log_wealth(self) -> float:
+        """The largest logarithm of a martingale: how much these outputs contradict the reference."""
+        return max((test.log_wealth for tests in self.tests.values() for test in tests.values()), default=0.0)
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
         """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
-        return tuple(group for group in GROUPS if (found := self.worst(group)) and found[1].p * tests <= ALARM)
+        return tuple(group for group in GROUPS if (found := worst(self, group)) and found[1].p * tests <= ALARM)
 
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
-        found = _worst(self.control[group])
-        return min(1.0, found[1].p * len(self.control[group])) if found else 1.0
+        tests = self.control[group].values()
+        return min(
+            (min(1.0, test.p * len(tests)) for test in tests if test.has_varied or test.is_impossible), default=1.0
+        )
 
     def smallest_temperature(self, alarm: float) -> float | None:
         """Return the smallest temperature above the requested one that these tokens would show, as a multiple of it.
@@ -127,11 +229,6 @@ class SampledCheck:
         if test is None or shift is None:
             return None
         return 1.0 + shift / test.deviation
-
-
-def _worst(tests: Mapping[str, ServedTest]) -> tuple[str, ServedTest] | None:
-    varied = {name: test for name, test in tests.items() if test.has_varied or test.is_impossible}
-    return max(varied.items(), key=lambda each: each[1].log_wealth) if varied else None
 
 
 @dataclass(frozen=True)
@@ -178,7 +275,8 @@ class KindResult:
     outputs: int = 0
     failures: int = 0
     greedy: GreedyCheck | None = None
-    sampled: SampledCheck | None = None
+    texts: GreedyTexts | None = None
+    sampled: SampledTests | None = None
     seeds: SeedCheck | None = None
     acceptance: tuple[int, int] | None = None  # accepted and drafted tokens
     note: str = ""
@@ -189,19 +287,21 @@ class KindResult:
             firsts = any(len(fault.tokens) == 1 for fault in self.greedy.faults)
             laters = any(len(fault.tokens) > 1 for fault in self.greedy.faults)
             return tuple(group for group, has in zip(GROUPS, (firsts, laters), strict=True) if has)
+        if self.texts:
+            return ("later",) if self.texts.p <= ALARM else ()
         return self.sampled.groups_that_differ(tests) if self.sampled else ()
 
 
-def pooled(results: Sequence[KindResult]) -> list[SampledCheck]:
+def pooled(results: Sequence[KindResult]) -> list[SampledTests]:
     """Return one check of all kinds with equal sampling parameters, if several have them: it shows smaller deviations."""
-    by_sampling: dict[ServedSampling, list[SampledCheck]] = {}
+    by_sampling: dict[ServedSampling, list[SampledTests]] = {}
     for result in results:
         if result.sampled:
             by_sampling.setdefault(result.kind.sampling, []).append(result.sampled)
     out = []
-    for sampling, checks in by_sampling.items():
+    for checks in by_sampling.values():
         if len(checks) > 1:
-            whole = SampledCheck(sampling, checks[0].deviation)
+            whole = checks[0].fresh()
             for check in checks:
                 whole.merge(check)
             out.append(whole)

@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Any
 
-from specbench.features.servers.exactness import ALARM, KindResult
-from specbench.features.servers.server_verification import ServerVerification
+from specbench.features.servers.exactness.calibration import Deviation
+from specbench.features.servers.exactness.served_checks import ALARM, GROUPS, KindResult, worst
+from specbench.features.servers.exactness.server_verdict import ServerVerification
+from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
 HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepted", "verdict"]
@@ -12,33 +14,35 @@ HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepte
 
 def table_of(verification: ServerVerification) -> Table:
     """Return the table of a verification: one row for each kind of requests."""
-    return Table("", HEADS, [_row(result, verification.number_of_tests) for result in verification.results])
+    evidence = verification.evidence
+    return Table("", HEADS, [_row(result, evidence.number_of_tests) for result in evidence.results])
 
 
 def facts_of(verification: ServerVerification) -> list[str]:
     """Return what was compared with what, and how far the logits are apart."""
-    deviations = [verification.deviation, verification.control_deviation]
+    evidence = verification.evidence
+    deviations = [evidence.deviation, evidence.control_deviation]
     return [
-        f"server: {verification.description.label}",
-        f"reference: {verification.reference}",
+        f"server: {evidence.description.label}",
+        f"reference: {evidence.reference}",
         *(
             f"logits of {each.of}: up to {each.largest:.2g} from the reference's, {each.explanation}; the tests allow"
             f" {each.allowed:.2g}"
             for each in deviations
             if each
         ),
-        f"tests: {verification.number_of_tests}, with a false alarm rate of {ALARM:g} together",
+        f"tests: {evidence.number_of_tests}, with a false alarm rate of {ALARM:g} together",
     ]
 
 
 def _row(result: KindResult, tests: int) -> list[str]:
     outputs = f"{result.outputs}" + (f", {result.failures} failed" if result.failures else "")
-    if result.greedy is None and result.sampled is None:
-        return [result.kind.label, outputs, "–", "–", "–", "–", f"not tested: {result.note}"]
-    accepted = "–"
+    if result.greedy is None and result.texts is None and result.sampled is None:
+        return [result.kind.label, outputs, NONE, NONE, NONE, NONE, f"not tested: {result.note}"]
+    accepted = NONE
     if result.acceptance and result.acceptance[1]:
         accepted = f"{result.acceptance[0] / result.acceptance[1]:.0%} of {result.acceptance[1]}"
-    seeds = "–"
+    seeds = NONE
     if result.seeds:
         seeds = f"{result.seeds.equal} of {result.seeds.pairs} equal"
     failed = bool(result.groups_that_differ(tests)) or bool(result.seeds and result.seeds.holds is False)
@@ -61,11 +65,16 @@ def _found(result: KindResult, group: str, tests: int) -> str:
         if faults:
             return f"{len(faults)} faults, gap up to {max(fault.gap for fault in faults):.2g}"
         return f"equal, {len(ties)} near-ties" if ties else "equal"
+    if result.texts:
+        if group == "first":
+            return NONE
+        texts = result.texts
+        return f"{texts.differing} of {texts.outputs} texts differ, off from itself {texts.off_differing}"
     assert result.sampled is not None
-    worst = result.sampled.worst(group)
-    if worst is None:
+    found = worst(result.sampled, group)
+    if found is None:
         return "certain"
-    name, test = worst
+    name, test = found
     if test.is_impossible:
         return "a token of probability 0"
     return f"p = {min(1.0, test.p * tests):.2g} ({name}, z = {test.z:+.1f})"
@@ -73,17 +82,18 @@ def _found(result: KindResult, group: str, tests: int) -> str:
 
 def json_of(verification: ServerVerification) -> dict[str, Any]:
     """Return the verification as JSON."""
-    smallest = verification.smallest
+    smallest, evidence = verification.smallest, verification.evidence
     return {
+        "kind": "server verification",
         "outcome": verification.outcome.value,
         "line": verification.line,
-        "description": dataclasses.asdict(verification.description),
-        "reference": verification.reference,
+        "description": dataclasses.asdict(evidence.description),
+        "reference": evidence.reference,
         "false_alarm_rate": ALARM,
-        "tests": verification.number_of_tests,
-        "deviation": _deviation(verification.deviation),
-        "deviation_of_off": _deviation(verification.control_deviation),
-        "kinds": [_kind(result, verification.number_of_tests) for result in verification.results],
+        "tests": evidence.number_of_tests,
+        "deviation": _deviation(evidence.deviation),
+        "deviation_of_off": _deviation(evidence.control_deviation),
+        "kinds": [_kind(result, evidence.number_of_tests) for result in evidence.results],
         "notes": [note.line for note in verification.notes],
         "smallest_request": smallest
         and {
@@ -93,7 +103,7 @@ def json_of(verification: ServerVerification) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _deviation(deviation: Any) -> dict[str, Any] | None:
+def _deviation(deviation: Deviation | None) -> dict[str, Any] | None:
     if deviation is None:
         return None
     return {**dataclasses.asdict(deviation), "allowed": deviation.allowed, "explanation": deviation.explanation}
@@ -116,15 +126,17 @@ def _kind(result: KindResult, tests: int) -> dict[str, Any]:
                 for fault in result.greedy.faults
             ],
         }  # fmt: skip
+    if result.texts:
+        out["texts"] = {**dataclasses.asdict(result.texts), "p": result.texts.p}
     if result.sampled:
         out["tests"] = {
             group: {
                 name: {"tokens": test.tokens, "z": test.z, "p": test.p, "impossible": test.is_impossible}
-                for name, test in by_name.items()
+                for name, test in result.sampled.results(group).items()
             }
-            for group, by_name in result.sampled.tests.items()
+            for group in GROUPS
         }
-        out["control_p"] = {group: result.sampled.control_p(group) for group in result.sampled.control}
+        out["control_p"] = {group: result.sampled.control_p(group) for group in GROUPS}
         out["smallest_temperature"] = result.sampled.smallest_temperature(ALARM / max(tests, 1))
     if result.seeds:
         out["seeds"] = {**dataclasses.asdict(result.seeds), "holds": result.seeds.holds}

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.load import Block
-from specbench.features.servers.load_metrics import acceptance_of
+from specbench.features.servers.load.blocks import Block
+from specbench.features.servers.load.load_metrics import acceptance_of
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.http_client import Server
 from specbench.note import Note, warning

@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.exactness import ALARM, KindResult, ReferenceRow, SampledCheck, greedy_check
-from specbench.features.servers.reference import Reference
+from specbench.features.servers.exactness.reference import Reference
+from specbench.features.servers.exactness.served_checks import (
+    ALARM,
+    GROUPS,
+    KindResult,
+    ReferenceRow,
+    SampledCheck,
+    greedy_check,
+)
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedRequest
 from specbench.http_client import RequestFailed
@@ -75,7 +82,7 @@ async def _sampled(
 ) -> SmallestRequest | None:
     """Send candidates in order of length until one rejects at ALARM, after a correction for their number."""
     prompts = await _most_suspicious(reference, result, entries, deviation)
-    assert result.sampled is not None
+    assert isinstance(result.sampled, SampledCheck)
     begins = 1 if result.sampled.groups_that_differ(1) == ("later",) else 0  # where the first token is right
     lengths = LENGTHS[begins:]
     alarm = ALARM / (len(lengths) * max(len(prompts), 1))
@@ -93,8 +100,8 @@ async def _sampled(
                 tokens, sent = (await endpoint.complete(request)).tokens or (), sent + 1
                 if tokens:
                     check.add(ReferenceRow(prompt, tokens, await reference.logits(prompt, tokens)))
-                worst = [found[1].p for group in check.tests if (found := check.worst(group))]
-                p = min([each * max(check.number_of_tests(), 1) for each in worst], default=1.0)
+                ps = [each.p for group in GROUPS for each in check.results(group).values()]
+                p = min((each * len(ps) for each in ps), default=1.0)
                 if p <= alarm:
                     first = replace(request, seed=7001) if result.kind.is_seeded else request
                     return as_sent(endpoint, first, times=times, p=p)
@@ -111,11 +118,7 @@ async def _most_suspicious(
             prompt, tokens = tuple(entry.prompt), tuple(entry.tokens)
             check = checks.setdefault(prompt, SampledCheck(result.kind.sampling, deviation))
             check.add(ReferenceRow(prompt, tokens, await reference.logits(prompt, tokens)))
-
-    def evidence(check: SampledCheck) -> float:
-        return max((found[1].log_wealth for group in check.tests if (found := check.worst(group))), default=0.0)
-
-    return sorted(checks, key=lambda prompt: -evidence(checks[prompt]))[:CANDIDATES]
+    return sorted(checks, key=lambda prompt: -checks[prompt].log_wealth)[:CANDIDATES]
 
 
 def as_sent(

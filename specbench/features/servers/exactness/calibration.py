@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.reference import MISSING, Reference
+from specbench.features.servers.exactness.reference import MISSING, Reference
 from specbench.features.servers.served import ServedRequest
 
 ALTERNATIVES = 20

@@ -1,0 +1,1 @@
+"""Whether the outputs of a served model follow its reference."""

@@ -1,0 +1,203 @@
+"""Two ways to compare served outputs: with log-probabilities of a reference, or with outputs of another server."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from specbench.errors import ConfigError
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.exactness.calibration import Deviation, measured_deviation
+from specbench.features.servers.exactness.kinds import RequestKind
+from specbench.features.servers.exactness.reference import Reference, Weights
+from specbench.features.servers.exactness.served_checks import (
+    KindResult,
+    ReferenceRow,
+    SampledCheck,
+    SeedCheck,
+    chance_of_equal_outputs,
+    counts_of,
+    greedy_check,
+    greedy_texts,
+)
+from specbench.features.servers.exactness.smallest import SmallestRequest, smallest_request
+from specbench.features.servers.exactness.two_samples import CONTROL, Output, PromptOutputs, TwoSampleCheck, units_of
+from specbench.features.servers.exactness.verify_request import AGAIN, Prompt
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import ServedRequest, ServedSampling
+from specbench.observer import Observer
+
+CALIBRATIONS = 48  # prefixes whose first token is compared
+OFF, HOTTER = "off|", "control|"  # the beginnings of keys of requests to the other server
+OTHER_SEEDS = 10**6  # added to the seeds of requests to the other server, so that the samples are independent
+
+Keyed = list[tuple[str, ServedRequest]]
+
+
+class Comparison(ABC):
+    """How the outputs of a server are compared.
+
+    Attributes:
+        name: The reference.
+        deviation: How far the server's logits are from the reference's; None without log-probabilities.
+        control_deviation: The same of the server without speculation; None if it was not measured.
+        tolerance: The deviation of logits that the tests allow.
+    """
+
+    name: str
+    deviation: Deviation | None = None
+    control_deviation: Deviation | None = None
+    tolerance: float = 0.0
+
+    async def prepare(self, prompts: Sequence[Prompt], seed: int, observer: Observer) -> None:  # noqa: B027
+        """Measure what the comparison needs. Raises ConfigError and RequestFailed."""
+
+    def requests_to_off(self, kind: RequestKind, requests: Keyed) -> Keyed:
+        """Return the requests of a kind that the server without speculation is sent."""
+        return []
+
+    @abstractmethod
+    async def result(
+        self, kind: RequestKind, entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest]
+    ) -> KindResult:
+        """Return the result of a kind, from the requests that both servers finished without failure."""
+
+    async def smallest(self, result: KindResult, entries: Sequence[LoggedRequest]) -> SmallestRequest | None:
+        """Return the smallest request that shows the difference of a kind; None if it is not searched or found."""
+        return None
+
+
+class ByReference(Comparison):
+    """Served ids against the distributions of a reference.
+
+    Args:
+        on: The server.
+        off: A server without speculation, whose logits are compared too; None without.
+        reference: The reference.
+        drafts: Drafting models, whose distributions one more test each compares with.
+    """
+
+    def __init__(self, on: Endpoint, off: Endpoint | None, reference: Reference, drafts: Mapping[str, Weights]) -> None:
+        self.name = reference.name
+        self._on, self._off, self._reference, self._drafts = on, off, reference, drafts
+
+    async def prepare(self, prompts: Sequence[Prompt], seed: int, observer: Observer) -> None:
+        chooser = random.Random(seed)
+        whole = [prompt for prompt in prompts if not isinstance(prompt, str)]
+        cut = [prompt[: chooser.randint(2, len(prompt))] for prompt in whole if len(prompt) > 2]
+        prefixes = [*whole, *cut][:CALIBRATIONS]
+        sides = [self._on, *([self._off] if self._off and isinstance(self._reference, Weights) else [])]
+        with observer.progress("compare logits", len(sides) * len(prefixes)) as advance:
+            found = [await measured_deviation(side, self._reference, prefixes, advance) for side in sides]
+        if found[0] is None:
+            url = self._on.description.url
+            raise ConfigError(f"{url} returns no log-probabilities: its rounding cannot be measured")
+        self.deviation, self.control_deviation = found[0], found[1] if len(found) > 1 else None
+        self.tolerance = (self.control_deviation or self.deviation).allowed
+
+    async def result(
+        self, kind: RequestKind, entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest]
+    ) -> KindResult:
+        testable = [entry for entry in entries if entry.tokens and entry.prompt]
+        if not testable:
+            return KindResult(kind, note="the server returns no token ids here")
+        rows = {entry.key: await self._row(entry) for entry in testable}
+        firsts = {key: row for key, row in rows.items() if not key.endswith(AGAIN)}
+        counts = counts_of(testable)
+        if kind.sampling.is_greedy:
+            greedy = greedy_check(firsts.items(), self.tolerance)
+            return KindResult(kind, len(firsts), greedy=greedy, acceptance=counts)
+        sampled = SampledCheck(kind.sampling, self.tolerance)
+        for row in firsts.values():
+            sampled.add(row)
+        by_chance = sum(chance_of_equal_outputs(rows[key], kind.sampling) for key in firsts if f"{key}{AGAIN}" in rows)
+        seeds = _seeds({key: row.tokens for key, row in rows.items()}, testable, by_chance) if kind.is_seeded else None
+        return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
+
+    async def _row(self, entry: LoggedRequest) -> ReferenceRow:
+        assert entry.prompt is not None and entry.tokens is not None
+        logits = await self._reference.logits(entry.prompt, entry.tokens)
+        drafts = {name: await draft.logits(entry.prompt, entry.tokens) for name, draft in self._drafts.items()}
+        return ReferenceRow(tuple(entry.prompt), tuple(entry.tokens), logits, drafts)
+
+    async def smallest(self, result: KindResult, entries: Sequence[LoggedRequest]) -> SmallestRequest | None:
+        return await smallest_request(self._on, self._reference, result, entries, self.tolerance)
+
+
+class BySamples(Comparison):
+    """Outputs of a server against those of a server without speculation: ids if both return them, else texts.
+
+    Args:
+        off: The server without speculation.
+        samplings: The sampling parameters that are tested; the control of each is sent once.
+    """
+
+    def __init__(self, off: Endpoint) -> None:
+        self.name = off.description.label
+        self._controlled: dict[ServedSampling, RequestKind] = {}  # the kind with which the control was sent
+        self._controls: dict[ServedSampling, list[PromptOutputs]] = {}
+
+    def requests_to_off(self, kind: RequestKind, requests: Keyed) -> Keyed:
+        """Return each request, twice if it is greedy; for the first kind of a sampling, the control too."""
+        firsts = [(key, request) for key, request in requests if not key.endswith(AGAIN)]
+        if kind.sampling.is_greedy:
+            return [(f"{OFF}{key}{end}", request) for end in ("", AGAIN) for key, request in firsts]
+        rows = [(f"{OFF}{key}", _with_other_seed(request)) for key, request in firsts]
+        if self._controlled.setdefault(kind.sampling, kind) == kind:
+            hotter = replace(kind.sampling, temperature=CONTROL * kind.sampling.temperature)
+            rows += [(f"{HOTTER}{key}", replace(request, sampling=hotter)) for key, request in firsts]
+        return rows
+
+    async def result(
+        self, kind: RequestKind, entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest]
+    ) -> KindResult:
+        firsts = [entry for entry in entries if not entry.key.endswith(AGAIN)]
+        counts = counts_of(entries)
+        if kind.sampling.is_greedy:
+            return KindResult(kind, len(firsts), texts=greedy_texts(firsts, of_off, OFF), acceptance=counts)
+        off = [entry for entry in of_off if entry.key.startswith(OFF)]
+        if hotter := [entry for entry in of_off if entry.key.startswith(HOTTER)]:
+            self._controls[kind.sampling] = _by_prompt(hotter, off)
+        sampled = TwoSampleCheck(kind.sampling, _by_prompt(firsts, off), self._controls.get(kind.sampling, []))
+        seeds = None
+        if kind.is_seeded:
+            outputs = {entry.key: units_of(entry) for entry in entries}
+            again = sum(entry.key.endswith(AGAIN) for entry in entries)
+            seeds = _seeds(outputs, entries, again * _share_of_equal(off))
+        return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
+
+
+def _with_other_seed(request: ServedRequest) -> ServedRequest:
+    return replace(request, seed=None if request.seed is None else request.seed + OTHER_SEEDS)
+
+
+def _prompt_of(key: str) -> str:
+    """Return the index of the prompt of a request, from its key."""
+    return key.removesuffix(AGAIN).rsplit("|", 2)[1]
+
+
+def _outputs_by_prompt(entries: Iterable[LoggedRequest]) -> dict[str, list[Output]]:
+    out: dict[str, list[Output]] = {}
+    for entry in entries:
+        out.setdefault(_prompt_of(entry.key), []).append(units_of(entry))
+    return out
+
+
+def _by_prompt(on: Iterable[LoggedRequest], off: Iterable[LoggedRequest]) -> list[PromptOutputs]:
+    ours, theirs = _outputs_by_prompt(on), _outputs_by_prompt(off)
+    return [PromptOutputs(tuple(ours[at]), tuple(theirs[at])) for at in ours if at in theirs]
+
+
+def _share_of_equal(entries: Sequence[LoggedRequest]) -> float:
+    """Return the share of pairs of outputs to one prompt that are equal."""
+    pairs = [a == b for outputs in _outputs_by_prompt(entries).values() for a, b in combinations(outputs, 2)]
+    return sum(pairs) / len(pairs) if pairs else 1.0
+
+
+def _seeds(outputs: Mapping[str, Output], entries: Sequence[LoggedRequest], by_chance: float) -> SeedCheck:
+    """Compare outputs that were sampled twice with one seed, and outputs of one prompt with different seeds."""
+    again = [(output, outputs[f"{key}{AGAIN}"]) for key, output in outputs.items() if f"{key}{AGAIN}" in outputs]
+    of_prompt = _outputs_by_prompt(entry for entry in entries if not entry.key.endswith(AGAIN))
+    most = max(of_prompt.values(), key=len, default=[])
+    return SeedCheck(len(again), sum(a == b for a, b in again), (len(set(most)), len(most)), by_chance)

@@ -1,0 +1,180 @@
+"""The verdict on a server: what differs, in which kinds of requests, and what was not tested."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from specbench.features.servers.exactness.calibration import Deviation
+from specbench.features.servers.exactness.kinds import RequestKind, shared_cause
+from specbench.features.servers.exactness.served_checks import ALARM, KindResult, SampledTests, pooled
+from specbench.features.servers.exactness.smallest import SmallestRequest
+from specbench.features.servers.served import Description, ServedSampling
+from specbench.note import Note
+
+
+class Outcome(StrEnum):
+    """The possible results of a verification of a server."""
+
+    exact = "exact"  # no check failed, and the control was rejected
+    differs = "differs"  # tokens do not follow the reference, or seeds do not repeat outputs
+    inconclusive = "inconclusive"  # nothing failed, and the control was not rejected, or too little could be tested
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was found.
+
+    Args:
+        description: The server.
+        reference: The name of the reference.
+        results: The result of each kind of requests.
+        deviation: How far the server's logits are from the reference's; None without log-probabilities.
+        control_deviation: The same of the server without speculation; None if it was not measured.
+        tolerance: The deviation of logits that the tests allow.
+        has_drafted: Whether tokens were drafted; True if the server does not say.
+        has_died: Whether the server died during a request.
+    """
+
+    description: Description
+    reference: str
+    results: Sequence[KindResult]
+    deviation: Deviation | None
+    control_deviation: Deviation | None
+    tolerance: float
+    has_drafted: bool
+    has_died: bool
+
+    @property
+    def pooled(self) -> list[SampledTests]:
+        """One check of all kinds with equal sampling parameters."""
+        return pooled(self.results)
+
+    @property
+    def checks(self) -> list[SampledTests]:
+        """All checks of sampled outputs."""
+        return [*(result.sampled for result in self.results if result.sampled), *self.pooled]
+
+    @property
+    def number_of_tests(self) -> int:
+        """The number of tests of sampled outputs that could reject."""
+        return sum(check.number_of_tests() for check in self.checks)
+
+    @property
+    def differing(self) -> dict[RequestKind, tuple[str, ...]]:
+        """The kinds of requests whose outputs differ, with the groups of tokens that do."""
+        tests = self.number_of_tests
+        return {result.kind: groups for result in self.results if (groups := result.groups_that_differ(tests))}
+
+    @property
+    def unseeded(self) -> list[RequestKind]:
+        """The kinds of requests whose equal seeds do not repeat outputs."""
+        return [result.kind for result in self.results if result.seeds and result.seeds.holds is False]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerVerification:
+    """The verdict on a server, and what led to it."""
+
+    outcome: Outcome
+    line: str
+    evidence: Evidence
+    notes: list[Note] = field(default_factory=list)
+    smallest: SmallestRequest | None = None
+    folder: Path = Path()
+
+
+def verdict_of(evidence: Evidence) -> tuple[Outcome, str]:
+    """Return the outcome, and a line that says why."""
+    label = evidence.description.label
+    if found := [*_outputs(evidence), *_logits(evidence), *_seeds(evidence), *_death(evidence)]:
+        return Outcome.differs, f"NOT exact: {label}: {'; '.join(found)}"
+    if why := _undecided(evidence):
+        return Outcome.inconclusive, f"inconclusive: {label}: {why}"
+    greedy = any(result.greedy or result.texts for result in evidence.results)
+    sampled = bool(evidence.checks)
+    how = "greedy and sampled" if greedy and sampled else "greedy" if greedy else "sampled"
+    within = f", up to {evidence.tolerance:.2g} of a logit" if evidence.deviation else ""
+    return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{_power(evidence)}"
+
+
+def _outputs(evidence: Evidence) -> list[str]:
+    """Return which kinds of requests differ, from which token on, and what they have in common."""
+    results, differing, tests = evidence.results, evidence.differing, evidence.number_of_tests
+    if not differing:
+        whole = next((check for check in evidence.pooled if check.groups_that_differ(tests)), None)
+        text = f"outputs of all kinds at {whole.sampling} together depart from {evidence.reference}" if whole else ""
+        return [text] if text else []
+    tested = [r.kind for r in results if (r.greedy or r.texts or r.sampled) and r.kind not in differing]
+    where = "from the second token on, where speculation begins"
+    if any("first" in groups for groups in differing.values()):
+        where = "from the first token on"
+    cause = shared_cause(list(differing), tested)
+    share = f"{len(differing)} of {len(differing) + len(tested)} kinds of requests"
+    return [f"outputs depart from {evidence.reference} in {share}, {where}{f', {cause}' if cause else ''}"]
+
+
+def _logits(evidence: Evidence) -> list[str]:
+    """Return what is wrong with the logits themselves."""
+    own, off = evidence.deviation, evidence.control_deviation
+    if own is None:
+        return []
+    if own.fault:
+        return [own.fault]
+    if off is not None and own.largest > 2.0 * off.allowed:
+        return [
+            f"its own logits deviate by up to {own.largest:.2g} from the reference, those of the server without"
+            f" speculation by {off.largest:.2g}: {own.explanation}"
+        ]
+    return []
+
+
+def _seeds(evidence: Evidence) -> list[str]:
+    found = []
+    if evidence.unseeded:
+        repeating = [result.kind for result in evidence.results if result.seeds and result.seeds.holds]
+        cause = shared_cause(evidence.unseeded, repeating)
+        found.append(f"equal seeds do not repeat outputs{f', {cause}' if cause else ''}")
+    if any(result.seeds and result.seeds.are_different_seeds_equal for result in evidence.results):
+        found.append("different seeds give one output")
+    return found
+
+
+def _death(evidence: Evidence) -> list[str]:
+    return ["the server died during a request, which requests.jsonl names last"] if evidence.has_died else []
+
+
+def _undecided(evidence: Evidence) -> str:
+    """Return why nothing follows although no check failed; empty if something does."""
+    if evidence.description.speculation.is_on and not evidence.has_drafted:
+        return (
+            "no check failed, but nothing was drafted, so speculation was not tested; help: other prompts (-t, --data), a"
+            " larger --max-prompt-tokens or --max-new-tokens"
+        )
+    if not evidence.checks and not any(result.greedy or result.texts for result in evidence.results):
+        return "nothing could be tested"
+    checks, tests = evidence.checks, evidence.number_of_tests
+    if checks and not any(check.control_p("later") * tests <= ALARM for check in checks):
+        factor = checks[0].control_factor
+        return (
+            f"no check failed, but the control, at {factor:g} times the temperature, was not rejected either; help: more"
+            " --outputs"
+        )
+    if texts := [result.texts for result in evidence.results if result.texts and result.texts.differing]:
+        count, outputs = sum(each.differing for each in texts), sum(each.outputs for each in texts)
+        again = sum(each.off_differing for each in texts)
+        return (
+            f"{count} of {outputs} greedy texts differ from those of {evidence.reference}, which differ from themselves in"
+            f" {again}; without log-probabilities, near-ties cannot be told from faults; help: --weights FOLDER of its model"
+        )
+    return ""
+
+
+def _power(evidence: Evidence) -> str:
+    """Return the smallest temperature that the tests would have found, in words; empty if it is unknown."""
+    alarm = ALARM / max(evidence.number_of_tests, 1)
+    power: dict[ServedSampling, float] = {}
+    for check in evidence.checks:
+        if smallest := check.smallest_temperature(alarm):
+            power[check.sampling] = min(smallest, power.get(check.sampling, smallest))
+    return f"; a temperature {max(power.values()):.2f} times the requested one would be found" if power else ""

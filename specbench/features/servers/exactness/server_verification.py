@@ -1,0 +1,271 @@
+"""`specbench server verify`: sends requests of each kind, compares the outputs, and gives a verdict."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from specbench.errors import ConfigError, MissingAsset
+from specbench.features.servers.endpoint import Endpoint, connected
+from specbench.features.servers.exactness.comparisons import ByReference, BySamples, Comparison
+from specbench.features.servers.exactness.kinds import PromptKind, RequestKind, kinds_of
+from specbench.features.servers.exactness.reference import Served, Weights
+from specbench.features.servers.exactness.served_checks import KindResult, counts_of
+from specbench.features.servers.exactness.server_verdict import Evidence, ServerVerification, verdict_of
+from specbench.features.servers.exactness.smallest import SmallestRequest, as_sent
+from specbench.features.servers.exactness.verify_request import (
+    AGAIN,
+    Prompt,
+    ServerVerifyRequest,
+    encoded,
+    requests_of,
+)
+from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
+from specbench.features.servers.sending import ServerDied, send_all
+from specbench.features.servers.served import Counters, ServedRequest, named
+from specbench.http_client import RequestFailed
+from specbench.machine.threads import using
+from specbench.note import Note, warning
+from specbench.observer import Observer
+
+FEWEST_DRAFTED = 50  # drafted tokens from which on an acceptance rate of 0 or 1 is suspicious
+REQUESTS = "requests.jsonl"
+DRAFTED = "drafted"  # an empty file: tokens were drafted
+
+
+async def verify_server(request: ServerVerifyRequest, observer: Observer) -> ServerVerification:
+    """Test whether a server's outputs follow a reference.
+
+    Raises:
+        ConfigError: There is no reference, or a setting does not fit the server.
+        MissingAsset: A server does not answer, or the weights cannot be read.
+    """
+    if not request.weights and request.off is None:
+        raise ConfigError("a reference is missing; help: --weights FOLDER of the same model, or --off URL")
+    with using(request.threads):
+        return await _verified(request, observer)
+
+
+async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerVerification:
+    dtype = getattr(torch, request.dtype)
+    with observer.status("load the reference"):
+        weights = Weights(request.weights, dtype) if request.weights else None
+        drafts = {"draft": Weights(request.draft, dtype)} if request.draft else {}
+    async with connected(request.on, request.model) as on:
+        if request.off is None:
+            assert weights is not None
+            comparison: Comparison = ByReference(on, None, weights, drafts)
+            return await _Verification(request, on, None, comparison, weights, observer).result()
+        async with connected(request.off, request.model) as off:
+            if weights is not None:
+                comparison = ByReference(on, off, weights, drafts)
+            elif on.description.has_ids and await _returns_distributions(off):
+                comparison = ByReference(on, off, Served(off), drafts)
+            else:
+                comparison = BySamples(off)
+            return await _Verification(request, on, off, comparison, weights, observer).result()
+
+
+async def _returns_distributions(off: Endpoint) -> bool:
+    """Return whether a server returns the log-probabilities of its whole vocabulary. Raises MissingAsset."""
+    if not off.description.has_ids:
+        return False
+    try:
+        await Served(off).logits([1, 2], [3])
+    except ConfigError:
+        return False
+    except RequestFailed as error:
+        if error.status:
+            return False
+        raise MissingAsset(f"{off.description.url}: {error}") from None
+    return True
+
+
+class _Verification:
+    """One verification in progress."""
+
+    def __init__(
+        self,
+        request: ServerVerifyRequest,
+        on: Endpoint,
+        off: Endpoint | None,
+        comparison: Comparison,
+        weights: Weights | None,
+        observer: Observer,
+    ) -> None:
+        self.request, self.on, self.off, self.comparison, self.weights = request, on, off, comparison, weights
+        self.observer, self.notes = observer, list[Note]()
+        self.folder = request.out / f"verify-{self._hash()}"
+        self.log = RequestLog(self.folder / REQUESTS)
+
+    def _hash(self) -> str:
+        """Return a hash of what the outputs depend on besides their keys."""
+        described = {
+            "on": self.on.description.identity,
+            "prompts": [prompt.text for prompt in self.request.prompts],
+            "tokens": [self.request.max_tokens, self.request.max_prompt_tokens],
+            "seed": self.request.seed,
+        }
+        if isinstance(self.comparison, BySamples) and self.off is not None:
+            described["off"] = self.off.description.identity
+        return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
+
+    async def result(self) -> ServerVerification:
+        """Send the requests, and return the verdict."""
+        self._note_servers()
+        try:
+            prompts = await encoded(self.request, self.on)
+            await self._check_tokenizers(prompts)
+            await self.comparison.prepare(prompts, self.request.seed, self.observer)
+        except RequestFailed as error:
+            raise MissingAsset(f"{self.on.description.url}: {error}") from None
+        request = self.request
+        kinds = kinds_of(request.samplings, request.concurrencies, request.seeds, request.kinds)
+        sent = {kind: requests_of(request, kind, prompts, self.on) for kind in kinds}
+        to_off = {kind: self.comparison.requests_to_off(kind, sent[kind]) for kind in kinds}
+        results, has_died = list[KindResult](), False
+        before = await self.on.counters()
+        total = sum(map(len, (*sent.values(), *to_off.values())))
+        with self.observer.progress(f"verify {request.on.host}", total) as advance:
+            for kind in kinds:
+                try:
+                    await self._send(kind, sent[kind], to_off[kind], advance)
+                except ServerDied:
+                    has_died = True
+                    break
+                results.append(await self._result(kind, sent[kind], to_off[kind]))
+        after = None if has_died else await self.on.counters()
+        drafted = self.folder / DRAFTED
+        if _has_drafted(results, before, after):
+            drafted.touch()
+        evidence = Evidence(
+            description=self.on.description,
+            reference=self.comparison.name,
+            results=results,
+            deviation=self.comparison.deviation,
+            control_deviation=self.comparison.control_deviation,
+            tolerance=self.comparison.tolerance,
+            has_drafted=drafted.exists(),  # also before an interruption
+            has_died=has_died,
+        )
+        outcome, line = verdict_of(evidence)
+        return ServerVerification(
+            outcome=outcome, line=line, evidence=evidence, notes=self.notes, folder=self.folder,
+            smallest=None if has_died else await self._smallest(evidence),
+        )  # fmt: skip
+
+    def _note_servers(self) -> None:
+        for server in filter(None, (self.request.on, self.request.off)):
+            if not server.is_local:
+                self.notes.append(warning("remote server", f"prompts leave this machine: {server.host} receives them"))
+        if isinstance(self.comparison, BySamples):
+            text = (
+                "without complete log-probabilities, outputs are compared with samples of the other server, which finds large"
+                " deviations only"
+            )
+            self.notes.append(warning("two samples", text, help="--weights FOLDER of its model"))
+
+    async def _check_tokenizers(self, prompts: Sequence[Prompt]) -> None:
+        """Warn if the weights' tokenizer splits the first prompt otherwise. Raises ConfigError for servers without ids."""
+        if self.weights is None:
+            return
+        if isinstance(prompts[0], str):
+            raise ConfigError(
+                f"{self.on.description.url} speaks the dialect {self.on.dialect.name}, without token ids: its outputs cannot"
+                " be compared with weights; help: --off URL of the same server without speculation"
+            )
+        text = self.request.prompts[0].text
+        ids, own = await self.on.tokenize(text), tuple(self.weights.tokenizer(text)["input_ids"])
+        if ids != own:
+            shown = f"{named(ids or ())}, the weights' tokenizer into {named(own)}"
+            self.notes.append(warning("tokenizers differ", f"the server splits the first prompt into {shown}"))
+
+    async def _send(
+        self,
+        kind: RequestKind,
+        requests: list[tuple[str, ServedRequest]],
+        to_off: list[tuple[str, ServedRequest]],
+        advance: Callable[[], None],
+    ) -> None:
+        """Send the requests of a kind that are not logged yet. Raises ServerDied."""
+
+        async def fill_cache(request: ServedRequest) -> None:
+            await self.on.complete(replace(request, max_tokens=1, seed=None))
+
+        before = fill_cache if kind.prompt is PromptKind.cached else None
+        await send_all(self.on, requests, self.log, kind.concurrency, advance, before)
+        if self.off is not None and to_off:
+            await send_all(self.off, to_off, self.log, kind.concurrency, advance)
+
+    async def _result(
+        self, kind: RequestKind, requests: list[tuple[str, ServedRequest]], to_off: list[tuple[str, ServedRequest]]
+    ) -> KindResult:
+        entries = [self.log.entries[key] for key, _ in requests]
+        of_off = [self.log.entries[key] for key, _ in to_off]
+        done = [entry for entry in entries if entry.error is None]
+        failures = [entry for entry in (*entries, *of_off) if entry.error is not None]
+        if not done:
+            return KindResult(kind, failures=len(failures), note=f"every request failed: {failures[0].error}")
+        if kind.prompt is PromptKind.cached and not any(entry.cached_tokens for entry in done):
+            return KindResult(kind, failures=len(failures), note="the server reports no cache hit")
+        self._note_oddities(kind, done)
+        found = await self.comparison.result(kind, done, [entry for entry in of_off if entry.error is None])
+        return replace(found, failures=len(failures))
+
+    def _note_oddities(self, kind: RequestKind, entries: Sequence[LoggedRequest]) -> None:
+        """Warn about echoed parameters, other models, cache hits, and acceptance rates that are not plausible."""
+        name = self.on.description.model
+        if other := next((entry.model for entry in entries if entry.model and entry.model != name), ""):
+            self.notes.append(warning("another model", f"answers name the model {other!r}, {name!r} was requested"))
+        changed = next((entry.changed for entry in entries if entry.changed), None)
+        for parameter, (sent, echoed) in (changed or {}).items():
+            text = f"{parameter} = {sent:g} was sent, and the server answers that it used {echoed:g} ({kind.label})"
+            self.notes.append(warning("changed parameter", text, subject=parameter))
+        hits = sum(bool(entry.cached_tokens) for entry in entries)
+        if hits and kind.prompt is PromptKind.raw:
+            text = f"{hits} of {len(entries)} prompts were read from a cache ({kind.label})"
+            self.notes.append(warning("cache hits", text))
+        counts = counts_of(entries)
+        if counts and counts[1] >= FEWEST_DRAFTED and counts[0] in (0, counts[1]):
+            rate = "none" if counts[0] == 0 else "all"
+            text = f"{rate} of {counts[1]} drafted tokens were accepted ({kind.label})"
+            self.notes.append(warning("acceptance", text))
+
+    async def _smallest(self, evidence: Evidence) -> SmallestRequest | None:
+        """Return the smallest request that shows a difference of the first kind that differs."""
+        differing = evidence.differing
+        if not differing:
+            return self._sent_twice(evidence.unseeded[0]) if evidence.unseeded else None
+        result = next(result for result in evidence.results if result.kind in differing)
+        label = f"{result.kind.label}|"
+        entries = [
+            entry
+            for key, entry in self.log.entries.items()
+            if key.startswith(label) and not key.endswith(AGAIN) and entry.error is None
+        ]
+        with self.observer.status("look for the smallest request that shows it"):
+            return await self.comparison.smallest(result, entries)
+
+    def _sent_twice(self, kind: RequestKind) -> SmallestRequest | None:
+        """Return the first request of a kind whose equal seed did not repeat its output."""
+        for key, again in self.log.entries.items():
+            if key.startswith(f"{kind.label}|") and key.endswith(AGAIN):
+                first = self.log.entries[key.removesuffix(AGAIN)]
+                if first.tokens != again.tokens and first.prompt:
+                    request = ServedRequest(
+                        prompt=tuple(first.prompt), sampling=kind.sampling, max_tokens=self.request.max_tokens,
+                        seed=first.seed,
+                    )  # fmt: skip
+                    return as_sent(self.on, request, times=2)
+        return None
+
+
+def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: Counters | None) -> bool:
+    """Return whether a server drafted tokens, by its answers or its counters; True if neither says."""
+    counts = [result.acceptance for result in results if result.acceptance]
+    if any(drafted for _, drafted in counts):
+        return True
+    if before is not None and after is not None and before.speculation is not None and after.speculation is not None:
+        return after.speculation.drafted > before.speculation.drafted
+    return not counts

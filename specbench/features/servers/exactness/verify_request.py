@@ -1,0 +1,124 @@
+"""What `specbench server verify` is given, and the requests of each kind that follow from it."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.exactness.kinds import SAMPLINGS, PromptKind, RequestKind
+from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.served import ServedRequest, ServedSampling
+from specbench.http_client import Server
+
+REPEATED = 8  # requests of a seeded kind that are sent twice
+AGAIN = "|again"  # the end of the key of a request that is sent the second time
+LONG_PROMPT = 272  # tokens of a prompt with a cached prefix, more than two of vLLM's blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerVerifyRequest:
+    """A server to verify, and the reference that it should follow.
+
+    Args:
+        on: The server.
+        weights: A checkpoint of the model that it serves, for our own forward; empty without.
+        off: A server of the same model without speculation; None without.
+        model: The model's name on the server, if it serves several.
+        draft: A checkpoint of the drafting model, whose distribution one more test compares with; empty without.
+        dtype: The dtype of our own forward.
+        prompts: The prompts.
+        samplings: The sampling parameters to test.
+        concurrencies: Numbers of requests in flight.
+        seeds: Whether requests with seeds are tested too.
+        kinds: Kinds of prompts.
+        outputs: Outputs of each sampled kind.
+        max_tokens: The largest number of tokens of an output.
+        max_prompt_tokens: Of longer prompts, the last tokens are sent.
+        seed: Of the seeds of requests.
+        threads: CPU threads of our own forward and of the tests; few, since the server may share the processors.
+        out: The folder of the log.
+    """
+
+    on: Server
+    weights: str = ""
+    off: Server | None = None
+    model: str = ""
+    draft: str = ""
+    dtype: str = "float32"
+    prompts: Sequence[ServedPrompt]
+    samplings: tuple[ServedSampling, ...] = SAMPLINGS
+    concurrencies: tuple[int, ...] = (1, 8)
+    seeds: bool = True
+    kinds: tuple[PromptKind, ...] = (PromptKind.raw, PromptKind.cached, PromptKind.chat)
+    outputs: int = 64
+    max_tokens: int = 32
+    max_prompt_tokens: int = 160
+    seed: int = 0
+    threads: int = 1
+    out: Path = Path("results/servers")
+
+
+Prompt = tuple[int, ...] | str
+
+
+async def encoded(request: ServerVerifyRequest, on: Endpoint) -> list[Prompt]:
+    """Return the prompts as the server's ids, or as texts if it takes none.
+
+    They are cut at random places, so that the next token is uncertain. Of longer prompts than `max_prompt_tokens` or the
+    context, the last tokens are kept; texts are cut between words. Raises RequestFailed.
+    """
+    chooser = random.Random(request.seed)
+    room = min(_room(request, on), request.max_prompt_tokens)
+    found: list[Prompt] = []
+    for prompt in request.prompts:
+        ids = await on.tokenize(prompt.text)
+        if ids is None:
+            words = prompt.text.split(" ")
+            end = chooser.randint(max(len(words) // 2, 1), max(len(words), 1))
+            found.append(" ".join(words[:end][-room:]))
+        else:
+            end = chooser.randint(max(len(ids) // 2, 1), max(len(ids), 1))
+            found.append(ids[:end][-room:])
+    return found
+
+
+def requests_of(
+    request: ServerVerifyRequest, kind: RequestKind, prompts: Sequence[Prompt], on: Endpoint
+) -> list[tuple[str, ServedRequest]]:
+    """Return the requests of a kind with their keys. Of a seeded kind, the first REPEATED ones occur twice."""
+    count = len(prompts) if kind.sampling.is_greedy else request.outputs
+    rows = []
+    for i in range(count):
+        at = i % len(prompts)
+        served = ServedRequest(
+            prompt=() if kind.prompt is PromptKind.chat else _prompt(request, kind, prompts, at, on),
+            messages=request.prompts[at].messages if kind.prompt is PromptKind.chat else (),
+            sampling=kind.sampling,
+            max_tokens=request.max_tokens,
+            seed=1000 * (request.seed + 1) + i if kind.is_seeded else None,
+            reuse_cache=kind.prompt is PromptKind.cached,
+        )
+        rows.append((f"{kind.label}|{at}|{i // len(prompts)}", served))
+    again = [(f"{key}{AGAIN}", served) for key, served in rows[:REPEATED]] if kind.is_seeded else []
+    return rows + again
+
+
+def _room(request: ServerVerifyRequest, on: Endpoint) -> int:
+    """Return the largest number of tokens of a prompt."""
+    return (on.description.context or 2**20) - request.max_tokens - 1
+
+
+def _prompt(
+    request: ServerVerifyRequest, kind: RequestKind, prompts: Sequence[Prompt], at: int, on: Endpoint
+) -> Prompt:
+    """Return a prompt; for a cached prefix, several in succession, since servers cache blocks of many tokens."""
+    longer, i = prompts[at], at
+    if kind.prompt is not PromptKind.cached or isinstance(longer, str):
+        return longer
+    while len(longer) < LONG_PROMPT and i < at + 64:
+        i += 1
+        before = prompts[i % len(prompts)]
+        assert not isinstance(before, str)
+        longer = (*before, *longer)
+    return longer[-_room(request, on) :]

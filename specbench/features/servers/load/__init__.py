@@ -1,0 +1,1 @@
+"""Load on two servers in alternating blocks, and whether speculation pays."""
