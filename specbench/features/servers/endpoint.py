@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from specbench.data.task import Message
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.dialects.dialect import Dialect
 from specbench.features.servers.dialects.llama_cpp import LlamaCpp
@@ -37,6 +38,10 @@ class Endpoint:
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """Return the ids of a text by the server's tokenizer; None if the dialect has no ids."""
         return await self.dialect.tokenize(self.client, self.description.model, text)
+
+    async def rendered(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """Return the ids of a chat if the server's answers to chats have none; else None."""
+        return await self.dialect.rendered(self.client, self.description.model, messages)
 
     async def counters(self) -> Counters | None:
         """Return the server's counters; None if it publishes none."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from specbench.data.task import Message
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest, SpeculationCounts
 from specbench.http_client import FailureKind, HttpClient, RequestFailed
 
@@ -67,6 +68,10 @@ class Dialect(ABC):
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:
         """Return the ids of a text by the server's tokenizer; None if the dialect has no ids. Raises RequestFailed."""
+        return None
+
+    async def rendered(self, client: HttpClient, model: str, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """Return the ids of a chat, for a dialect whose answers to chats have no ids; else None. Raises RequestFailed."""
         return None
 
     async def complete(self, client: HttpClient, model: str, request: ServedRequest) -> Completion:

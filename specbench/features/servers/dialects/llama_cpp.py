@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench.data.task import Message
 from specbench.features.servers.dialects.dialect import Arrival, Dialect, Samples, single_model, speculation_of
 from specbench.features.servers.served import (
     Chunk,
@@ -116,6 +117,11 @@ class LlamaCpp(Dialect):
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:
         return tuple((await client.post_json("/tokenize", {"content": text, "add_special": True}))["tokens"])
+
+    async def rendered(self, client: HttpClient, model: str, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        text = (await client.post_json("/apply-template", {"messages": list(messages)}))["prompt"]
+        body = {"content": text, "add_special": True, "parse_special": True}
+        return tuple((await client.post_json("/tokenize", body))["tokens"])
 
     def read_counters(self, samples: Samples) -> Counters:
         return Counters(

@@ -116,8 +116,8 @@ class _Verification:
         self._note_servers()
         try:
             prompts = await encoded(self.request, self.on)
-            await self._check_tokenizers(prompts)
-            await self.comparison.prepare(prompts, self.request.seed, self.observer)
+            await self._check_tokenizers(prompts.raw)
+            await self.comparison.prepare(prompts.raw, self.request.seed, self.observer)
         except RequestFailed as error:
             raise MissingAsset(f"{self.on.description.url}: {error}") from None
         request = self.request

@@ -5,7 +5,7 @@ exchanged between them. So each statistic is compared with its values after rand
 whatever the distribution is. The largest of all standardized statistics is compared, so their number needs no correction
 (Westfall and Young 1993).
 
-Of the first unit of an output, its frequency is compared. Of whole outputs, common prefixes, frequencies of units, length, and
+Of the first unit of an output, its frequency is compared. Of whole outputs, common prefixes, frequencies of units, length and
 how rare the units are. Distances between samples have skewed distributions; their cube roots are nearly normal (Wilson and
 Hilferty 1931), so that no statistic dominates.
 """

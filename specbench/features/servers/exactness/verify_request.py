@@ -62,11 +62,22 @@ class ServerVerifyRequest:
 Prompt = tuple[int, ...] | str
 
 
-async def encoded(request: ServerVerifyRequest, on: Endpoint) -> list[Prompt]:
-    """Return the prompts as the server's ids, or as texts if it takes none.
+@dataclass(frozen=True)
+class EncodedPrompts:
+    """The prompts as they are sent: ids, or texts for a server that takes none.
 
-    They are cut at random places, so that the next token is uncertain. Of longer prompts than `max_prompt_tokens` or the
-    context, the last tokens are kept; texts are cut between words. Raises RequestFailed.
+    `chats` are ids of rendered chats, for a server whose answers to chats have no ids; None where messages are sent.
+    """
+
+    raw: list[Prompt]
+    chats: list[tuple[int, ...] | None]
+
+
+async def encoded(request: ServerVerifyRequest, on: Endpoint) -> EncodedPrompts:
+    """Encode the prompts.
+
+    Raw prompts are cut at random places, so that the next token is uncertain. Of prompts longer than `max_prompt_tokens` or
+    the context, the last tokens are kept; texts are cut between words. Raises RequestFailed.
     """
     chooser = random.Random(request.seed)
     room = min(_room(request, on), request.max_prompt_tokens)
@@ -80,26 +91,31 @@ async def encoded(request: ServerVerifyRequest, on: Endpoint) -> list[Prompt]:
         else:
             end = chooser.randint(max(len(ids) // 2, 1), max(len(ids), 1))
             found.append(ids[:end][-room:])
-    return found
+    chats = [
+        await on.rendered(prompt.messages) if PromptKind.chat in request.kinds else None for prompt in request.prompts
+    ]
+    return EncodedPrompts(found, chats)
 
 
 def requests_of(
-    request: ServerVerifyRequest, kind: RequestKind, prompts: Sequence[Prompt], on: Endpoint
+    request: ServerVerifyRequest, kind: RequestKind, prompts: EncodedPrompts, on: Endpoint
 ) -> list[tuple[str, ServedRequest]]:
     """Return the requests of a kind with their keys. Of a seeded kind, the first REPEATED ones occur twice."""
-    count = len(prompts) if kind.sampling.is_greedy else request.outputs
+    chats = kind.prompt is PromptKind.chat
+    count = len(prompts.raw) if kind.sampling.is_greedy else request.outputs
     rows = []
     for i in range(count):
-        at = i % len(prompts)
+        at = i % len(prompts.raw)
+        chat = prompts.chats[at] if chats else None
         served = ServedRequest(
-            prompt=() if kind.prompt is PromptKind.chat else _prompt(request, kind, prompts, at, on),
-            messages=request.prompts[at].messages if kind.prompt is PromptKind.chat else (),
+            prompt=(chat or ()) if chats else _prompt(request, kind, prompts.raw, at, on),
+            messages=request.prompts[at].messages if chats and chat is None else (),
             sampling=kind.sampling,
             max_tokens=request.max_tokens,
             seed=1000 * (request.seed + 1) + i if kind.is_seeded else None,
             reuse_cache=kind.prompt is PromptKind.cached,
         )
-        rows.append((f"{kind.label}|{at}|{i // len(prompts)}", served))
+        rows.append((f"{kind.label}|{at}|{i // len(prompts.raw)}", served))
     again = [(f"{key}{AGAIN}", served) for key, served in rows[:REPEATED]] if kind.is_seeded else []
     return rows + again
 
