@@ -27,7 +27,7 @@ from specbench.vocabulary import Dtype
 if TYPE_CHECKING:
     from specbench.features.servers.exactness.kinds import PromptKind
     from specbench.features.servers.exactness.server_verdict import ServerVerification
-    from specbench.features.servers.load.server_load import ServerRun
+    from specbench.features.servers.load.server_run import ServerRun
     from specbench.features.servers.served import ServedSampling
 
 server = typer.Typer(
@@ -189,6 +189,9 @@ def run(
     min_p: Annotated[float, typer.Option(help="Min-p.")] = 0.0,
     seconds: Annotated[float, typer.Option(min=0.1, help="Measured window of a block, in seconds.")] = 5.0,
     ramp: Annotated[float, typer.Option(min=0.0, help="Seconds before the window, which are not measured.")] = 1.0,
+    together: Annotated[
+        bool, typer.Option("--together", help="Measure both servers at the same time: each on a machine of its own.")
+    ] = False,
     pairs: Annotated[
         int, typer.Option(min=0, help="Pairs of blocks per level. 0: 6, then as many as +- 5 % needs, up to 24.")
     ] = 0,
@@ -214,12 +217,15 @@ def run(
     require_presets([], "tiny", words(task))
     if start is not None and (on or off):
         raise ConfigError("--start and --on or --off cannot be combined")
+    if start is not None and together:
+        raise ConfigError("--start runs one server at a time, so --together cannot be combined with it")
     if start is None and not (on and off):
         raise ConfigError("two servers are needed; help: --on URL --off URL, or --start FILE.toml")
     from specbench.features.servers.load.blocks import Pace  # imports torch
     from specbench.features.servers.load.managed import read_commands
-    from specbench.features.servers.load.server_load import ServerRunRequest, run_servers
-    from specbench.features.servers.prompts import served_prompts
+    from specbench.features.servers.load.server_load import run_servers
+    from specbench.features.servers.load.server_run import Load, ServerRunRequest
+    from specbench.features.servers.prompts import hash_of, served_prompts
     from specbench.features.servers.served import ServedSampling
 
     options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
@@ -229,24 +235,30 @@ def run(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     commands = read_commands(start) if start else None
+    prompts = served_prompts(tasks, options)
     request = ServerRunRequest(
         on=commands.on if commands else _server(on, key_env, timeout),
         off=commands.off if commands else _server(off, key_env, timeout),
         model=model,
         key_env=key_env,
         timeout=timeout,
-        prompts=served_prompts(tasks, options),
-        task=", ".join(tasks),
-        sampling=sampling,
+        prompts=prompts,
+        load=Load(
+            task=", ".join(tasks),
+            prompts=hash_of(prompts),
+            sampling=sampling,
+            max_tokens=max_new_tokens,
+            ignore_eos=ignore_eos,
+            chat=chat,
+            pace=Pace(ramp, seconds),
+            seed=seed,
+        ),
         concurrencies=_numbers(words(concurrency) or ["1", "4", "16"], "--concurrency"),
-        max_tokens=max_new_tokens,
-        ignore_eos=ignore_eos,
-        chat=chat,
-        pace=Pace(ramp, seconds),
         pairs=pairs,
         noise_pairs=noise_pairs,
-        seed=seed,
+        together=together,
         out=out,
+        command=tuple(sys.argv[1:]),
     )
     measured = _until_interrupted(run_servers(request, TerminalObserver()))
     _show_run(measured, json_, page)
@@ -255,6 +267,7 @@ def run(
 
 def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
     """Print the levels, times, predictions, notes and the answer of a run under load."""
+    from specbench.features.servers.load.load_summary import SUMMARY
     from specbench.features.servers.load.load_table import answer_of, facts_of, run_json, tables_of
 
     stream = sys.stderr if as_json else sys.stdout
@@ -265,7 +278,7 @@ def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
         say(note, console)
     print(wrapped(printable(answer_of(measured))), file=stream)
     table = run_json(measured)
-    (measured.folder / "summary.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    (measured.folder / SUMMARY).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     print_path(measured.folder, console)
     if page:
         from specbench.features.servers.page import page_of

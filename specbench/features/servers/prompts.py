@@ -1,5 +1,7 @@
 """Prompts of served requests: texts and messages of a task, and ids by the server's or the reference's tokenizer."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,11 @@ class ServedPrompt:
     def messages(self) -> tuple[Message, ...]:
         """The messages of the prompt as a chat."""
         return self.sample.chat
+
+
+def hash_of(prompts: Sequence[ServedPrompt]) -> str:
+    """Return a hash of the texts of prompts."""
+    return hashlib.sha256(json.dumps([prompt.text for prompt in prompts]).encode()).hexdigest()[:16]
 
 
 def served_prompts(tasks: Sequence[str], options: Options) -> list[ServedPrompt]:

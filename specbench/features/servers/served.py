@@ -192,13 +192,6 @@ class Description:
     chat_template: bool | None = None
 
     @property
-    def identity(self) -> dict[str, object]:
-        """What identifies the server in the name of a folder: not what it says only after its first drafts."""
-        out = asdict(self)
-        del out["speculation"]["length"]
-        return out
-
-    @property
     def label(self) -> str:
         """Dialect, version, model and speculation in a few words."""
         speculation = self.speculation

@@ -26,6 +26,7 @@ from specbench.features.servers.load.pays import (
     best_length,
     break_even,
     predicted_speedups,
+    tokens_per_round,
 )
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Counters, SpeculationCounts
@@ -185,24 +186,46 @@ def test_buffered_streams_and_missing_usage_are_found():
 # Predictions
 
 
-def test_the_model_goes_through_the_measured_speedup():
-    shares = (0.8, 0.6, 0.5, 0.4)
-    on = MeasuredSpeculation(4, StepTimes({1: [0.02, 0.02], 4: [0.05, 0.05]}), shares)
-    off = StepTimes({1: [0.01, 0.01], 4: [0.02, 0.02]})
-    found = {(row.length, row.concurrency): row.speedup.value for row in predicted_speedups(off, on, [1, 4])}
-    tokens = 1.0 + sum(shares)
-    assert found[4, 1] == pytest.approx(tokens * 0.01 / 0.02)
-    assert found[4, 4] == pytest.approx(tokens * 0.02 / 0.05)
-    assert found[1, 1] == pytest.approx(1.8 * 0.01 / 0.0125)
-    assert on.tokens_per_round(6) == pytest.approx(tokens + 0.4 * 0.8 + 0.4 * 0.8**2)
+SHARES = (0.8, 0.6, 0.5, 0.4)
+
+
+def measured(length: int, rounds: dict[int, float]) -> MeasuredSpeculation:
+    """Return a run with steps of 10 ms."""
+    return MeasuredSpeculation(
+        length, StepTimes({level: [0.01, 0.01] for level in rounds}), StepTimes({k: [v, v] for k, v in rounds.items()})
+    )
+
+
+def predicted(
+    runs: list[MeasuredSpeculation], shares: tuple[float, ...], levels: list[int]
+) -> dict[tuple[int, int], Estimate]:
+    return {(row.length, row.concurrency): row.speedup for row in predicted_speedups(runs, shares, levels)}
+
+
+def test_the_model_goes_through_the_measured_speedup_and_is_uncertain_at_other_lengths():
+    found = predicted([measured(4, {1: 0.02, 4: 0.025})], SHARES, [1, 4])
+    tokens = 1.0 + sum(SHARES)
+    at_4 = found[4, 1]
+    assert at_4.value == at_4.low == at_4.high == pytest.approx(tokens / 2.0)
+    assert found[4, 4].value == pytest.approx(tokens / 2.5)
+    at_1 = found[1, 1]  # between an excess in proportion to the length and one of which half is fixed
+    assert 1.8 / 1.625 < at_1.low < at_1.value < at_1.high < 1.8 / 1.25
+    assert tokens_per_round(SHARES, 6) == pytest.approx(tokens + 0.4 * 0.8 + 0.4 * 0.8**2)
+
+
+def test_two_lengths_show_what_a_round_costs_at_length_zero():
+    runs = [measured(1, {1: 0.016}), measured(3, {1: 0.022})]  # 0.3 steps, and 0.3 for each drafted token
+    found = predicted(runs, SHARES, [1])
+    assert found[2, 1].low == found[2, 1].high == pytest.approx(2.4 / 1.9)
+    falling = predicted([measured(1, {1: 0.02}), measured(3, {1: 0.018})], SHARES, [1])
+    assert falling[6, 1].value == pytest.approx(tokens_per_round(SHARES, 6) / 1.9)  # never cheaper with more tokens
 
 
 def test_the_best_length_is_zero_where_no_length_pays():
-    off = StepTimes({1: [0.01]})
-    slow = MeasuredSpeculation(2, StepTimes({1: [0.05]}), (0.5, 0.2))
-    assert best_length(predicted_speedups(off, slow, [1]), 1) == 0
-    quick = MeasuredSpeculation(2, StepTimes({1: [0.011]}), (0.9, 0.8))
-    assert best_length(predicted_speedups(off, quick, [1]), 1) == 8
+    slow = predicted_speedups([measured(2, {1: 0.05})], (0.5, 0.2), [1])
+    assert best_length(slow, 1) == 0
+    quick = predicted_speedups([measured(2, {1: 0.011})], (0.9, 0.8), [1])
+    assert best_length(quick, 1) == 8
 
 
 def test_the_break_even_concurrency_lies_between_measured_ones():

@@ -17,6 +17,7 @@ from specbench.features.servers.served import (
 from specbench.http_client import HttpClient, RequestFailed
 
 SAMPLERS = ["temperature", "min_p", "top_k", "top_p"]  # in this order; without "temperature", T = 0 would not be greedy
+PROBED = 8  # tokens of a request after which the counters have positions
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "samplers", "seed")
 
@@ -45,8 +46,7 @@ class LlamaCpp(Dialect):
         # /props does not name the speculation of a loaded draft, an answer does
         probe = await client.post_json("/completion", {"prompt": [0], "n_predict": 1, "cache_prompt": False})
         types = str(probe["generation_settings"].get("speculative.types", ""))
-        counters = await self.counters(client)
-        by = counters.speculation.by_position if counters and counters.speculation else None
+        length = await self._draft_length(client) if types.startswith("draft") else None
         return Description(
             dialect=self.name,
             url=client.server.url,
@@ -61,11 +61,21 @@ class LlamaCpp(Dialect):
             speculation=ServedSpeculation(
                 is_on=bool(types) and types != "none" if types else None,
                 method="" if types == "none" else types,
-                length=len(by) if by else None,
+                length=length,
             ),
             has_ids=True,
             chat_template=bool(props.get("chat_template")),
         )
+
+    async def _draft_length(self, client: HttpClient) -> int | None:
+        """Return the draft length of a drafting model, which the counters imply after the first drafts."""
+        for count in (0, PROBED):
+            if count:
+                await client.post_json("/completion", {"prompt": [0], "n_predict": count, "ignore_eos": True})
+            counters = await self.counters(client)
+            if counters and counters.speculation and counters.speculation.by_position:
+                return len(counters.speculation.by_position)
+        return None
 
     def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
@@ -102,13 +102,13 @@ class _Verification:
     def _hash(self) -> str:
         """Return a hash of what the outputs depend on besides their keys."""
         described = {
-            "on": self.on.description.identity,
+            "on": asdict(self.on.description),
             "prompts": [prompt.text for prompt in self.request.prompts],
             "tokens": [self.request.max_tokens, self.request.max_prompt_tokens],
             "seed": self.request.seed,
         }
         if isinstance(self.comparison, BySamples) and self.off is not None:
-            described["off"] = self.off.description.identity
+            described["off"] = asdict(self.off.description)
         return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
 
     async def result(self) -> ServerVerification:

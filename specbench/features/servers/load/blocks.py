@@ -12,6 +12,7 @@ from specbench.features.servers.sending import Sender
 from specbench.features.servers.served import Counters, ServedRequest
 
 PAUSE = 0.05  # seconds after a failed request, so that a server that rejects at once is not flooded
+NOISE = "noise"  # the arm that compares off with off; its pairs have negative numbers
 TICK = 0.01  # seconds; the event loop's lag is how much later a timer of this length ends
 
 

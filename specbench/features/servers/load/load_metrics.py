@@ -139,6 +139,11 @@ def time_speedup(
     return interval_of_ratio(table, ratio)
 
 
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean; nan without values."""
+    return sum(values) / len(values) if values else float("nan")
+
+
 def prompt_of(request: LoggedRequest) -> str:
     """Return the index of a request's prompt, which its key ends with."""
     return request.key.rsplit("|", 1)[-1]

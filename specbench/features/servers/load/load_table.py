@@ -8,7 +8,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.features.servers.endpoint import dialect_named
 from specbench.features.servers.load.load_metrics import PERCENTILES, TIMES
 from specbench.features.servers.load.pays import best_length, break_even
-from specbench.features.servers.load.server_load import Level, ServerRun
+from specbench.features.servers.load.server_run import Level, ServerRun
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
@@ -23,15 +23,16 @@ def tables_of(run: ServerRun) -> list[Table]:
 
 def facts_of(run: ServerRun) -> list[str]:
     """Return what was measured, and the scores of both sides."""
-    settings = run.settings
-    pace, sampling = settings["pace"], settings["sampling"]
+    load = run.load
     facts = [
         f"on: {run.on.label}; off: {run.off.label}",
-        f"task: {settings['task']}, at most {settings['max_tokens']} tokens, T = {sampling['temperature']:g}",
-        f"blocks of {pace['window']:g} s after a ramp of {pace['ramp']:g} s, on and off in turn",
+        f"task: {load.task}, at most {load.max_tokens} tokens, {load.sampling}",
+        f"blocks of {load.pace.window:g} s after a ramp of {load.pace.ramp:g} s, on and off in turn",
     ]
-    off, on = run.scores["off"], run.scores["on"]
-    return facts + [f"{name}: {off[name]:.3f} off, {on[name]:.3f} on" for name in off if name in on]
+    shared = [name for name in run.scores["off"] if name in run.scores["on"]]
+    return facts + [
+        f"{name}: {run.mean_score('off', name):.3f} off, {run.mean_score('on', name):.3f} on" for name in shared
+    ]
 
 
 def _levels(run: ServerRun) -> Table:
@@ -78,13 +79,20 @@ def _cells(level: Level, side: str, name: str) -> list[str]:
 
 
 def _predictions(run: ServerRun) -> Table:
-    """Return the predicted speedups of the time per token, by draft length and concurrency."""
+    """Return the predicted speedups of the time per token by draft length and concurrency, and the measured ones beside."""
     levels = sorted({row.concurrency for row in run.predictions})
     lengths = sorted({row.length for row in run.predictions})
     by = {(row.length, row.concurrency): row.speedup for row in run.predictions}
-    rows = [[f"{length}", *(_times_faster(by[length, level]) for level in levels)] for length in lengths]
+    measured = {(row.length, row.concurrency): row.speedup for row in run.measured}
+
+    def cell(length: int, level: int) -> str:
+        text = _times_faster(by[length, level])
+        return f"{text}; measured {_times_faster(found)}" if (found := measured.get((length, level))) else text
+
+    rows = [[f"{length}", *(cell(length, level) for level in levels)] for length in lengths]
     heads = ["draft length", *(f"at concurrency {level}" for level in levels)]
-    return Table("Predicted speedup of the time per token", heads, rows)
+    known = ", ".join(map(str, sorted({row.length for row in run.measured})))
+    return Table(f"Predicted speedup of the time per token, from draft length {known}", heads, rows)
 
 
 def answer_of(run: ServerRun) -> str:
@@ -134,10 +142,11 @@ def run_json(run: ServerRun) -> dict[str, Any]:
     """Return the measurement as JSON."""
     return {
         "kind": "server run",
-        "on": asdict(run.on), "off": asdict(run.off), "settings": dict(run.settings),
+        "on": asdict(run.on), "off": asdict(run.off), "load": asdict(run.load), "command": list(run.command),
         "levels": [_level(level) for level in run.levels],
         "scores": run.scores, "failures": run.failures,
         "predictions": [asdict(row) for row in run.predictions],
+        "measured": [asdict(row) for row in run.measured],
         "notes": [note.line for note in run.notes],
         "answer": answer_of(run),
     }  # fmt: skip

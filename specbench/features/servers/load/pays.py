@@ -1,8 +1,9 @@
 """Whether speculation pays, and with which draft length: predicted speedups by draft length and concurrency.
 
 - A step without speculation takes what the time per token of the server without speculation is at that concurrency.
-- A round that drafts k tokens takes a step, and for each drafted token the same additional time: what a measured round takes
-  beyond a step, divided by the draft length that was measured. So the model goes through both measurements.
+- A round takes more than a step. From runs at several draft lengths, this excess is a line in the draft length, fitted by
+  least squares. With one length, it is unknown how much of the excess does not depend on the length: a share of FIXED is
+  assumed, and the intervals cover FIXED_RANGE.
 - The tokens of a round follow from the acceptance by position. Beyond the measured positions, each further token is accepted
   at the conditional rate of the last measured one.
 
@@ -18,6 +19,7 @@ import numpy as np
 from specbench.analysis.intervals import Estimate
 
 LONGEST = 8  # draft tokens
+FIXED, FIXED_RANGE = 0.25, (0.0, 0.5)  # of a round's excess over a step
 RESAMPLES = 400
 QUANTILES = (2.5, 97.5)
 
@@ -43,30 +45,21 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class MeasuredSpeculation:
-    """What was measured with speculation on.
+    """What was measured at one draft length.
 
     Args:
         length: The draft length.
-        rounds: Seconds of a round by concurrency.
-        by_position: The share of rounds in which the drafted token at each position was accepted.
+        steps: Seconds of a step without speculation, in the same run.
+        rounds: Seconds of a round.
     """
 
     length: int
+    steps: StepTimes
     rounds: StepTimes
-    by_position: tuple[float, ...]
 
-    def tokens_per_round(self, length: int) -> float:
-        """Return the expected tokens of a round that drafts `length` tokens."""
-        shares = list(self.by_position[: self.length])
-        total = 1.0
-        for position in range(length):
-            if position < len(shares):
-                total += shares[position]
-            else:
-                before = shares[-2] if len(shares) > 1 else 1.0
-                conditional = shares[-1] / before if before else 0.0
-                total += shares[-1] * conditional ** (position - len(shares) + 1)
-        return total
+    def excess(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
+        """Return what a round takes beyond a step, in steps. With `chooser`, the blocks are drawn again."""
+        return max(self.rounds.at(concurrency, chooser) / self.steps.at(concurrency, chooser) - 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -79,32 +72,72 @@ class PredictedSpeedup:
 
 
 def predicted_speedups(
-    off: StepTimes,
-    on: MeasuredSpeculation,
+    measured: Sequence[MeasuredSpeculation],
+    by_position: Sequence[float],
     concurrencies: Sequence[int],
     lengths: Sequence[int] = range(1, LONGEST + 1),
 ) -> list[PredictedSpeedup]:
-    """Return the predicted speedup of each draft length at each concurrency."""
+    """Return the predicted speedup of each draft length at each concurrency.
+
+    Args:
+        measured: Runs at one or several draft lengths.
+        by_position: The share of rounds in which the drafted token at each position was accepted.
+        concurrencies: Where to predict.
+        lengths: Draft lengths to predict.
+    """
     chooser = np.random.default_rng(0)
+    tokens = np.array([tokens_per_round(by_position, length) for length in lengths])
+    at = np.array(lengths, dtype=float)
+    known = [each.length for each in measured]
     out = []
     for concurrency in concurrencies:
-        whole = _speedups(off.at(concurrency), on.rounds.at(concurrency), on, lengths)
+        excess = _excess_at(at, known, [each.excess(concurrency) for each in measured], FIXED)
         drawn = [
-            _speedups(off.at(concurrency, chooser), on.rounds.at(concurrency, chooser), on, lengths)
+            tokens
+            / (
+                1.0
+                + _excess_at(
+                    at, known, [each.excess(concurrency, chooser) for each in measured], chooser.uniform(*FIXED_RANGE)
+                )
+            )
             for _ in range(RESAMPLES)
         ]  # (resamples, lengths)
         low, high = np.percentile(np.array(drawn), QUANTILES, axis=0)
         out += [
             PredictedSpeedup(length, concurrency, Estimate(float(value), float(a), float(b)))
-            for length, value, a, b in zip(lengths, whole, low, high, strict=True)
+            for length, value, a, b in zip(lengths, tokens / (1.0 + excess), low, high, strict=True)
         ]
     return out
 
 
-def _speedups(step: float, round_: float, on: MeasuredSpeculation, lengths: Sequence[int]) -> np.ndarray:
-    """Return the speedup of each draft length, from the seconds of a step and of a measured round."""
-    per_token = max(round_ - step, 0.0) / on.length
-    return np.array([on.tokens_per_round(length) * step / (step + length * per_token) for length in lengths])
+def _excess_at(lengths: np.ndarray, known: Sequence[int], excess: Sequence[float], fixed: float) -> np.ndarray:
+    """Return the excess of a round at draft lengths, in steps, from that at known lengths: a line that never falls."""
+    x, y = np.array(known, dtype=float), np.array(excess)
+    if len(known) == 1:
+        return np.asarray(y[0] * (fixed + (1.0 - fixed) * lengths / x[0]))
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    intercept = float(y.mean() - slope * x.mean())
+    if slope < 0.0:
+        slope, intercept = 0.0, float(y.mean())
+    elif intercept < 0.0:
+        slope, intercept = float((x * y).sum() / (x * x).sum()), 0.0
+    return intercept + slope * lengths
+
+
+def tokens_per_round(by_position: Sequence[float], length: int) -> float:
+    """Return the expected tokens of a round that drafts `length` tokens.
+
+    `by_position` are the shares of rounds in which the drafted token at each position was accepted.
+    """
+    total = 1.0
+    for position in range(length):
+        if position < len(by_position):
+            total += by_position[position]
+        else:
+            before = by_position[-2] if len(by_position) > 1 else 1.0
+            conditional = by_position[-1] / before if before else 0.0
+            total += by_position[-1] * conditional ** (position - len(by_position) + 1)
+    return total
 
 
 def best_length(predictions: Sequence[PredictedSpeedup], concurrency: int) -> int:

@@ -1,0 +1,53 @@
+"""The log of finished blocks of load, from which an interrupted measurement resumes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from specbench.features.servers.load.blocks import Block
+from specbench.features.servers.request_log import LoggedRequest, RequestLog
+from specbench.features.servers.served import Counters
+
+BLOCKS, REQUESTS = "blocks.jsonl", "requests.jsonl"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the log. Its requests are in the log of requests, whose keys begin with `key`."""
+
+    key: str
+    side: str
+    concurrency: int
+    pair: int
+    begin: float
+    end: float
+    before: Counters | None
+    after: Counters | None
+    waiting: float | None
+    lag: float
+    cpu: float
+
+
+class BlockLog:
+    """The log of finished blocks, one JSON line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / BLOCKS
+        self.requests = RequestLog(folder / REQUESTS)
+        self.blocks: list[Block] = []
+        if self.path.exists():
+            by_block: dict[str, list[LoggedRequest]] = {}
+            for request in self.requests.entries.values():
+                by_block.setdefault(request.key.rsplit("|", 2)[0], []).append(request)
+            for line in self.path.read_bytes().split(b"\n")[:-1]:
+                row = msgspec.json.decode(line, type=_Line)
+                values = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "key"}
+                self.blocks.append(Block(**values, requests=by_block.get(row.key, [])))
+
+    def add(self, key: str, block: Block) -> None:
+        """Append a finished block."""
+        self.blocks.append(block)
+        values = {name: value for name, value in vars(block).items() if name != "requests"}
+        with self.path.open("ab") as file:
+            file.write(msgspec.json.encode(_Line(key=key, **values)) + b"\n")

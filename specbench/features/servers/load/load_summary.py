@@ -1,0 +1,206 @@
+"""From blocks of load to results: levels, scores, and predictions by draft length."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from specbench.experiment.scorer import grade
+from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.load.blocks import NOISE, Block
+from specbench.features.servers.load.guards import load_notes
+from specbench.features.servers.load.load_metrics import (
+    TIMES,
+    acceptance_of,
+    mean_of,
+    paired,
+    percentiles,
+    prompt_of,
+    throughput_speedup,
+    time_per_token,
+    time_speedup,
+)
+from specbench.features.servers.load.pays import MeasuredSpeculation, PredictedSpeedup, StepTimes, predicted_speedups
+from specbench.features.servers.load.server_run import Level, Load, MeasuredLength, ServerRun, ServerRunRequest
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import Description
+from specbench.runs.record import Record
+
+SUMMARY, ROUNDS = "summary.json", "rounds.json"
+
+
+class RoundTimes(msgspec.Struct, kw_only=True):
+    """What one run measured at its draft length, which predictions of later runs use too.
+
+    Args:
+        off: What identifies the server without speculation.
+        on: What identifies the server with it, besides its draft length.
+        load: What was sent.
+        length: The draft length.
+        steps: Seconds of a step without speculation, by concurrency and block.
+        rounds: Seconds of a round, by concurrency and block.
+        measured: The speedups of the time per token.
+    """
+
+    off: Description
+    on: Description
+    load: Load
+    length: int
+    steps: dict[int, list[float]]
+    rounds: dict[int, list[float]]
+    measured: list[MeasuredLength]
+
+
+def summary_of(
+    request: ServerRunRequest, on: Endpoint, off: Endpoint, blocks: Sequence[Block], folder: Path
+) -> ServerRun:
+    """Return the results of the finished blocks."""
+    levels = [_level(concurrency, on, blocks) for concurrency in request.concurrencies]
+    by_side = {
+        side: [block for block in blocks if (block.pair < 0 or block.side == "off") is (side == "off")]
+        for side in ("on", "off")
+    }
+    predictions, measured = _predictions(request.load, on.description, off.description, levels, blocks, folder)
+    return ServerRun(
+        on=on.description,
+        off=off.description,
+        load=request.load,
+        levels=levels,
+        scores={side: _scores(request, rows) for side, rows in by_side.items()},
+        failures={
+            side: sum(r.error is not None for block in rows for r in block.requests) for side, rows in by_side.items()
+        },
+        predictions=predictions,
+        measured=measured,
+        notes=load_notes([on.client.server, off.client.server], on, by_side),
+        folder=folder,
+        command=request.command,
+    )
+
+
+def blocks_of(blocks: Sequence[Block], concurrency: int, arm: str) -> list[Block]:
+    """Return the blocks of an arm at a concurrency: `on`, or NOISE, whose second blocks are called on."""
+    return [block for block in blocks if block.concurrency == concurrency and (block.pair < 0) is (arm == NOISE)]
+
+
+def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
+    pairs = paired(blocks_of(blocks, concurrency, "on"))
+    speedups = {}
+    if found := throughput_speedup(pairs):
+        speedups["throughput"] = found
+    for name, time_of in TIMES.items():
+        if estimate := time_speedup(pairs, time_of, name == "time per token"):
+            speedups[name] = estimate
+    sides = {"off": [off for off, _ in pairs], "on": [on for _, on in pairs]}
+    slots = on.description.slots
+    waited = any((block.waiting or 0) > 0 for rows in sides.values() for block in rows)
+    streams_steps = on.dialect.streams_steps
+    rounds = [acceptance_of([block], streams_steps).tokens_per_round for block in sides["on"]]
+    return Level(
+        concurrency=concurrency,
+        pairs=len(pairs),
+        throughput={side: mean_of([block.throughput for block in rows]) for side, rows in sides.items()},
+        speedups=speedups,
+        noise=throughput_speedup(paired(blocks_of(blocks, concurrency, NOISE))),
+        times={
+            side: {name: found for name, of in TIMES.items() if (found := percentiles(_done(rows), of))}
+            for side, rows in sides.items()
+        },
+        acceptance=acceptance_of(sides["on"], streams_steps),
+        is_queueing=waited or (slots is not None and concurrency > slots),
+        ratios=[two.throughput / one.throughput for one, two in pairs if one.tokens and two.tokens],
+        rounds=[each for each in rounds if each is not None],
+    )
+
+
+def _scores(request: ServerRunRequest, blocks: Sequence[Block]) -> dict[str, dict[int, float]]:
+    """Return the values of each metric by prompt, from the first finished output of each."""
+    outputs: dict[int, LoggedRequest] = {}
+    for done in _done(blocks):
+        outputs.setdefault(int(prompt_of(done)), done)
+    if request.load.ignore_eos:
+        return {}  # such texts continue after the end of the answer
+    values: dict[str, dict[int, float]] = {}
+    for at, output in sorted(outputs.items()):
+        prompt = request.prompts[at]
+        if prompt.task.executes_code:
+            return {}
+        text = prompt.task.stopped(output.text)
+        record = Record(method="served", sample=prompt.sample.id, repeat=0, seed=0, order=0, text=text)
+        for name, value in grade(prompt.task, prompt.sample, record, None).items():
+            if isinstance(value, float):
+                values.setdefault(name, {})[at] = value
+    return values
+
+
+def _predictions(
+    load: Load, on: Description, off: Description, levels: Sequence[Level], blocks: Sequence[Block], folder: Path
+) -> tuple[list[PredictedSpeedup], list[MeasuredLength]]:
+    """Return predicted speedups by draft length, and the measured ones of this run and earlier ones of the same servers.
+
+    Both are empty without acceptance by position. Levels that queue are left out.
+    """
+    shares = next((level.acceptance.by_position for level in levels if level.acceptance.by_position), ())
+    free = [level for level in levels if not level.is_queueing]
+    if not shares or not free:
+        return [], []
+    length = min(on.speculation.length or len(shares), len(shares))
+    steps = {level.concurrency: _step_seconds(blocks, level.concurrency, "off", 1.0) for level in free}
+    rounds = {
+        level.concurrency: _step_seconds(blocks, level.concurrency, "on", level.acceptance.tokens_per_round or 1.0)
+        for level in free
+    }
+    if not all(steps.values()) or not all(rounds.values()):
+        return [], []
+    measured = [
+        MeasuredLength(length=length, concurrency=level.concurrency, speedup=level.speedups["time per token"])
+        for level in free
+        if "time per token" in level.speedups
+    ]
+    this = RoundTimes(
+        off=_without_address(off),
+        on=_without_address(on),
+        load=load,
+        length=length,
+        steps=steps,
+        rounds=rounds,
+        measured=measured,
+    )
+    (folder / ROUNDS).write_bytes(msgspec.json.encode(this))
+    others = _other_lengths(this, folder)
+    speculation = [
+        MeasuredSpeculation(each.length, StepTimes(each.steps), StepTimes(each.rounds)) for each in (this, *others)
+    ]
+    predictions = predicted_speedups(speculation, shares, sorted(steps))
+    return predictions, [*measured, *(row for each in others for row in each.measured)]
+
+
+def _other_lengths(this: RoundTimes, folder: Path) -> list[RoundTimes]:
+    """Return what earlier runs beside `folder` measured with the same servers and load at other draft lengths."""
+    found: dict[int, RoundTimes] = {}
+    for path in sorted(folder.parent.glob(f"*/{ROUNDS}"), key=lambda path: path.stat().st_mtime):
+        try:
+            other = msgspec.json.decode(path.read_bytes(), type=RoundTimes)
+        except msgspec.DecodeError:
+            continue  # of another version
+        if (other.off, other.on, other.load) == (this.off, this.on, this.load) and other.length != this.length:
+            found[other.length] = other
+    return list(found.values())
+
+
+def _without_address(description: Description) -> Description:
+    """Return a description without address and draft length, in which runs of one server may differ."""
+    speculation = replace(description.speculation, length=None, settings={})
+    return replace(description, url="", speculation=speculation)
+
+
+def _step_seconds(blocks: Sequence[Block], concurrency: int, side: str, tokens: float) -> list[float]:
+    """Return in each block the mean time per token, times the tokens of a step or a round."""
+    chosen = [pair[side == "on"] for pair in paired(blocks_of(blocks, concurrency, "on"))]
+    found = [percentiles(block.done, time_per_token) for block in chosen]
+    return [tokens * times.mean for times in found if times is not None]
+
+
+def _done(blocks: Sequence[Block]) -> list[LoggedRequest]:
+    return [request for block in blocks for request in block.done]

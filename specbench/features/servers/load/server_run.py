@@ -1,0 +1,137 @@
+"""What `specbench server run` is given, and what it measures, as values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from specbench.analysis.intervals import Estimate
+from specbench.features.servers.load.blocks import Pace
+from specbench.features.servers.load.load_metrics import Acceptance, Percentiles
+from specbench.features.servers.load.managed import ServerCommand
+from specbench.features.servers.load.pays import PredictedSpeedup
+from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.served import Description, ServedSampling
+from specbench.http_client import KEY, Server
+from specbench.note import Note
+
+PILOT = 6  # pairs of blocks, from whose deviation the number of pairs is chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What both servers are sent.
+
+    Args:
+        task: The names of the tasks.
+        prompts: A hash of the prompts.
+        sampling: How tokens are sampled.
+        max_tokens: The largest number of tokens of an output.
+        ignore_eos: Whether every output has `max_tokens` tokens.
+        chat: Whether prompts are sent as chats.
+        pace: The duration of a block.
+        seed: Of the seeds of sampled requests.
+    """
+
+    task: str = ""
+    prompts: str = ""
+    sampling: ServedSampling
+    max_tokens: int = 64
+    ignore_eos: bool = False
+    chat: bool = False
+    pace: Pace
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRunRequest:
+    """Two servers to compare under load.
+
+    Args:
+        on: The server with speculation, or how it is started.
+        off: The server of the same model without it, or how it is started. If both are started, only one runs at a time.
+        model: The model's name on the servers, if they serve several.
+        key_env: The environment variable of the key of servers that are started.
+        timeout: The longest duration of one request to a server that is started, in seconds.
+        prompts: The prompts, which both sides get in the same order.
+        load: What is sent.
+        concurrencies: Requests in flight, one level after the other.
+        pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
+        noise_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
+        together: Whether both servers are measured at the same time, each on a machine of its own.
+        out: The folder of runs.
+        command: The words of the command, to repeat it.
+    """
+
+    on: Server | ServerCommand
+    off: Server | ServerCommand
+    model: str = ""
+    key_env: str = KEY
+    timeout: float = 600.0
+    prompts: Sequence[ServedPrompt]
+    load: Load
+    concurrencies: tuple[int, ...] = (1, 4, 16)
+    pairs: int = 0
+    noise_pairs: int = PILOT
+    together: bool = False
+    out: Path = Path("results/servers")
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """The results at one concurrency.
+
+    `speedups` are of throughput and of the times in `TIMES`, above 1 where speculation is faster. `noise` is the ratio of the
+    throughput of off to itself, which should be 1. A later run is compared by `ratios`, of the throughput of each pair, and
+    `rounds`, the tokens per round of each block with speculation.
+    """
+
+    concurrency: int
+    pairs: int
+    throughput: Mapping[str, float]  # tokens per second by side
+    speedups: Mapping[str, Estimate]
+    noise: Estimate | None
+    times: Mapping[str, Mapping[str, Percentiles]]  # by side and time
+    acceptance: Acceptance
+    is_queueing: bool
+    ratios: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLength:
+    """A measured speedup of the time per token at a draft length and a concurrency, of this or an earlier run."""
+
+    length: int
+    concurrency: int
+    speedup: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRun:
+    """What was measured on two servers.
+
+    `scores` are by side and metric: the value of each prompt by its index, of prompts that were scored.
+    """
+
+    on: Description
+    off: Description
+    load: Load
+    levels: list[Level]
+    scores: Mapping[str, Mapping[str, Mapping[int, float]]]
+    failures: Mapping[str, int]  # by side
+    predictions: list[PredictedSpeedup]
+    measured: list[MeasuredLength]
+    notes: list[Note] = field(default_factory=list)
+    folder: Path = Path()
+    command: tuple[str, ...] = ()
+
+    def mean_score(self, side: str, metric: str) -> float:
+        """Return the mean of a metric over the prompts."""
+        values = self.scores[side][metric].values()
+        return sum(values) / len(values)
+
+
+def described(on: Description, off: Description, load: Load) -> dict[str, object]:
+    """Return what identifies a measurement."""
+    return {"on": asdict(on), "off": asdict(off), "load": asdict(load)}
