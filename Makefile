@@ -16,13 +16,16 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-servers coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-slow test-servers coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## run all tests, including the exact distribution tests
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-slow: $(INSTALLED)  ## the tests that `make test` leaves out: long campaigns, clusters, whole suites, a few minutes
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope -m slow $(ARGS)
 
 coverage: $(INSTALLED)  ## the tests with line coverage of the library and the command line
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --cov=specbench --cov-report=term:skip-covered $(ARGS)

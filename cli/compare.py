@@ -230,7 +230,10 @@ def _plain(text: str) -> str:
 
 
 def compare(
-    base: Annotated[Path, typer.Argument(help="A run folder, a folder of run folders, or a snapshot file.")],
+    base: Annotated[
+        Path,
+        typer.Argument(help="A run folder, a folder of run folders, a snapshot file, or results of servers."),
+    ],
     new: Annotated[Path, typer.Argument(help="The measurement to compare with BASE.")],
     form: Form = VerdictFormat.table,
     max_slowdown: MaxSlowdown = 3.0,
@@ -243,14 +246,19 @@ def compare(
     across_config: AcrossConfig = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Always exit 0.")] = False,
 ) -> None:
-    """Compare two measurements: decoding, quality, speed.
+    """Compare two measurements: decoding, quality, speed. Of servers: exactness, acceptance, quality, speedup.
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """
     # imports numpy
     from specbench.features.gate import comparison, snapshot
+    from specbench.features.servers import served_comparison, served_gate
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)
+    if served_gate.is_served(base):
+        before, after = (served_gate.results_of(path) for path in (base, new))
+        verdicts = served_comparison.compare_served(before, after, limits)
+    else:
+        verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)
     code = write_verdicts(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)

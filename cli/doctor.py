@@ -1,5 +1,6 @@
 """`specbench doctor`: check whether this machine and installation are suitable for measurements."""
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -22,7 +23,8 @@ from specbench.cli.app import wrapped
 from specbench.cli.params import Json
 from specbench.config.pair import PACKAGE
 from specbench.data.hub import local_checksum, look_for_hub, offline_mode
-from specbench.errors import ExitCode
+from specbench.errors import ConfigError, ExitCode, MissingAsset
+from specbench.http_client import KEY, RequestFailed, Server
 from specbench.kernels import Kernels, Missing, find_kernels
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
@@ -39,6 +41,7 @@ MEMORY_BYTES = 2 * GIB
 BUSY = 0.5  # of the cores
 SPREAD = 0.05  # of a fixed computation's time, beyond which small speed-ups are noise
 REPEATS = 5
+SERVER_SECONDS = 60.0  # longest duration of a request to a server that is checked
 EXTRAS = {
     "torchao": "quantization = ... in a pair needs it: pip install 'specbench[quantization]'",
     "matplotlib": "plots need it: pip install matplotlib",
@@ -266,11 +269,28 @@ def bundled(folder: Path) -> MachineCheck:
     )
 
 
+def _of_server(url: str, key_env: str) -> list[MachineCheck]:
+    """Return the checks of a model server. Raises ConfigError and MissingAsset."""
+    from specbench.features.servers.server_checks import check_server  # imports torch
+
+    try:
+        found = asyncio.run(check_server(Server(url, key_env, SERVER_SECONDS)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    except RequestFailed as error:
+        raise MissingAsset(f"{url}: {error}") from None
+    return [MachineCheck(each.name, "ok" if each.is_ok else "warn", each.found, each.help) for each in found]
+
+
 def doctor(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of run folders.")] = Path("results"),
+    server: Annotated[
+        str, typer.Option("--server", help="Check a model server at this URL instead: what `specbench server` can use.")
+    ] = "",
+    key_env: Annotated[str, typer.Option("--key-env", help="Environment variable with the server's key.")] = KEY,
     as_json: Json = False,
 ) -> None:
-    """Check this machine: one line per item, with advice.
+    """Check this machine, or a model server: one line per item, with advice.
 
     Python, packages, processor, GPU, memory, disk, hub, sandbox and clock.
 
@@ -278,7 +298,7 @@ def doctor(
     """
     console = Console(highlight=False, markup=False, soft_wrap=True)
     done = []
-    for check in checks(out):
+    for check in _of_server(server, key_env) if server else checks(out):
         done.append(check)
         if not as_json:  # each as soon as it is known
             advice = f"; help: {escaping.terminal(check.help)}" if check.help else ""

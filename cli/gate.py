@@ -1,9 +1,11 @@
 """`specbench gate`: check, record and update snapshots of a measurement, for continuous integration (docs/ci.md)."""
 
 import contextlib
+import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,8 @@ from specbench.cli.compare import (
 from specbench.cli.params import explicit_methods, import_plugins, words
 from specbench.config.presets import require_presets
 from specbench.config.request import Request
+from specbench.errors import ExitCode, MissingAsset
+from specbench.experiment.child_process import child_environment, command_line
 from specbench.vocabulary import SandboxKind
 
 gate = typer.Typer(
@@ -68,14 +72,17 @@ def check(
     import_plugins(plugin)
     from specbench.experiment.batch import RequestBatch
     from specbench.features.gate import gating  # imports numpy
+    from specbench.features.servers import served_gate
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    verdicts = []
     with _folder(out) as folder:
-        verdicts = [
-            verdict
-            for number, path in enumerate(snapshots, 1)
-            for verdict in gating.check(path, folder / f"{number}-{path.stem}", batch, limits)
-        ]
+        for number, path in enumerate(snapshots, 1):
+            inner = folder / f"{number}-{path.stem}"
+            if served_gate.is_served(path):
+                verdicts += served_gate.check_served(path, inner, limits, _measure_served)
+            else:
+                verdicts += gating.check(path, inner, batch, limits)
     sys.exit(write_verdicts(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
 
@@ -97,9 +104,19 @@ def record(
     ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.SandboxOption = SandboxKind.auto,
+    served: Annotated[
+        list[Path] | None,
+        typer.Option("--served", help="Instead of measuring: a folder with results of `specbench server`; repeatable."),
+    ] = None,
     out: OutOption = None,
 ) -> None:
-    """Measure methods on a pair and tasks, and write a snapshot file."""
+    """Measure methods on a pair and tasks, or take results of servers, and write a snapshot file."""
+    if served:
+        from specbench.features.servers import served_gate
+
+        served_gate.record_served(snapshot, served)
+        print(f"wrote {snapshot}", file=sys.stderr)
+        return
     names, tasks = words(method), words(task)
     import_plugins(shared["plugin"])
     require_presets(explicit_methods(names), pair, tasks)
@@ -129,12 +146,25 @@ def update(
     import_plugins(plugin)
     from specbench.experiment.batch import RequestBatch
     from specbench.features.gate import gating  # imports numpy
+    from specbench.features.servers import served_gate
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
-            gating.update(path, folder / f"{number}-{path.stem}", batch, sessions)
+            inner = folder / f"{number}-{path.stem}"
+            if served_gate.is_served(path):
+                served_gate.update_served(path, inner, _measure_served)
+            else:
+                gating.update(path, inner, batch, sessions)
             print(f"wrote {path}", file=sys.stderr)
+
+
+def _measure_served(arguments: Sequence[str], out: Path) -> None:
+    """Run a command of `specbench server` again, without its tables. Raises MissingAsset if it does not finish."""
+    line = command_line(*arguments, "--out", str(out))
+    code = subprocess.run(line, env=child_environment(), stdout=subprocess.DEVNULL, check=False).returncode
+    if code not in (ExitCode.OK, ExitCode.SOME_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
+        raise MissingAsset(f"specbench {shlex.join(arguments)} ended with exit code {code}")
 
 
 @contextlib.contextmanager

@@ -102,6 +102,9 @@ def report(
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
+    if form is ReportFormat.passport and runs and (served := _served_passports(runs)):
+        _write(served, out)
+        return
     runs = [folder for path in runs or [] for folder in runs_in(path) or [path]]
     if pooled:
         with unpacked_results(results) as folder:
@@ -115,6 +118,15 @@ def report(
             _report_suite(suite, folder, choice)
     else:
         _report_runs(runs or newest(results), results, choice)
+
+
+def _served_passports(folders: Sequence[Path]) -> str:
+    """Return the passports of runs of `specbench server run` in folders; empty if there are none."""
+    from specbench.features.servers.load.served_passport import passports_of  # imports aiohttp
+    from specbench.features.servers.served_results import RunResult, results_in
+
+    found = [result for folder in folders for result in results_in(folder) if isinstance(result, RunResult)]
+    return passports_of(found) if found else ""
 
 
 def _report_suite(name: str, results: Path, choice: _ReportRequest) -> None:

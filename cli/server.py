@@ -154,6 +154,7 @@ def verify(
         seed=seed,
         threads=threads,
         out=out,
+        command=tuple(sys.argv[1:]),
     )
     verification = _until_interrupted(verify_server(request, TerminalObserver()))
     _show(verification, json_, page)
@@ -203,6 +204,10 @@ def run(
     timeout: Timeout = 600.0,
     out: Out = Path("results/servers"),
     page: Page = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", help="Write a plot of the predictions to this folder.")
+    ] = None,
+    plot_format: params.PlotFormats = None,
     plugin: params.Plugins = None,
     json_: params.Json = False,
 ) -> None:
@@ -260,8 +265,14 @@ def run(
         out=out,
         command=tuple(sys.argv[1:]),
     )
+    formats = params.plot_formats(plot_format, plots)
     measured = _until_interrupted(run_servers(request, TerminalObserver()))
     _show_run(measured, json_, page)
+    if plots:
+        from specbench.features.servers.load.load_plot import plots_of  # imports numpy
+
+        for path in plots_of(measured, plots, formats):
+            print_path(path, output_console(sys.stderr if json_ else sys.stdout))
     sys.exit(ExitCode.SOME_FAILED if any(measured.failures.values()) else ExitCode.OK)
 
 

@@ -292,6 +292,7 @@ print(sorted(found.items()))
 """
 
 
+@pytest.mark.slow
 def test_threads_load_models_at_the_same_time(tmp_path):
     """Also beside a load that fails, and later runs of the process are not affected."""
     done = subprocess.run([sys.executable, "-c", THREADS], cwd=tmp_path, capture_output=True, text=True, timeout=600)

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--draft", help="the GGUF of a draft model")
     parser.add_argument("--speculation", choices=SPECULATIONS, help="default: draft-simple with --draft, else none")
     parser.add_argument("--draft-length", type=int, default=4)
+    parser.add_argument("--ngram-size", type=int, help="tokens that ngram-simple and ngram-map-* match; default: 12")
     parser.add_argument("--probabilistic", action="store_true", help="sample drafts and accept them by their ratio")
     parser.add_argument("--synthetic-rates", help="accept drafts at these rates, which is lossy: 0.9,0.8")
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
@@ -77,6 +78,9 @@ def parameters(args: argparse.Namespace) -> Any:
     if kind := args.speculation or ("draft-simple" if args.draft else ""):
         out.speculative.types = [SPECULATIONS[kind]]
         draft.n_max, draft.n_min, draft.p_min, draft.probabilistic = args.draft_length, 0, 0.0, args.probabilistic
+    if args.ngram_size:
+        for table in (out.speculative.ngram_simple, out.speculative.ngram_map_k, out.speculative.ngram_map_k4v):
+            table.size_n, table.size_m = args.ngram_size, args.draft_length
     if args.draft:
         draft.mparams.path, draft.n_gpu_layers = args.draft, 0
         draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = args.threads

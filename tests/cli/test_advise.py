@@ -63,6 +63,7 @@ def test_a_head_comes_with_the_options_of_other_engines():
     assert '"method": "eagle", "model": "heads/mine"' in lines[0] and "--speculative-num-steps 3" in lines[1]
 
 
+@pytest.mark.slow
 def test_the_next_command_measures_the_same_models_data_and_settings(tmp_path):
     models = [f"specbench:tiny/models/{role}" for role in ("target", "draft")]
     pair = ["--target", models[0], "--draft", models[1]]

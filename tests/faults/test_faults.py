@@ -4,8 +4,13 @@ import pytest
 
 from tests.faults.campaign import ATTACKS
 
+QUICK = ("SIGKILL", "damaged folders", "fuzzed TOML")
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(each, marks=() if each.name in QUICK else pytest.mark.slow, id=each.name) for each in ATTACKS],
+)
 def test_no_trial_of_the_attack_fails(attack, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     outcome = attack.run(attack.few, 1, tmp_path)

@@ -199,6 +199,7 @@ def test_a_failed_compilation_is_explained(tmp_path):
 
 
 @needs_kernels
+@pytest.mark.slow
 def test_a_damaged_library_is_compiled_again(tmp_path):
     rule_in_a_process(XDG_CACHE_HOME=str(tmp_path))
     (library,) = (tmp_path / "specbench").glob("*.so")

@@ -119,6 +119,7 @@ def test_waits_and_launches_of_a_round_are_within_budget(on_graphs, method):
     assert cost.launches / rounds <= launches
 
 
+@pytest.mark.slow
 def test_graphs_and_plain_forwards_decode_the_same_tokens(on_graphs, tmp_path):
     lean = everything("lean", tmp_path, ["sd", "we-se", "cd-se", "cascade-opt", "eagle", "pld", "adaedl", "we-p"])
     differing = [name for name in lean if lean[name][0].tokens != on_graphs[name][0].tokens]
@@ -194,6 +195,7 @@ def test_a_grown_cache_is_cleared_and_captured_again(small):
     assert bool(graphs.cache.storage.isfinite().all())
 
 
+@pytest.mark.slow
 def test_capturing_for_a_longer_sequence_is_not_timed_and_is_recorded(device, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_longest", lambda *_: 8)  # as if later turns were far longer than first ones
     plan = plan_of(["sd"], "graph", tmp_path, limit=1, max_new_tokens=200, temperature=0.0)

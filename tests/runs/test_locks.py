@@ -166,6 +166,7 @@ def test_locks_are_acquired_in_path_order(tmp_path):
     assert waiting.communicate(timeout=60)[0] == "locked\n"
 
 
+@pytest.mark.slow
 def test_concurrent_suites_write_one_index(tmp_path):
     suite = (
         'paper = "p"\nshows = "s"\ndescription = "d"\n[options]\nmax_new_tokens = 4\nrepeats = 1\nlimit = 1\n'

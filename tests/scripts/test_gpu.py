@@ -30,6 +30,7 @@ def rows_of(path: Path) -> list[dict]:
     return kept["rows"]
 
 
+@pytest.mark.slow
 def test_every_check_passes_on_a_cpu(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu_graphs, "SPANS", (256,))
     monkeypatch.setattr(gpu_graphs, "REPLAYS", 5)

@@ -11,6 +11,7 @@ from tests.fixtures.plans import rows_on_h200
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 
 
+@pytest.mark.slow
 def test_every_method_architecture_and_task_of_the_papers_decodes(tmp_path):
     chosen = covering(PAPERS, tmp_path)
     methods = {method for suite in chosen for line in suite.grid for method in line.methods}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -11,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "specbench/tiny/models"
@@ -65,15 +68,31 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The bundled target and middle model as GGUF files."""
+def gguf(tmp_path_factory: pytest.TempPathFactory, wide: Path) -> dict[str, Path]:
+    """The bundled target, the middle model, and `wide` as GGUF files."""
     _require(LLAMACPP)
     folder = tmp_path_factory.mktemp("gguf")
-    files = {name: folder / f"{name}.gguf" for name in ("target", "middle")}
+    sources = {"target": MODELS / "target", "middle": MODELS / "middle", "wide": wide}
+    files = {name: folder / f"{name}.gguf" for name in sources}
     for name, file in files.items():
         script = ROOT / "scripts/llamacpp/to_gguf.py"
-        subprocess.run([LLAMACPP, script, MODELS / name, file], check=True, capture_output=True)
+        subprocess.run([LLAMACPP, script, sources[name], file], check=True, capture_output=True)
     return files
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama whose heads have 64 dimensions, which llama.cpp's quantized caches need."""
+    folder = tmp_path_factory.mktemp("wide") / "model"
+    shutil.copytree(MODELS / "target", folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = AutoConfig.from_pretrained(MODELS / "target")
+    config.update(
+        {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64, "num_hidden_layers": 4,
+         "intermediate_size": 512, "initializer_range": 0.12}
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture
@@ -81,9 +100,9 @@ def llama_cpp(gguf: dict[str, Path], tmp_path: Path) -> Iterator[Start]:
     """A function that starts llama.cpp's server with options of scripts/llamacpp/serve_gguf.py, and returns its URL."""
     with ExitStack() as stack:
 
-        def start(*options: str, draft: bool = False) -> str:
+        def start(*options: str, draft: bool = False, model: str = "target") -> str:
             port = _free_port()
-            command = [str(LLAMACPP), str(ROOT / "scripts/llamacpp/serve_gguf.py"), str(gguf["target"])]
+            command = [str(LLAMACPP), str(ROOT / "scripts/llamacpp/serve_gguf.py"), str(gguf[model])]
             command += ["--port", str(port), "--parallel", "8", "--context", "16384", "--reuse-prompts", *options]
             command += ["--draft", str(gguf["middle"])] if draft else []
             return stack.enter_context(_serving(command, f"http://127.0.0.1:{port}", tmp_path / f"{port}.log"))

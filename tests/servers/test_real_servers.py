@@ -7,15 +7,16 @@ import pytest
 
 from tests.fixtures.console import specbench
 from tests.servers.conftest import MODELS
+from tests.servers.falsifying_proxy import falsified
 
 DRAFT = {"method": "draft_model", "model": str(MODELS / "middle"), "num_speculative_tokens": 4}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
-def verify(url: str, out: Path, *words: str, code: int) -> dict:
+def verify(url: str, out: Path, *words: object, code: int, weights: Path = MODELS / "target") -> dict:
     """Return the verdict on a server against the weights of the bundled target."""
     specbench(
-        "server", "verify", "--on", url, "--weights", MODELS / "target", "--data", "synthetic", "-n", "8", "--outputs", "16",
+        "server", "verify", "--on", url, "--weights", weights, "--data", "synthetic", "-n", "8", "--outputs", "16",
         "--max-new-tokens", "24", "-o", out, *words, cwd=out, code=code,
     )  # fmt: skip
     return json.loads(next(out.glob("verify-*/verdict.json")).read_text())
@@ -41,9 +42,9 @@ def test_llama_cpp_with_a_draft_is_exact(llama_cpp, tmp_path, options):
     assert found["outcome"] == "exact"
 
 
-@pytest.mark.parametrize("kind", ["ngram-mod", "ngram-cache"])
+@pytest.mark.parametrize("kind", ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"])
 def test_llama_cpp_with_ngrams_is_exact(llama_cpp, tmp_path, kind):
-    url = llama_cpp("--cache", "float32", "--speculation", kind)
+    url = llama_cpp("--cache", "float32", "--speculation", kind, "--ngram-size", "2")
     assert verify(url, tmp_path, "--prompts", "raw", "-c", "1", code=0)["outcome"] == "exact"
 
 
@@ -51,6 +52,38 @@ def test_the_synthetic_acceptance_of_llama_cpp_is_found(llama_cpp, tmp_path):
     url = llama_cpp("--synthetic-rates", "0.8,0.8,0.8,0.8", draft=True)
     found = verify(url, tmp_path, "-c", "1", "--prompts", "raw", code=5)
     assert "from the second token on" in found["line"]
+
+
+ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "where"),
+    [
+        ("temperature", ("-T", "1", *ALONE), "from the first token on"),
+        ("top-p ignored", ("-T", "1", "--top-p", "0.8", *ALONE), "from the first token on"),
+        ("greedy drafts, wrong rule", ("-T", "1", *ALONE), "from the second token on"),
+        ("bonus token from the draft", ("-T", "1", "--outputs", "32", *ALONE), "from the second token on"),
+        ("dropped seed", ("-T", "1", "-c", "1", "--prompts", "raw"), "equal seeds do not repeat outputs"),
+        (
+            "cached prefix of another prompt",
+            ("-T", "0", "-c", "1", "--prompts", "cached"),
+            "only after a prefix-cache hit",
+        ),
+        ("one token in 200 changed", ("-T", "0", "-n", "40", *ALONE), "outputs depart"),
+    ],
+)
+def test_a_fault_that_a_proxy_plants_is_found(llama_cpp, tmp_path, fault, words, where):
+    target, draft = llama_cpp("--cache", "float32", draft=True), llama_cpp("--cache", "float32", model="middle")
+    with falsified(target, fault, draft) as url:
+        found = verify(url, tmp_path, *words, code=5)
+    assert where in found["line"]
+
+
+def test_a_quantized_cache_is_found_against_a_server_without_it(llama_cpp, wide, tmp_path):
+    on, off = llama_cpp("--cache", "q4_0", model="wide"), llama_cpp("--cache", "float32", model="wide")
+    found = verify(on, tmp_path, "--off", off, "-T", "0,1", *ALONE, code=5, weights=wide)
+    assert "its own logits deviate" in found["line"] or "logits of" in found["line"]
 
 
 # vLLM

@@ -62,6 +62,7 @@ class Weighing(Observer):
         self.messages.append(text)
 
 
+@pytest.mark.slow
 def test_features_are_never_in_memory_together(tmp_path):
     """38 MB of features, of which collecting and training hold less than half, weights and optimizer included."""
     _, pair = read_pair("tiny", Options())

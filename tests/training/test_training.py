@@ -303,6 +303,7 @@ def test_the_recipe_of_an_eagle_head_depends_on_texts_and_width():
     assert EagleRecipe(batch=7, rate=0.5).resolved(10**7, 192) == EagleRecipe(batch=7, rate=0.5)
 
 
+@pytest.mark.slow
 def test_an_eagle_head_learns_its_bases_distribution(tmp_path):
     """A few steps on the command line: a head in the published format, better than none."""
     quick = [

@@ -238,7 +238,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     overall = _acceptance(rows)
     rates = [position["survival"]["value"] for position in overall["positions"]]
     is_tree = any(entry.siblings for record in rows for entry in record.rounds)
-    others = {} if is_tree else _for_other_tools(rates, overall["tokens_per_round"])
+    others = {} if is_tree else settings_for_other_tools(rates, overall["tokens_per_round"])
     return {
         "pair": summary.pair,
         "simulated": summary.simulated,
@@ -261,7 +261,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[st
     }
 
 
-def _for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict[str, Any]:
+def settings_for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict[str, Any]:
     """Return the survival of a chain as options of vLLM and llama.cpp, which draft in every round.
 
     Rounds without a draft, which prompt lookup has, lower the rates: their sum is the number of accepted tokens per round.

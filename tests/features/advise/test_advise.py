@@ -165,6 +165,7 @@ def test_recordings_are_read_again_and_damaged_ones_made_again(recorded):
     assert count_recorded(plan, run, ["draft", "middle"]) == len(recordings)
 
 
+@pytest.mark.slow
 def test_methods_that_are_not_lossless_are_measured_and_selected_only_if_the_score_holds(tmp_path):
     options = replace(OPTIONS, ignore_eos=False)
     advice = advise(replace(request_in(tmp_path), options=options, max_drop=0.02))
@@ -243,6 +244,7 @@ class _Messages(Observer):
         self.messages.append(text)
 
 
+@pytest.mark.slow
 def test_the_selected_method_is_measured_again_in_processes_of_its_own(tmp_path):
     """A candidate is no preset file, so its table travels to the processes, whose failure is a message."""
     observer = _Messages()

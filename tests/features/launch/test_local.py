@@ -34,6 +34,7 @@ def wait_for(launcher, jobs, state, seconds=60.0):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_jobs_run_at_the_same_time_without_times(tmp_path):
     (tmp_path / "own.toml").write_text(SUITE)
     out = "".join(

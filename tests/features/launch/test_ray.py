@@ -101,6 +101,7 @@ def wait_for(condition, process, cwd, seconds=LIMIT):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_lost_node_and_a_lost_driver_lose_nothing(cluster, tmp_path):
     """One node is removed without grace, and the driver is killed and started again. Token ids equal those of a local run.
 

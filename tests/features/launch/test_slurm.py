@@ -49,6 +49,7 @@ def test_the_debug_cluster_runs_a_suite(request_of, tmp_path):
     assert len(list((tmp_path / "results").glob("*/summary.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_preempted_job_is_submitted_again_and_resumes(request_of, tmp_path):
     """The job of one run is killed, with all of its processes, after its first record."""
     found = campaign(request_of, "local", tmp_path)

@@ -1,6 +1,8 @@
 """Measures of load on fabricated blocks: definitions, intervals, and the acceptance of three sources."""
 
 import math
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -131,16 +133,15 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
     assert acceptance_of([block("on", 0, row)], False).by_stream is None
 
 
-class _Dialect:
-    streams_steps = True
-
-
-class _Endpoint:
-    dialect = _Dialect()
+class _Endpoint(NamedTuple):
+    client: SimpleNamespace
+    dialect = SimpleNamespace(streams_steps=True)
+    description = SimpleNamespace(model="m")
 
 
 def notes_of(on: Block, off: Block, server: str = "http://localhost:1") -> dict[str, str]:
-    found = load_notes([Server(server)], _Endpoint(), {"on": [on], "off": [off]})
+    endpoint = _Endpoint(SimpleNamespace(server=Server(server)))
+    found = load_notes({"on": endpoint, "off": endpoint}, {"on": [on], "off": [off]}, ignore_eos=False)
     return {note.kind: note.text for note in found}
 
 
@@ -162,6 +163,15 @@ def test_each_guard_is_a_warning_with_its_number():
     assert f"5000 tokens, of which {20 * count} are ours" in found["foreign traffic"]
     assert "2.000 by the counters" in found["disagreement"] and "1.000 by the answers" in found["disagreement"]
     assert "far.example receives them" in found["remote server"]
+
+
+def test_cut_outputs_other_models_and_changed_parameters_are_found():
+    rows = decoded("on", 0, 0.01).requests
+    rows[0].finish, rows[1].model, rows[2].changed = "length", "other", {"top_p": (1.0, 0.95)}
+    found = notes_of(block("on", 0, *rows), decoded("off", 0, 0.02))
+    assert f"1 of {len(rows)} outputs of on were cut" in found["truncation"]
+    assert "name the model 'other', 'm' was requested" in found["another model"]
+    assert "top_p = 1 was sent to on, which answers that it used 0.95" in found["changed parameter"]
 
 
 def test_a_calm_measurement_has_no_warning():

@@ -50,6 +50,7 @@ def test_a_coarse_suite_has_few_prompts_and_one_repeat(suite):
         coarse(read_suite("se-table2-tiny"), 6)
 
 
+@pytest.mark.slow
 def test_all_prompts_are_measured_at_the_settings_that_may_be_chosen(suite, tmp_path, monkeypatch):
     """Which settings are candidates depends on times, so they are fixed here."""
     chosen = [

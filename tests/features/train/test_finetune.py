@@ -141,6 +141,7 @@ def test_a_mistake_in_a_fine_tuning_step_is_named_by_plan(tmp_path, change, mess
     assert message in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_a_draft_is_made_of_layers_of_the_target(tmp_path):
     """It has the first and the last layer, learns the target's outputs, and drafts for it."""
     source = PACKAGE / "tiny/models/target"

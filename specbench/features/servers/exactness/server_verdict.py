@@ -82,6 +82,7 @@ class ServerVerification:
     notes: list[Note] = field(default_factory=list)
     smallest: SmallestRequest | None = None
     folder: Path = Path()
+    command: tuple[str, ...] = ()
 
 
 def verdict_of(evidence: Evidence) -> tuple[Outcome, str]:

@@ -152,6 +152,7 @@ class _Verification:
         outcome, line = verdict_of(evidence)
         return ServerVerification(
             outcome=outcome, line=line, evidence=evidence, notes=self.notes, folder=self.folder,
+            command=request.command,
             smallest=None if has_died else await self._smallest(evidence),
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Any
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.served_checks import ALARM, GROUPS, KindResult, worst
 from specbench.features.servers.exactness.server_verdict import ServerVerification
+from specbench.features.servers.served_results import VERIFICATION_KIND
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
@@ -84,7 +85,8 @@ def json_of(verification: ServerVerification) -> dict[str, Any]:
     """Return the verification as JSON."""
     smallest, evidence = verification.smallest, verification.evidence
     return {
-        "kind": "server verification",
+        "kind": VERIFICATION_KIND,
+        "command": list(verification.command),
         "outcome": verification.outcome.value,
         "line": verification.line,
         "description": dataclasses.asdict(evidence.description),

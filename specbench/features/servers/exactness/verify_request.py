@@ -38,6 +38,7 @@ class ServerVerifyRequest:
         seed: Of the seeds of requests.
         threads: CPU threads of our own forward and of the tests; few, since the server may share the processors.
         out: The folder of the log.
+        command: The words of the command, to repeat it.
     """
 
     on: Server
@@ -57,6 +58,7 @@ class ServerVerifyRequest:
     seed: int = 0
     threads: int = 1
     out: Path = Path("results/servers")
+    command: tuple[str, ...] = ()
 
 
 Prompt = tuple[int, ...] | str

@@ -121,7 +121,10 @@ async def run_block(
 
     sender = Sender(endpoint, start, finished, block.side)
 
-    async def worker() -> None:
+    async def worker(number: int) -> None:
+        await asyncio.sleep(
+            pace.ramp * number / block.concurrency
+        )  # requests in step would leave the server idle together
         while time.perf_counter() - start < block.end and not sender.is_dead:
             entry = await sender.send(*next(requests))
             if entry.error is not None:
@@ -142,8 +145,8 @@ async def run_block(
     watcher = asyncio.create_task(watch())
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(block.concurrency):
-                group.create_task(worker())
+            for number in range(block.concurrency):
+                group.create_task(worker(number))
     finally:
         watcher.cancel()
     block.cpu = (_cpu_seconds() - used) / (time.perf_counter() - begin)

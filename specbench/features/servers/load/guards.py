@@ -1,5 +1,6 @@
 """Warnings about a measurement under load, each with its number."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,7 +9,6 @@ from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.load.load_metrics import acceptance_of
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.http_client import Server
 from specbench.note import Note, warning
 
 BUSY = 0.5  # share of a processor that the client may use
@@ -18,17 +18,28 @@ DISAGREEMENT = 0.03  # relative difference of two sources of tokens per round
 FOREIGN = 0.02  # share of tokens that the server counted beyond ours
 BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, below which a proxy may buffer them
 FEWEST_DRAFTED = 50
+LONGEST_SHARE = 0.33  # of a block, which the mean request may take
 
 
-def load_notes(servers: Sequence[Server], endpoint: Endpoint, by_side: Mapping[str, Sequence[Block]]) -> list[Note]:
-    """Return the warnings about blocks of load. `endpoint` is the server with speculation."""
+def load_notes(
+    endpoints: Mapping[str, Endpoint], by_side: Mapping[str, Sequence[Block]], ignore_eos: bool
+) -> list[Note]:
+    """Return the warnings about blocks of load.
+
+    Args:
+        endpoints: The servers by side, `on` with speculation.
+        by_side: The blocks of each side.
+        ignore_eos: Whether outputs were requested to be cut at the largest number of tokens.
+    """
+    servers = [endpoint.client.server for endpoint in endpoints.values()]
     remote = dict.fromkeys(server.host for server in servers if not server.is_local)
     notes = [warning("remote server", f"prompts leave this machine: {host} receives them") for host in remote]
     for side, blocks in by_side.items():
         if blocks:
             notes += _of_side(side, blocks)
+            notes += _of_answers(side, blocks, endpoints[side].description.model, ignore_eos)
     if by_side["on"]:
-        notes += _of_speculation(endpoint, by_side["on"])
+        notes += _of_speculation(endpoints["on"], by_side["on"])
     return notes
 
 
@@ -53,8 +64,41 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
         levels = ", ".join(map(str, sorted({block.concurrency for block in waits})))
         text = f"up to {most:.0f} requests waited in {side} at concurrency {levels}: these levels measure its queue too"
         notes.append(warning("queueing", text, subject=side))
+    notes += _of_window(side, blocks)
     notes += _of_client(side, blocks) + _of_drift(side, blocks) + _of_buffers(side, done) + _of_traffic(side, blocks)
     return notes
+
+
+def _of_answers(side: str, blocks: Sequence[Block], model: str, ignore_eos: bool) -> list[Note]:
+    """Find outputs that were cut, answers of another model, and parameters that the server changed."""
+    done = [request for block in blocks for request in block.done]
+    notes = []
+    if (cut := sum(request.finish == "length" for request in done)) and not ignore_eos:
+        text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores mean little"
+        notes.append(warning("truncation", text, subject=side, help="--max-new-tokens"))
+    if other := next((request.model for request in done if request.model and request.model != model), ""):
+        text = f"answers of {side} name the model {other!r}, {model!r} was requested"
+        notes.append(warning("another model", text, subject=side))
+    for name, (sent, echoed) in next((request.changed for request in done if request.changed), {}).items():
+        text = f"{name} = {sent:g} was sent to {side}, which answers that it used {echoed:g}"
+        notes.append(warning("changed parameter", text, subject=f"{side} {name}"))
+    return notes
+
+
+def _of_window(side: str, blocks: Sequence[Block]) -> list[Note]:
+    """Find the level whose requests are longest in relation to the window: few fit into it, so its throughput is coarse."""
+    worst = (0.0, 0.0, 0)
+    for concurrency in sorted({block.concurrency for block in blocks}):
+        level = [block for block in blocks if block.concurrency == concurrency]
+        seconds = [request.seconds for block in level for request in block.done]
+        if seconds:
+            mean, window = float(np.mean(seconds)), float(np.mean([block.end - block.begin for block in level]))
+            worst = max(worst, (mean / window, mean, concurrency))
+    share, mean, concurrency = worst
+    if share <= LONGEST_SHARE:
+        return []
+    text = f"requests to {side} take {mean:.1f} s at concurrency {concurrency}, {share:.0%} of a block"
+    return [warning("short blocks", text, subject=side, help=f"--seconds {math.ceil(mean / LONGEST_SHARE)}")]
 
 
 def _of_client(side: str, blocks: Sequence[Block]) -> list[Note]:

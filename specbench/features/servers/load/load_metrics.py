@@ -169,6 +169,11 @@ class Acceptance:
         return self.by_stream
 
     @property
+    def counts(self) -> SpeculationCounts | None:
+        """The counters' counts, else those of the answers; None without either."""
+        return self.by_counters or self.by_answers
+
+    @property
     def by_position(self) -> tuple[float, ...]:
         """The share of rounds in which the drafted token at each position was accepted; empty if unknown."""
         for counts in (self.by_counters, self.by_answers):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from specbench.analysis.intervals import Estimate
 from specbench.experiment.scorer import grade
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.blocks import NOISE, Block
@@ -73,7 +74,7 @@ def summary_of(
         },
         predictions=predictions,
         measured=measured,
-        notes=load_notes([on.client.server, off.client.server], on, by_side),
+        notes=load_notes({"on": on, "off": off}, by_side, request.load.ignore_eos),
         folder=folder,
         command=request.command,
     )
@@ -86,9 +87,9 @@ def blocks_of(blocks: Sequence[Block], concurrency: int, arm: str) -> list[Block
 
 def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     pairs = paired(blocks_of(blocks, concurrency, "on"))
-    speedups = {}
-    if found := throughput_speedup(pairs):
-        speedups["throughput"] = found
+    speedups: dict[str, Estimate] = {}
+    if throughput := throughput_speedup(pairs):
+        speedups["throughput"] = throughput
     for name, time_of in TIMES.items():
         if estimate := time_speedup(pairs, time_of, name == "time per token"):
             speedups[name] = estimate

@@ -9,6 +9,7 @@ from specbench.features.servers.endpoint import dialect_named
 from specbench.features.servers.load.load_metrics import PERCENTILES, TIMES
 from specbench.features.servers.load.pays import best_length, break_even
 from specbench.features.servers.load.server_run import Level, ServerRun
+from specbench.features.servers.served_results import RUN_KIND
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
@@ -141,7 +142,7 @@ def _times_faster(value: Estimate | None) -> str:
 def run_json(run: ServerRun) -> dict[str, Any]:
     """Return the measurement as JSON."""
     return {
-        "kind": "server run",
+        "kind": RUN_KIND,
         "on": asdict(run.on), "off": asdict(run.off), "load": asdict(run.load), "command": list(run.command),
         "levels": [_level(level) for level in run.levels],
         "scores": run.scores, "failures": run.failures,
@@ -156,6 +157,7 @@ def _level(level: Level) -> dict[str, Any]:
     acceptance = level.acceptance
     return {
         **{key: value for key, value in asdict(level).items() if key != "acceptance"},
+        "counts": acceptance.counts and asdict(acceptance.counts),
         "acceptance": {
             "tokens_per_round": acceptance.tokens_per_round, "by_position": list(acceptance.by_position),
             "by_stream": acceptance.by_stream,

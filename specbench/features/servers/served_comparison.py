@@ -1,0 +1,162 @@
+"""Compare two measurements of a served configuration: exactness, acceptance, quality and speedup.
+
+The speedup is compared, which is a ratio of two servers on one machine, and not the throughput. So the two measurements may
+come from different machines of one kind.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from specbench.analysis.intervals import FEWEST, paired_test
+from specbench.features.gate.comparison import tables
+from specbench.features.gate.decoding_checks import mcnemar, welch
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
+from specbench.features.servers.served import Description
+from specbench.features.servers.served_results import LevelResult, Result, RunResult, VerificationResult
+
+ACCEPTANCE_LIMIT = 0.01  # relative change of tokens per round; a smaller one is no finding
+LOWER_IS_BETTER = frozenset({"no_answer"})
+RANK = {"exact": 0, "inconclusive": 1, "differs": 2}  # outcomes from best to worst
+
+
+def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLimits) -> list[GateVerdict]:
+    """Return the verdicts on all results of BASE, each compared with the one of NEW that has the same load or server."""
+    verdicts: list[GateVerdict] = []
+    others = list(new)
+    for one in base:
+        other = next((each for each in others if _matches(one, each)), None)
+        if other is None:
+            finding = Finding(Status.incomparable, "missing in NEW", "NEW has no such measurement", "missing")
+            verdicts.append(GateVerdict(one.name, "", "comparability", *finding))
+            continue
+        others.remove(other)
+        if isinstance(one, RunResult) and isinstance(other, RunResult):
+            verdicts += _runs(one, other, limits)
+        elif isinstance(one, VerificationResult) and isinstance(other, VerificationResult):
+            verdicts += _verifications(one, other)
+    return verdicts
+
+
+def _matches(one: Result, other: Result) -> bool:
+    if isinstance(one, RunResult) and isinstance(other, RunResult):
+        return (one.load.task, one.load.sampling) == (other.load.task, other.load.sampling)
+    return type(one) is type(other)
+
+
+def _changes(base: Description, new: Description) -> list[str]:
+    """Return in what two descriptions of a server differ, besides its address."""
+    one, other = asdict(base), asdict(new)
+    del one["url"], other["url"]
+    return tables("", one, other)
+
+
+def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdict]:
+    def verdict(method: str, aspect: str, finding: Finding) -> GateVerdict:
+        return GateVerdict(base.name, method, aspect, *finding)
+
+    if changes := tables("load", asdict(base.load), asdict(new.load)):
+        finding = Finding(Status.incomparable, "other load", "; ".join(changes), "other load")
+        return [verdict("", "comparability", finding)]
+    out = []
+    if changes := [*_changes(base.on, new.on), *_changes(base.off, new.off)]:
+        out.append(verdict("", "comparability", Finding(Status.same, "other servers", "; ".join(changes), "changed")))
+    by_level = {level.concurrency: level for level in new.levels}
+    for level in base.levels:
+        method = f"concurrency {level.concurrency}"
+        other = by_level.get(level.concurrency)
+        if other is None:
+            finding = Finding(Status.incomparable, "level missing in NEW", "NEW has no such level", "missing")
+            out.append(verdict(method, "comparability", finding))
+            continue
+        out.append(verdict(method, "acceptance", _acceptance(level, other, limits)))
+        if not limits.counters_only:
+            out.append(verdict(method, "speed", _speed(level, other, limits)))
+    before, after = base.scores["on"], new.scores["on"]
+    shared = [metric for metric in before if metric in after]
+    return out + [verdict("", "quality", _quality(name, before[name], after[name], limits)) for name in shared]
+
+
+def _acceptance(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
+    """Compare the tokens per round of the blocks."""
+    if not base.rounds or not new.rounds:
+        return Finding(Status.skipped, "no acceptance", "a side has no counts of rounds", "–")
+    return _ratio("tokens per round", "acceptance", base.rounds, new.rounds, ACCEPTANCE_LIMIT, limits.alpha, ".2f")
+
+
+def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
+    """Compare the ratios of throughput of the pairs."""
+    if not base.ratios or not new.ratios:
+        status = Status.inconclusive if limits.require_speed else Status.skipped
+        return Finding(status, "no speedup", "a side has no complete pair of blocks", "–")
+    return _ratio("speedup", "speedup", base.ratios, new.ratios, limits.max_slowdown / 100.0, limits.alpha, ".3f")
+
+
+def _ratio(
+    what: str, name: str, base: Sequence[float], new: Sequence[float], least: float, alpha: float, form: str
+) -> Finding:
+    """Compare geometric means by Welch's test of logarithms. A change must be significant and exceed `least`."""
+    before, after = (math.exp(float(np.mean(np.log(values)))) for values in (base, new))
+    short = f"{what} {before:{form}} → {after:{form}}"
+    if min(len(base), len(new)) < 2:
+        return Finding(Status.inconclusive, f"{name} undecided", f"{short}; too few blocks for a verdict", short)
+    change, p = welch(np.log(base).tolist(), np.log(new).tolist())
+    detail = f"{short} ({math.expm1(change):+.1%}; Welch's t-test over {len(base)} and {len(new)} blocks, p = {p:.2g})"
+    if p < alpha and math.expm1(change) < -least:
+        return Finding(Status.regression, f"{name} dropped", detail, short)
+    if p < alpha and math.expm1(change) > least:
+        return Finding(Status.improved, f"{name} rose", detail, short)
+    return Finding(Status.same, f"same {name}", detail, short)
+
+
+def _quality(metric: str, base: dict[int, float], new: dict[int, float], limits: GateLimits) -> Finding:
+    """Compare a metric on the prompts that both sides scored."""
+    shared = sorted(base.keys() & new.keys())
+    a, b = (np.array([[side[at]] for at in shared]) for side in (base, new))  # (prompts, 1)
+    if not shared:
+        return Finding(
+            Status.skipped, "no shared prompt", f"{metric}: no prompt was scored on both sides", f"{metric}: –"
+        )
+    if set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
+        lost, won = int((a > b).sum()), int((a < b).sum())
+        change, p, can_decide = float(b.mean() - a.mean()), mcnemar(lost, won), mcnemar(len(a), 0) < limits.alpha
+    else:
+        change, p = paired_test(a, b, lambda rows: float(rows[:, 0].mean()))
+        can_decide = len(a) >= FEWEST
+    gain = -change if metric in LOWER_IS_BETTER else change
+    short = f"{metric} {100 * float(a.mean()):.1f} → {100 * float(b.mean()):.1f}"
+    if not can_decide and 100.0 * abs(change) > limits.max_quality_drop:
+        detail = f"{short} over too few prompts for a verdict ({len(a)})"
+        return Finding(Status.inconclusive, "quality differs", detail, f"{metric}: too few prompts")
+    detail = f"{short} over {len(a)} prompts, p = {p:.2g}"
+    if p < limits.alpha and 100.0 * gain < -limits.max_quality_drop:
+        return Finding(Status.regression, "quality dropped", detail, short)
+    if p < limits.alpha and 100.0 * gain > limits.max_quality_drop:
+        return Finding(Status.improved, "quality rose", detail, short)
+    return Finding(Status.same, "same quality", detail, short)
+
+
+def _verifications(base: VerificationResult, new: VerificationResult) -> list[GateVerdict]:
+    """Compare two verdicts: a kind of requests that differs in NEW alone is a regression."""
+    name = base.name
+    changes = _changes(base.description, new.description)
+    before = {each.kind for each in base.kinds if each.differs}
+    after = {each.kind for each in new.kinds if each.differs}
+    short = f"{base.outcome} → {new.outcome}"
+    detail = f"{short}: {new.line}" + (f"; {'; '.join(changes)}" if changes else "")
+    if added := sorted(after - before):
+        text = f"{short}: outputs of {', '.join(added)} differ, which followed the reference before; {new.line}"
+        finding = Finding(Status.regression, "no longer exact", text, short)
+    elif RANK[new.outcome] > RANK[base.outcome]:
+        worse = new.outcome == "differs"
+        status = Status.regression if worse else Status.inconclusive
+        finding = Finding(status, "no longer exact" if worse else "exactness undecided", detail, short)
+    elif RANK[new.outcome] < RANK[base.outcome]:
+        finding = Finding(
+            Status.improved, "exact now" if new.outcome == "exact" else "no difference found", detail, short
+        )
+    else:
+        finding = Finding(Status.same, "same exactness", detail, short)
+    return [GateVerdict(name, "exactness", "decoding", *finding)]

@@ -1,0 +1,97 @@
+"""Snapshots of served configurations: results, and the commands that measure them again."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from specbench import files
+from specbench.errors import ConfigError
+from specbench.features.gate.verdict import GateLimits, GateVerdict
+from specbench.features.servers.served_comparison import compare_served
+from specbench.features.servers.served_results import Result, RunResult, VerificationResult, results_in
+from specbench.reporting.escaping import json_text
+
+KIND = "served snapshot"
+OUTPUT = ("-o", "--out", "--page")  # options of a recorded command that a check replaces
+Measure = Callable[[Sequence[str], Path], None]  # runs a command of specbench with another output folder
+
+
+class ServedSnapshot(msgspec.Struct, kw_only=True):
+    """The content of a snapshot file."""
+
+    kind: str
+    runs: list[RunResult]
+    verifications: list[VerificationResult]
+
+    @property
+    def results(self) -> list[Result]:
+        """All results."""
+        return [*self.runs, *self.verifications]
+
+
+def is_served(path: Path) -> bool:
+    """Return whether a file is a snapshot of served configurations, or a folder has results of server commands."""
+    if path.is_dir():
+        return bool(results_in(path))
+    try:
+        return isinstance(table := json.loads(path.read_bytes()), dict) and table.get("kind") == KIND
+    except (OSError, ValueError):
+        return False
+
+
+def results_of(path: Path) -> list[Result]:
+    """Return the results in a snapshot file or a folder. Raises ConfigError if there are none."""
+    found = results_in(path) if path.is_dir() else read_snapshot(path).results
+    if not found:
+        raise ConfigError(f"{path} contains no result of `specbench server`")
+    return found
+
+
+def read_snapshot(path: Path) -> ServedSnapshot:
+    """Return a snapshot file. Raises ConfigError if it is damaged or of another version."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServedSnapshot)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: not a snapshot of this version ({error}); help: record it again") from None
+
+
+def record_served(path: Path, folders: Sequence[Path]) -> None:
+    """Write a snapshot of the results in folders. Raises ConfigError if a folder has none."""
+    found = [result for folder in folders for result in results_of(folder)]
+    snapshot = ServedSnapshot(
+        kind=KIND,
+        runs=[each for each in found if isinstance(each, RunResult)],
+        verifications=[each for each in found if isinstance(each, VerificationResult)],
+    )
+    files.write(path, json_text(msgspec.to_builtins(snapshot, str_keys=True), indent=1) + "\n")
+
+
+def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) -> list[GateVerdict]:
+    """Run the commands of a snapshot again, and compare."""
+    snapshot = read_snapshot(path)
+    for words in dict.fromkeys(tuple(each.command) for each in snapshot.results):
+        measure(without_output(words), out)
+    return compare_served(snapshot.results, results_in(out), limits)
+
+
+def update_served(path: Path, out: Path, measure: Measure) -> None:
+    """Run the commands of a snapshot again, and write the file from the results."""
+    for words in dict.fromkeys(tuple(each.command) for each in read_snapshot(path).results):
+        measure(without_output(words), out)
+    record_served(path, [out])
+
+
+def without_output(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without its output options."""
+    out: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in OUTPUT:
+            skip = True
+        elif not word.startswith(tuple(f"{option}=" for option in OUTPUT)):
+            out.append(word)
+    return out

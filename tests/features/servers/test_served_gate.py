@@ -1,0 +1,152 @@
+"""`compare`, `gate`, passports and `doctor` on results of servers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specbench.features.gate.verdict import GateLimits, Status
+from specbench.features.servers.load.blocks import Pace
+from specbench.features.servers.load.server_run import Load
+from specbench.features.servers.served import Description, ServedSampling, SpeculationCounts
+from specbench.features.servers.served_comparison import compare_served
+from specbench.features.servers.served_gate import without_output
+from specbench.features.servers.served_results import (
+    KindVerdict,
+    LevelResult,
+    RunResult,
+    VerificationResult,
+    results_in,
+)
+from tests.fixtures.console import specbench
+from tests.fixtures.model_server import model_server
+
+LOAD = Load(task="gsm8k", prompts="0", sampling=ServedSampling(), pace=Pace())
+COUNTS = SpeculationCounts(100, 300, 150, (80, 50, 20))
+
+
+def level(**changes) -> LevelResult:
+    fields = {
+        "concurrency": 1, "pairs": 4, "is_queueing": False, "ratios": [1.2, 1.21, 1.19, 1.2],
+        "rounds": [2.5, 2.51, 2.49, 2.5], "counts": COUNTS,
+    }  # fmt: skip
+    return LevelResult(**{**fields, **changes})
+
+
+def run(
+    *levels: LevelResult, load: Load = LOAD, version: str = "1", scores: dict[int, float] | None = None
+) -> RunResult:
+    on = Description(dialect="vllm", url="http://a", model="m", version=version)
+    rows = {"on": {"strict": scores or dict.fromkeys(range(40), 1.0)}, "off": {}}
+    return RunResult(kind="server run", on=on, off=on, load=load, levels=list(levels), scores=rows, command=[])
+
+
+def verification(outcome: str, *differing: str) -> VerificationResult:
+    kinds = [KindVerdict(kind=name, outputs=8, differs=["later"] if name in differing else []) for name in ("a", "b")]
+    description = Description(dialect="vllm", url="http://a", model="m")
+    return VerificationResult(
+        kind="server verification", outcome=outcome, line=f"{outcome}: m", description=description, reference="weights",
+        kinds=kinds, command=[],
+    )  # fmt: skip
+
+
+def found(base, new, **limits) -> dict[str, Status]:
+    """Return the status of each finding by title."""
+    return {each.title: each.status for each in compare_served([base], [new], GateLimits(**limits))}
+
+
+def test_an_equal_run_is_the_same():
+    statuses = found(run(level()), run(level()))
+    assert statuses == dict.fromkeys(("same acceptance", "same speedup", "same quality"), Status.same)
+
+
+@pytest.mark.parametrize(
+    ("new", "title", "status"),
+    [
+        (run(level(rounds=[2.2, 2.21, 2.19, 2.2])), "acceptance dropped", Status.regression),
+        (run(level(rounds=[2.8, 2.81, 2.79, 2.8])), "acceptance rose", Status.improved),
+        (run(level(ratios=[1.0, 1.01, 0.99, 1.0])), "speedup dropped", Status.regression),
+        (run(level(), scores=dict.fromkeys(range(40), 0.0)), "quality dropped", Status.regression),
+        (run(level(), version="2"), "other servers", Status.same),
+        (run(level(concurrency=2)), "level missing in NEW", Status.incomparable),
+        (run(level(), load=replace(LOAD, prompts="1")), "other load", Status.incomparable),
+        (verification("exact"), "missing in NEW", Status.incomparable),
+    ],
+)  # fmt: skip
+def test_a_change_of_a_run_is_found(new, title, status):
+    assert found(run(level()), new)[title] is status
+
+
+def test_a_change_below_the_limit_or_within_noise_is_no_finding():
+    assert found(run(level()), run(level(ratios=[1.19, 1.2, 1.18, 1.19])))["same speedup"] is Status.same
+    noisy = level(rounds=[2.0, 3.0, 2.2, 2.4])
+    assert found(run(level()), run(noisy))["same acceptance"] is Status.same
+    assert "speedup dropped" not in found(run(level()), run(level(ratios=[0.5] * 4)), counters_only=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "title", "status"),
+    [
+        (verification("exact"), verification("exact"), "same exactness", Status.same),
+        (verification("exact"), verification("differs", "a"), "no longer exact", Status.regression),
+        (verification("differs", "a"), verification("differs", "a", "b"), "no longer exact", Status.regression),
+        (verification("differs", "a"), verification("exact"), "exact now", Status.improved),
+        (verification("exact"), verification("inconclusive"), "exactness undecided", Status.inconclusive),
+    ],
+)
+def test_a_change_of_exactness_is_found(base, new, title, status):
+    assert found(base, new) == {title: status}
+
+
+def test_recorded_commands_lose_their_output_options():
+    words = ["server", "run", "-o", "x", "--on", "http://a", "--page=p.md", "--out", "y", "--json"]
+    assert without_output(words) == ["server", "run", "--on", "http://a", "--json"]
+
+
+VERIFY = (
+    "--data", "synthetic", "-n", "8", "--max-new-tokens", "12", "--max-prompt-tokens", "16", "-c", "1",
+    "--no-seeds", "--prompts", "raw", "-T", "0",
+)  # fmt: skip
+
+
+def test_a_snapshot_of_a_server_is_recorded_and_checked_by_its_commands(checkpoint, tmp_path):
+    with model_server(checkpoint) as server:
+        out, snapshot = tmp_path / "base", tmp_path / "served.json"
+        specbench("server", "verify", "--on", server.url, "--weights", checkpoint, *VERIFY, "-o", out, cwd=tmp_path)
+        specbench("gate", "record", snapshot, "--served", out, cwd=tmp_path)
+        done = specbench("gate", "check", snapshot, "-f", "json", cwd=tmp_path)
+        assert [row["title"] for row in json.loads(done.stdout)["verdicts"]] == ["same exactness"]
+        server.fault = "rounded logits"
+        done = specbench("gate", "check", snapshot, cwd=tmp_path, code=5)
+        assert "no longer exact" in done.stdout
+        server.failures = ["500"] * 1000
+        specbench("gate", "check", snapshot, cwd=tmp_path, code=4)
+
+
+def test_runs_have_passports_and_are_compared(checkpoint, tmp_path):
+    with model_server(checkpoint) as on, model_server(checkpoint, speculates=False) as off:
+        specbench(
+            "server", "run", "--on", on.url, "--off", off.url, "--data", "synthetic", "-n", "4", "-c", "1", "--pairs", "3",
+            "--noise-pairs", "0", "--seconds", "0.3", "--ramp", "0", "--max-new-tokens", "12", "-o", "runs",
+            "--plots", "plots", "--plot-format", "svg", cwd=tmp_path,
+        )  # fmt: skip
+    assert (tmp_path / "plots/draft-lengths.svg").read_text().startswith("<svg")
+    (result,) = results_in(tmp_path / "runs")
+    (passport,) = json.loads(specbench("report", "runs", "-f", "passport", cwd=tmp_path).stdout)["passports"]
+    counts = result.levels[0].counts
+    assert passport["tokens_per_round"] == pytest.approx(1.0 + counts.accepted / counts.rounds, abs=1e-3)
+    assert [row["position"] for row in passport["positions"]] == [1, 2, 3] and passport["draft_length"] == 3
+    assert passport["vllm"]["num_speculative_tokens"] == 3
+    specbench("compare", "runs", "runs", cwd=tmp_path)
+
+
+def test_the_doctor_says_what_a_server_offers(checkpoint, tmp_path):
+    with model_server(checkpoint, dialect="openai") as server:
+        rows = json.loads(specbench("doctor", "--server", server.url, "--json", cwd=tmp_path).stdout)
+        states = {row["name"]: row["state"] for row in rows}
+        assert (states["token ids"], states["counters"], states["stream"]) == ("warn", "warn", "ok")
+    with model_server(checkpoint, dialect="llama.cpp") as server:
+        rows = json.loads(specbench("doctor", "--server", server.url, "--json", cwd=tmp_path).stdout)
+        found = {row["name"]: row["found"] for row in rows}
+        assert "whole vocabulary" in found["log-probabilities"] and "by position" in found["counters"]
+    specbench("doctor", "--server", "http://127.0.0.1:9", cwd=tmp_path, code=4)
