@@ -128,9 +128,7 @@ class ByReference(Comparison):
 class BySamples(Comparison):
     """Outputs of a server against those of a server without speculation: ids if both return them, else texts.
 
-    Args:
-        off: The server without speculation.
-        samplings: The sampling parameters that are tested; the control of each is sent once.
+    The control, outputs of `off` at a higher temperature, is sent once for each sampling.
     """
 
     def __init__(self, off: Endpoint) -> None:

@@ -106,7 +106,7 @@ def _of_client(side: str, blocks: Sequence[Block]) -> list[Note]:
     if cpu <= BUSY and lag <= LAG:
         return []
     text = f"the client used {cpu:.0%} of a processor, and its event loop was up to {1e3 * lag:.0f} ms late ({side})"
-    return [warning("busy client", text, subject=side, help="run it on another machine")]
+    return [warning("busy client", text, subject=side, help="run it on another machine, or with priority (chrt -f 20)")]
 
 
 def _of_drift(side: str, blocks: Sequence[Block]) -> list[Note]:

@@ -200,7 +200,7 @@ def _step_seconds(blocks: Sequence[Block], concurrency: int, side: str, tokens: 
     """Return in each block the mean time per token, times the tokens of a step or a round."""
     chosen = [pair[side == "on"] for pair in paired(blocks_of(blocks, concurrency, "on"))]
     found = [percentiles(block.done, time_per_token) for block in chosen]
-    return [tokens * times.mean for times in found if times is not None]
+    return [tokens * times.mean for times in found if times is not None and times.mean > 0.0]
 
 
 def _done(blocks: Sequence[Block]) -> list[LoggedRequest]:
