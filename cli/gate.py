@@ -114,7 +114,7 @@ def record(
     if served:
         from specbench.features.servers import served_gate
 
-        served_gate.record_served(snapshot, served)
+        served_gate.record_served(snapshot, served, add)
         print(f"wrote {snapshot}", file=sys.stderr)
         return
     names, tasks = words(method), words(task)

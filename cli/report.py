@@ -105,6 +105,7 @@ def report(
     if form is ReportFormat.passport and runs and (served := _served_passports(runs)):
         _write(served, out)
         return
+    _require_runs(runs or [])
     runs = [folder for path in runs or [] for folder in runs_in(path) or [path]]
     if pooled:
         with unpacked_results(results) as folder:
@@ -118,6 +119,18 @@ def report(
             _report_suite(suite, folder, choice)
     else:
         _report_runs(runs or newest(results), results, choice)
+
+
+def _require_runs(folders: Sequence[Path]) -> None:
+    """Raise ConfigError for a folder with results of servers, which other reports do not show."""
+    from specbench.features.servers.served_results import results_in  # imports aiohttp
+
+    for folder in folders:
+        if not runs_in(folder) and results_in(folder):
+            raise ConfigError(
+                f"{folder} contains results of servers; help: repeat the `specbench server` command, which shows them, or add"
+                f" -f {ReportFormat.passport}"
+            )
 
 
 def _served_passports(folders: Sequence[Path]) -> str:

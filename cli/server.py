@@ -387,8 +387,11 @@ def _curl(url: str, path: str, body: dict[str, object]) -> str:
 
 
 def _words(value: object) -> str:
-    return (
-        ", ".join(f"{key} {each}" for key, each in value.items() if each not in ("", None, {}))
-        if isinstance(value, dict)
-        else str(value)
-    )
+    """Return a value of a description as words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items() if each not in ("", None, {}))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

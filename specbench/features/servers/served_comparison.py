@@ -17,7 +17,8 @@ from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, St
 from specbench.features.servers.served import Description
 from specbench.features.servers.served_results import LevelResult, Result, RunResult, VerificationResult
 
-ACCEPTANCE_LIMIT = 0.01  # relative change of tokens per round; a smaller one is no finding
+ACCEPTANCE_LIMIT = 0.01  # relative change of the acceptance; a smaller one is no finding
+FEWEST_PAIRS = 3
 LOWER_IS_BETTER = frozenset({"no_answer"})
 RANK = {"exact": 0, "inconclusive": 1, "differs": 2}  # outcomes from best to worst
 
@@ -63,6 +64,9 @@ def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdi
     out = []
     if changes := [*_changes(base.on, new.on), *_changes(base.off, new.off)]:
         out.append(verdict("", "comparability", Finding(Status.same, "other servers", "; ".join(changes), "changed")))
+    if new.notes:
+        finding = Finding(Status.skipped, "warnings of NEW", "; ".join(new.notes), f"{len(new.notes)} warnings")
+        out.append(verdict("", "comparability", finding))
     by_level = {level.concurrency: level for level in new.levels}
     for level in base.levels:
         method = f"concurrency {level.concurrency}"
@@ -80,10 +84,21 @@ def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdi
 
 
 def _acceptance(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
-    """Compare the tokens per round of the blocks."""
-    if not base.rounds or not new.rounds:
-        return Finding(Status.skipped, "no acceptance", "a side has no counts of rounds", "–")
-    return _ratio("tokens per round", "acceptance", base.rounds, new.rounds, ACCEPTANCE_LIMIT, limits.alpha, ".2f")
+    """Compare the acceptance of the prompts that both sides measured, by a paired t-test."""
+    shared = sorted(base.accepted.keys() & new.accepted.keys())
+    if not shared or base.accepted_unit != new.accepted_unit:
+        return Finding(Status.skipped, "no acceptance", "no prompt has an acceptance on both sides", "–")
+    a, b = (np.array([[side.accepted[at]] for at in shared]) for side in (base, new))  # (prompts, 1)
+    change, p = paired_test(a, b, _mean)
+    before, after = _mean(a), _mean(b)
+    short = f"{base.accepted_unit} {before:.3f} → {after:.3f}"
+    relative = change / before if before else 0.0
+    detail = f"{short} ({relative:+.1%}; paired t-test over {len(shared)} prompts, p = {p:.2g})"
+    if len(shared) < FEWEST:
+        if abs(relative) <= ACCEPTANCE_LIMIT:
+            return Finding(Status.same, "same acceptance", detail, short)
+        return Finding(Status.inconclusive, "acceptance undecided", f"{detail}: too few prompts", short)
+    return _judged("acceptance", detail, short, relative, p, ACCEPTANCE_LIMIT, limits.alpha)
 
 
 def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
@@ -91,24 +106,31 @@ def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
     if not base.ratios or not new.ratios:
         status = Status.inconclusive if limits.require_speed else Status.skipped
         return Finding(status, "no speedup", "a side has no complete pair of blocks", "–")
-    return _ratio("speedup", "speedup", base.ratios, new.ratios, limits.max_slowdown / 100.0, limits.alpha, ".3f")
+    before, after = (math.exp(float(np.mean(np.log(values)))) for values in (base.ratios, new.ratios))
+    short = f"speedup {before:.3f} → {after:.3f}"
+    least = limits.max_slowdown / 100.0
+    if min(len(base.ratios), len(new.ratios)) < FEWEST_PAIRS:
+        return Finding(Status.inconclusive, "speedup undecided", f"{short}; too few pairs for a verdict", short)
+    change, p = welch(np.log(base.ratios).tolist(), np.log(new.ratios).tolist())
+    relative = math.expm1(change)
+    test = f"Welch's t-test over {len(base.ratios)} and {len(new.ratios)} pairs, p = {p:.2g}"
+    detail = f"{short} ({relative:+.1%}; {test})"
+    if relative < -least and p >= limits.alpha:
+        return Finding(Status.inconclusive, "speedup undecided", f"{detail}: too much noise; help: more --pairs", short)
+    return _judged("speedup", detail, short, relative, p, least, limits.alpha)
 
 
-def _ratio(
-    what: str, name: str, base: Sequence[float], new: Sequence[float], least: float, alpha: float, form: str
-) -> Finding:
-    """Compare geometric means by Welch's test of logarithms. A change must be significant and exceed `least`."""
-    before, after = (math.exp(float(np.mean(np.log(values)))) for values in (base, new))
-    short = f"{what} {before:{form}} → {after:{form}}"
-    if min(len(base), len(new)) < 2:
-        return Finding(Status.inconclusive, f"{name} undecided", f"{short}; too few blocks for a verdict", short)
-    change, p = welch(np.log(base).tolist(), np.log(new).tolist())
-    detail = f"{short} ({math.expm1(change):+.1%}; Welch's t-test over {len(base)} and {len(new)} blocks, p = {p:.2g})"
-    if p < alpha and math.expm1(change) < -least:
+def _judged(name: str, detail: str, short: str, relative: float, p: float, least: float, alpha: float) -> Finding:
+    """Return the finding of a relative change, which must be significant and exceed `least`."""
+    if p < alpha and relative < -least:
         return Finding(Status.regression, f"{name} dropped", detail, short)
-    if p < alpha and math.expm1(change) > least:
+    if p < alpha and relative > least:
         return Finding(Status.improved, f"{name} rose", detail, short)
     return Finding(Status.same, f"same {name}", detail, short)
+
+
+def _mean(rows: np.ndarray) -> float:
+    return float(rows[:, 0].mean())
 
 
 def _quality(metric: str, base: dict[int, float], new: dict[int, float], limits: GateLimits) -> Finding:
@@ -123,7 +145,7 @@ def _quality(metric: str, base: dict[int, float], new: dict[int, float], limits:
         lost, won = int((a > b).sum()), int((a < b).sum())
         change, p, can_decide = float(b.mean() - a.mean()), mcnemar(lost, won), mcnemar(len(a), 0) < limits.alpha
     else:
-        change, p = paired_test(a, b, lambda rows: float(rows[:, 0].mean()))
+        change, p = paired_test(a, b, _mean)
         can_decide = len(a) >= FEWEST
     gain = -change if metric in LOWER_IS_BETTER else change
     short = f"{metric} {100 * float(a.mean()):.1f} → {100 * float(b.mean()):.1f}"

@@ -57,9 +57,10 @@ def read_snapshot(path: Path) -> ServedSnapshot:
         raise ConfigError(f"{path}: not a snapshot of this version ({error}); help: record it again") from None
 
 
-def record_served(path: Path, folders: Sequence[Path]) -> None:
-    """Write a snapshot of the results in folders. Raises ConfigError if a folder has none."""
-    found = [result for folder in folders for result in results_of(folder)]
+def record_served(path: Path, folders: Sequence[Path], add: bool = False) -> None:
+    """Write a snapshot of the results in folders, or add them to it. Raises ConfigError if a folder has none."""
+    before = read_snapshot(path).results if add and path.exists() else []
+    found = [*before, *(result for folder in folders for result in results_of(folder))]
     snapshot = ServedSnapshot(
         kind=KIND,
         runs=[each for each in found if isinstance(each, RunResult)],

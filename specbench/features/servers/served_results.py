@@ -14,13 +14,14 @@ RUN_KIND, VERIFICATION_KIND = "server run", "server verification"
 
 
 class LevelResult(msgspec.Struct, kw_only=True):
-    """One concurrency of a run: ratios of throughput by pair, tokens per round by block, and counts of drafts."""
+    """One concurrency of a run: ratios of throughput by pair, acceptance by prompt, and counts of drafts."""
 
     concurrency: int
     pairs: int
     is_queueing: bool
     ratios: list[float]
-    rounds: list[float]
+    accepted: dict[int, float]
+    accepted_unit: str
     counts: SpeculationCounts | None
 
 
@@ -33,6 +34,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     load: Load
     levels: list[LevelResult]
     scores: dict[str, dict[str, dict[int, float]]]
+    notes: list[str]
     command: list[str]
 
     @property

@@ -71,10 +71,12 @@ async def _distributions(endpoint: Endpoint, ids: tuple[int, ...] | None) -> Ser
     try:
         await Served(endpoint).logits(ids, ids[:1])
     except ConfigError:
-        return ServerCheck(name, False, "of a part of the vocabulary: no reference for verify --off", advice)
+        return ServerCheck(
+            name, False, "returned for a part of the vocabulary, so it cannot be the reference of verify --off", advice
+        )
     except RequestFailed as error:
         return ServerCheck(name, False, f"none ({error})", advice)
-    return ServerCheck(name, True, "of the whole vocabulary: a reference for verify --off")
+    return ServerCheck(name, True, "returned for the whole vocabulary, so it can be the reference of verify --off")
 
 
 async def _counters(endpoint: Endpoint) -> ServerCheck:
@@ -83,19 +85,20 @@ async def _counters(endpoint: Endpoint) -> ServerCheck:
         return ServerCheck("counters", False, "none at /metrics", "llama.cpp publishes them with --metrics")
     if counters.speculation is None:
         return ServerCheck("counters", True, "published, none of speculation")
-    by = (
-        "by position" if counters.speculation.by_position else "without positions, so draft lengths cannot be predicted"
-    )
-    return ServerCheck("counters", True, f"published, with drafts {by}")
+    if counters.speculation.by_position:
+        return ServerCheck("counters", True, "published, with drafts by position")
+    if endpoint.description.speculation.is_on is False:
+        return ServerCheck("counters", True, "published")
+    return ServerCheck("counters", False, "published, but not by position of drafts: draft lengths cannot be predicted")
 
 
 def _per_request(endpoint: Endpoint, completion: Completion) -> ServerCheck:
     if completion.speculation is not None:
-        return ServerCheck("counts per request", True, "drafted and accepted tokens")
+        return ServerCheck("request counts", True, "drafted and accepted tokens")
     if not endpoint.description.speculation.is_on:
-        return ServerCheck("counts per request", True, "none, speculation is off")
+        return ServerCheck("request counts", True, "none, speculation is off")
     advice = "vLLM has them with --enable-per-request-metrics --per-request-spec-decode-metrics detailed"
-    return ServerCheck("counts per request", False, "none", advice)
+    return ServerCheck("request counts", False, "none", advice)
 
 
 def _cache(completion: Completion) -> ServerCheck:

@@ -136,7 +136,7 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
 class _Endpoint(NamedTuple):
     client: SimpleNamespace
     dialect = SimpleNamespace(streams_steps=True)
-    description = SimpleNamespace(model="m")
+    description = SimpleNamespace(model="m", speculation=SimpleNamespace(is_on=None))
 
 
 def notes_of(on: Block, off: Block, server: str = "http://localhost:1") -> dict[str, str]:

@@ -28,7 +28,7 @@ COUNTS = SpeculationCounts(100, 300, 150, (80, 50, 20))
 def level(**changes) -> LevelResult:
     fields = {
         "concurrency": 1, "pairs": 4, "is_queueing": False, "ratios": [1.2, 1.21, 1.19, 1.2],
-        "rounds": [2.5, 2.51, 2.49, 2.5], "counts": COUNTS,
+        "accepted": {i: 2.5 + 0.01 * i for i in range(20)}, "accepted_unit": "tokens per round", "counts": COUNTS,
     }  # fmt: skip
     return LevelResult(**{**fields, **changes})
 
@@ -38,7 +38,9 @@ def run(
 ) -> RunResult:
     on = Description(dialect="vllm", url="http://a", model="m", version=version)
     rows = {"on": {"strict": scores or dict.fromkeys(range(40), 1.0)}, "off": {}}
-    return RunResult(kind="server run", on=on, off=on, load=load, levels=list(levels), scores=rows, command=[])
+    return RunResult(
+        kind="server run", on=on, off=on, load=load, levels=list(levels), scores=rows, notes=[], command=[]
+    )
 
 
 def verification(outcome: str, *differing: str) -> VerificationResult:
@@ -63,8 +65,8 @@ def test_an_equal_run_is_the_same():
 @pytest.mark.parametrize(
     ("new", "title", "status"),
     [
-        (run(level(rounds=[2.2, 2.21, 2.19, 2.2])), "acceptance dropped", Status.regression),
-        (run(level(rounds=[2.8, 2.81, 2.79, 2.8])), "acceptance rose", Status.improved),
+        (run(level(accepted={i: 2.2 + 0.012 * i for i in range(20)})), "acceptance dropped", Status.regression),
+        (run(level(accepted={i: 2.8 + 0.012 * i for i in range(20)})), "acceptance rose", Status.improved),
         (run(level(ratios=[1.0, 1.01, 0.99, 1.0])), "speedup dropped", Status.regression),
         (run(level(), scores=dict.fromkeys(range(40), 0.0)), "quality dropped", Status.regression),
         (run(level(), version="2"), "other servers", Status.same),
@@ -79,8 +81,11 @@ def test_a_change_of_a_run_is_found(new, title, status):
 
 def test_a_change_below_the_limit_or_within_noise_is_no_finding():
     assert found(run(level()), run(level(ratios=[1.19, 1.2, 1.18, 1.19])))["same speedup"] is Status.same
-    noisy = level(rounds=[2.0, 3.0, 2.2, 2.4])
+    noisy = level(accepted={i: 2.55 + 0.01 * i + 0.4 * (-1) ** i for i in range(20)})
     assert found(run(level()), run(noisy))["same acceptance"] is Status.same
+    fewer = level(accepted={i: 2.5 + 0.01 * i for i in range(7, 20)})  # other prompts alone are no change
+    assert found(run(level()), run(fewer))["same acceptance"] is Status.same
+    assert found(run(level()), run(level(ratios=[0.6, 1.6, 0.7])))["speedup undecided"] is Status.inconclusive
     assert "speedup dropped" not in found(run(level()), run(level(ratios=[0.5] * 4)), counters_only=True)
 
 

@@ -51,6 +51,11 @@ class Deviation:
         return max(MARGIN * self.largest, ROUNDINGS * float(torch.finfo(torch.float32).eps) * self.scale)
 
     @property
+    def is_unexplained(self) -> bool:
+        """Whether the logits differ by more than any rounding, so that no tolerance follows."""
+        return self.largest >= MOST_EXPLAINED
+
+    @property
     def fault(self) -> str:
         """What is wrong with the logits themselves; empty if rounding or quantization may explain them."""
         if self.outliers:
@@ -58,7 +63,7 @@ class Deviation:
                 f"the logits of {len(self.outliers)} of {self.prefixes} prefixes deviate by up to {max(self.outliers):.2g}"
                 f" from the reference, those of the others by {self.largest:.2g}"
             )
-        if self.largest >= MOST_EXPLAINED:
+        if self.is_unexplained:
             return f"its logits deviate by up to {self.largest:.2g} from the reference, {self.explanation}"
         return ""
 

@@ -45,6 +45,8 @@ class Weights(Reference):
 
     def __init__(self, path: str, dtype: torch.dtype = torch.float32) -> None:
         source = str(folder(path, Path()) or path)
+        if source.endswith(".gguf"):
+            raise ConfigError(f"--weights {path}: a GGUF file; help: the checkpoint that it was made from")
         try:
             self.config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
         except Exception as error:  # of any type, for damaged files

@@ -23,7 +23,7 @@ from specbench.features.servers.exactness.verify_request import (
 )
 from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
-from specbench.features.servers.served import Counters, ServedRequest, named
+from specbench.features.servers.served import Counters, ServedRequest
 from specbench.http_client import RequestFailed
 from specbench.machine.threads import using
 from specbench.note import Note, warning
@@ -106,9 +106,8 @@ class _Verification:
             "prompts": [prompt.text for prompt in self.request.prompts],
             "tokens": [self.request.max_tokens, self.request.max_prompt_tokens],
             "seed": self.request.seed,
+            "reference": [self.comparison.name, self.request.draft],
         }
-        if isinstance(self.comparison, BySamples) and self.off is not None:
-            described["off"] = asdict(self.off.description)
         return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
 
     async def result(self) -> ServerVerification:
@@ -179,8 +178,11 @@ class _Verification:
         text = self.request.prompts[0].text
         ids, own = await self.on.tokenize(text), tuple(self.weights.tokenizer(text)["input_ids"])
         if ids != own:
-            shown = f"{named(ids or ())}, the weights' tokenizer into {named(own)}"
-            self.notes.append(warning("tokenizers differ", f"the server splits the first prompt into {shown}"))
+            text = (
+                f"the server splits the first prompt into {len(ids or ())} tokens, the weights' tokenizer into {len(own)};"
+                f" they differ from token {_first_difference(ids or (), own)} on; the tests use the server's"
+            )
+            self.notes.append(warning("tokenizers differ", text))
 
     async def _send(
         self,
@@ -260,6 +262,11 @@ class _Verification:
                     )  # fmt: skip
                     return as_sent(self.on, request, times=2)
         return None
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the index of the first token that differs."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: Counters | None) -> bool:

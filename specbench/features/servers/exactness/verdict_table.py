@@ -16,7 +16,8 @@ HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepte
 def table_of(verification: ServerVerification) -> Table:
     """Return the table of a verification: one row for each kind of requests."""
     evidence = verification.evidence
-    return Table("", HEADS, [_row(result, evidence.number_of_tests) for result in evidence.results])
+    is_void = evidence.deviation is not None and evidence.deviation.is_unexplained
+    return Table("", HEADS, [_row(result, evidence.number_of_tests, is_void) for result in evidence.results])
 
 
 def facts_of(verification: ServerVerification) -> list[str]:
@@ -36,7 +37,7 @@ def facts_of(verification: ServerVerification) -> list[str]:
     ]
 
 
-def _row(result: KindResult, tests: int) -> list[str]:
+def _row(result: KindResult, tests: int, is_void: bool) -> list[str]:
     outputs = f"{result.outputs}" + (f", {result.failures} failed" if result.failures else "")
     if result.greedy is None and result.texts is None and result.sampled is None:
         return [result.kind.label, outputs, NONE, NONE, NONE, NONE, f"not tested: {result.note}"]
@@ -54,7 +55,7 @@ def _row(result: KindResult, tests: int) -> list[str]:
         _found(result, "later", tests),
         seeds,
         accepted,
-        "DIFFERS" if failed else "follows",
+        "not tested: other logits" if is_void else "DIFFERS" if failed else "follows",
     ]
 
 

@@ -34,6 +34,10 @@ def load_notes(
     servers = [endpoint.client.server for endpoint in endpoints.values()]
     remote = dict.fromkeys(server.host for server in servers if not server.is_local)
     notes = [warning("remote server", f"prompts leave this machine: {host} receives them") for host in remote]
+    if endpoints["off"].description.speculation.is_on:
+        notes.append(warning("off speculates", "the server that is given as --off says that it speculates"))
+    if endpoints["on"].description.speculation.is_on is False:
+        notes.append(warning("no speculation", "the server that is given as --on says that it does not speculate"))
     for side, blocks in by_side.items():
         if blocks:
             notes += _of_side(side, blocks)

@@ -204,6 +204,29 @@ def acceptance_of(blocks: Sequence[Block], streams_steps: bool) -> Acceptance:
     return Acceptance(_by_stream(requests) if streams_steps else None, answers, counters)
 
 
+def acceptance_by_prompt(requests: Sequence[LoggedRequest], streams_steps: bool) -> tuple[str, dict[int, float]]:
+    """Return a unit, and the acceptance of each prompt: equal prompts of two runs are comparable, whatever their numbers.
+
+    Tokens per round by the answers, else by the stream, else the share of drafted tokens that were accepted.
+    """
+    sums: dict[int, list[float]] = {}
+    if all(request.rounds is not None for request in requests):
+        unit = "tokens per round"
+        pairs = [((request.accepted or 0) + (request.rounds or 0), request.rounds or 0) for request in requests]
+    elif streams_steps:
+        unit = "tokens per chunk"
+        later = [(request.chunks or [])[1:] for request in requests]
+        pairs = [(sum(count for _, count in chunks), len(chunks)) for chunks in later]
+    else:
+        unit = "accepted share"
+        pairs = [(request.accepted or 0, request.drafted or 0) for request in requests]
+    for request, (value, weight) in zip(requests, pairs, strict=True):
+        cell = sums.setdefault(int(prompt_of(request)), [0.0, 0.0])
+        cell[0] += value
+        cell[1] += weight
+    return unit, {at: value / weight for at, (value, weight) in sorted(sums.items()) if weight}
+
+
 def _by_stream(requests: Sequence[LoggedRequest]) -> float | None:
     """Return tokens per chunk after the first one, which the prompt's forward gives."""
     later = [chunk for request in requests for chunk in (request.chunks or [])[1:]]

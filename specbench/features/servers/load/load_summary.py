@@ -13,6 +13,7 @@ from specbench.features.servers.load.blocks import NOISE, Block
 from specbench.features.servers.load.guards import load_notes
 from specbench.features.servers.load.load_metrics import (
     TIMES,
+    acceptance_by_prompt,
     acceptance_of,
     mean_of,
     paired,
@@ -97,7 +98,7 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     slots = on.description.slots
     waited = any((block.waiting or 0) > 0 for rows in sides.values() for block in rows)
     streams_steps = on.dialect.streams_steps
-    rounds = [acceptance_of([block], streams_steps).tokens_per_round for block in sides["on"]]
+    unit, accepted = acceptance_by_prompt(_done(sides["on"]), streams_steps)
     return Level(
         concurrency=concurrency,
         pairs=len(pairs),
@@ -111,7 +112,8 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
         acceptance=acceptance_of(sides["on"], streams_steps),
         is_queueing=waited or (slots is not None and concurrency > slots),
         ratios=[two.throughput / one.throughput for one, two in pairs if one.tokens and two.tokens],
-        rounds=[each for each in rounds if each is not None],
+        accepted=accepted,
+        accepted_unit=unit,
     )
 
 

@@ -83,7 +83,7 @@ class Level:
 
     `speedups` are of throughput and of the times in `TIMES`, above 1 where speculation is faster. `noise` is the ratio of the
     throughput of off to itself, which should be 1. A later run is compared by `ratios`, of the throughput of each pair, and
-    `rounds`, the tokens per round of each block with speculation.
+    by `accepted`, the acceptance of each prompt in the unit `accepted_unit`.
     """
 
     concurrency: int
@@ -95,7 +95,8 @@ class Level:
     acceptance: Acceptance
     is_queueing: bool
     ratios: list[float] = field(default_factory=list)
-    rounds: list[float] = field(default_factory=list)
+    accepted: Mapping[int, float] = field(default_factory=dict)
+    accepted_unit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
