@@ -149,7 +149,7 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "server": CommandEntry("server:server", "Check", "Verify and measure model servers with speculative decoding."),
     "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
     "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
-    "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine: one line per item, with advice."),
+    "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine or a server: one line per item, with advice."),
     "init": CommandEntry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
     "list": CommandEntry(
         "catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."

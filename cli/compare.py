@@ -246,7 +246,9 @@ def compare(
     across_config: AcrossConfig = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Always exit 0.")] = False,
 ) -> None:
-    """Compare two measurements: decoding, quality, speed. Of servers: exactness, acceptance, quality, speedup.
+    """Compare two measurements: decoding, quality, speed.
+
+    Of servers: exactness, acceptance, quality, speedup.
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """

@@ -290,7 +290,7 @@ def doctor(
     key_env: Annotated[str, typer.Option("--key-env", help="Environment variable with the server's key.")] = KEY,
     as_json: Json = False,
 ) -> None:
-    """Check this machine, or a model server: one line per item, with advice.
+    """Check this machine or a server: one line per item, with advice.
 
     Python, packages, processor, GPU, memory, disk, hub, sandbox and clock.
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Coroutine
@@ -22,7 +23,6 @@ from specbench.cli.params import SharedOptions, words
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
 from specbench.http_client import KEY, Server
-from specbench.vocabulary import Dtype
 
 if TYPE_CHECKING:
     from specbench.features.servers.exactness.kinds import PromptKind
@@ -106,8 +106,8 @@ def verify(
     prompts: Annotated[
         list[str] | None, typer.Option("--prompts", help="Kinds of prompts: raw, cached, chat. [all]")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Of our own forward: float32 or float64.")] = Dtype.float32,
-    seed: Annotated[int, typer.Option(help="Of the seeds of requests, and of where prompts are cut.")] = 0,
+    dtype: Annotated[str, typer.Option(help="Of our own forward: float32 or float64.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Base seed of requests and of where prompts are cut.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of our own forward.")] = 1,
     key_env: KeyEnv = KEY,
     timeout: Timeout = 600.0,
@@ -120,7 +120,7 @@ def verify(
 
     Greedy tokens must be the most likely ones of the reference, except for near-ties. Sampled tokens must follow its
     distribution, by martingale tests with a false alarm rate of 1 in 1000 that also have to reject a control. The first token
-    of an output is never drafted, so it tells a fault of speculation from one of the model or the sampler.
+    of an output is never drafted, so it separates faults of speculation from faults of the model or the sampler.
 
     The same command resumes. Exit code 5 if outputs differ, 6 if nothing was decided.
     """
@@ -132,6 +132,8 @@ def verify(
     from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
     from specbench.features.servers.prompts import served_prompts  # imports torch
 
+    if dtype not in ("float32", "float64"):
+        raise ConfigError(f"--dtype {dtype}: float32 or float64")
     samplings = _samplings(words(temperature), top_p, top_k, min_p)
     concurrencies = _numbers(words(concurrency) or ["1", "8"], "--concurrency")
     kinds = _kinds(words(prompts))
@@ -142,7 +144,7 @@ def verify(
         off=_server(off, key_env, timeout) if off else None,
         model=model,
         draft=draft,
-        dtype="float32" if dtype is Dtype.auto else dtype.value,
+        dtype=dtype,
         prompts=served_prompts(words(task) or [TASK], options),
         samplings=samplings,
         concurrencies=concurrencies,
@@ -157,7 +159,7 @@ def verify(
         command=tuple(sys.argv[1:]),
     )
     verification = _until_interrupted(verify_server(request, TerminalObserver()))
-    _show(verification, json_, page)
+    _show(verification, json_, page, key_env)
     sys.exit(OUTCOMES.get(verification.outcome, ExitCode.OK))
 
 
@@ -199,7 +201,7 @@ def run(
     noise_pairs: Annotated[
         int, typer.Option(min=0, help="Pairs of two blocks of the server without speculation, per level.")
     ] = 6,
-    seed: Annotated[int, typer.Option(help="Of the seeds of sampled requests.")] = 0,
+    seed: Annotated[int, typer.Option(help="Base seed of sampled requests.")] = 0,
     key_env: KeyEnv = KEY,
     timeout: Timeout = 600.0,
     out: Out = Path("results/servers"),
@@ -214,7 +216,8 @@ def run(
     """Measure whether speculation pays under load: two servers in alternating blocks, with intervals.
 
     Each block keeps a number of requests in flight. Speedups are ratios of neighbouring blocks, so that slow changes of the
-    machine cancel. Pairs of two blocks without speculation show the noise. The servers are never measured at the same time.
+    machine cancel. Pairs of two blocks without speculation show the noise. Without --together, the servers are not measured
+    at the same time.
 
     The same command resumes. Exit code 3 if requests failed.
     """
@@ -330,13 +333,13 @@ def _samplings(temperatures: list[str], top_p: float, top_k: int, min_p: float) 
             found.append(ServedSampling(temperature=value, **filters))  # type: ignore[arg-type]
         except ValueError as error:
             raise ConfigError(f"--temperature {word}: {error}") from None
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _numbers(given: list[str], flag: str) -> tuple[int, ...]:
     if bad := next((word for word in given if not word.isdecimal() or not int(word)), None):
         raise ConfigError(f"{flag} {bad}: numbers of at least 1, such as 1,4,16")
-    return tuple(map(int, given))
+    return tuple(dict.fromkeys(map(int, given)))
 
 
 def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
@@ -348,7 +351,7 @@ def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
     return tuple(map(PromptKind, given)) or tuple(PromptKind)
 
 
-def _show(verification: "ServerVerification", as_json: bool, page: Path | None) -> None:
+def _show(verification: "ServerVerification", as_json: bool, page: Path | None, key_env: str) -> None:
     """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
     from specbench.features.servers.exactness.verdict_table import facts_of, json_of, table_of
     from specbench.features.servers.page import page_of
@@ -364,7 +367,7 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None) 
         wanted = (
             "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
         )
-        command = _curl(verification.evidence.description.url, found.path, found.body)
+        command = _curl(verification.evidence.description.url, found.path, found.body, key_env)
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
     print(wrapped(printable(verification.line)), file=stream)
@@ -380,10 +383,11 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None) 
         print(json.dumps(table, indent=2))
 
 
-def _curl(url: str, path: str, body: dict[str, object]) -> str:
+def _curl(url: str, path: str, body: dict[str, object], key_env: str) -> str:
     """Return a command line that sends a request once, without streaming."""
     plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options", "cache_salt")}
-    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(plain))}"
+    key = f' -H "Authorization: Bearer ${key_env}"' if os.environ.get(key_env) else ""
+    return f"curl -s {url}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(json.dumps(plain))}"
 
 
 def _words(value: object) -> str:

@@ -60,7 +60,7 @@ def logged(key: str, completion: Completion, request: ServedRequest, side: str) 
         finish=completion.finish,
         seed=request.seed,
         seconds=completion.seconds,
-        chunks=[(chunk.seconds, len(chunk.tokens) or 1) for chunk in completion.chunks],
+        chunks=_counted(completion),
         prompt_tokens=completion.prompt_tokens,
         output_tokens=completion.output_tokens,
         cached_tokens=completion.cached_tokens,
@@ -77,6 +77,20 @@ def logged(key: str, completion: Completion, request: ServedRequest, side: str) 
 def failed(key: str, error: RequestFailed, request: ServedRequest, side: str) -> LoggedRequest:
     """Return the log entry of a failed request."""
     return LoggedRequest(key=key, side=side, prompt=_ids(request), error=str(error), error_kind=error.kind.value)
+
+
+def _counted(completion: Completion) -> list[tuple[float, int]]:
+    """Return the time of each chunk and its number of tokens.
+
+    Without ids, the tokens that the server reports are spread evenly over the chunks; without a report, a chunk is one token.
+    """
+    times, total = [chunk.seconds for chunk in completion.chunks], completion.output_tokens
+    if completion.tokens is not None:
+        return [(chunk.seconds, len(chunk.tokens)) for chunk in completion.chunks]
+    if not total or not times:
+        return [(seconds, 1) for seconds in times]
+    ends = [round((i + 1) * total / len(times)) for i in range(len(times))]
+    return [(seconds, end - begin) for seconds, begin, end in zip(times, [0, *ends], ends, strict=False)]
 
 
 def _ids(request: ServedRequest) -> list[int] | None:

@@ -15,14 +15,14 @@ DEAD = (FailureKind.connection, FailureKind.reset)
 
 
 class ServerDied(MissingAsset):
-    """A server that no longer accepts connections; exit code 4. `last` is the request during which it died."""
+    """The server at `url` no longer accepts connections; exit code 4."""
 
-    def __init__(self, url: str, last: ServedRequest | None) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__(
             f"{url} accepts no more connections, and finished requests are kept; help: restart the server, then run the"
             " same command"
         )
-        self.last = last
+        self.url = url
 
 
 class Sender:
@@ -40,7 +40,6 @@ class Sender:
     ) -> None:
         self.endpoint, self._start, self._on_finished, self._side = endpoint, start, on_finished, side
         self._lost = 0  # connections in succession
-        self._suspect: ServedRequest | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -50,7 +49,7 @@ class Sender:
     def check(self) -> None:
         """Raise ServerDied if the server is dead."""
         if self.is_dead:
-            raise ServerDied(self.endpoint.description.url, self._suspect)
+            raise ServerDied(self.endpoint.description.url)
 
     async def send(
         self, key: str, request: ServedRequest, before: Callable[[ServedRequest], Awaitable[None]] | None = None
@@ -65,7 +64,6 @@ class Sender:
         except RequestFailed as error:
             entry = failed(key, error, request, self._side)
             self._lost = self._lost + 1 if error.kind in DEAD else 0
-            self._suspect = self._suspect or request if self._lost else None
         entry.started = sent - self._start
         self._on_finished(entry)
         return entry

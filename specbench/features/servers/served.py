@@ -1,6 +1,6 @@
 """What is sent to a server, what it answers, and what it says about itself: values without a dialect."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class ServedSampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
+        if not self.temperature >= 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
             raise ValueError(f"{self}: temperature and top-k are at least 0, top-p in (0, 1], min-p in [0, 1)")
 
     @property
@@ -211,9 +211,3 @@ class Counters(NamedTuple):
     cache_queries: float | None = None
     cache_hits: float | None = None
     preemptions: float | None = None
-
-
-def named(tokens: Sequence[int], limit: int = 12) -> str:
-    """Return ids as a text, cut after `limit`."""
-    shown = " ".join(map(str, tokens[:limit]))
-    return f"{shown} ... ({len(tokens)})" if len(tokens) > limit else shown

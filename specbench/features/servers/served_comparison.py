@@ -24,11 +24,15 @@ RANK = {"exact": 0, "inconclusive": 1, "differs": 2}  # outcomes from best to wo
 
 
 def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLimits) -> list[GateVerdict]:
-    """Return the verdicts on all results of BASE, each compared with the one of NEW that has the same load or server."""
+    """Return the verdicts on all results of BASE. Each is compared with the most similar one of NEW."""
     verdicts: list[GateVerdict] = []
     others = list(new)
     for one in base:
-        other = next((each for each in others if _matches(one, each)), None)
+        other = min(
+            (each for each in others if _matches(one, each)),
+            key=lambda each: len(_all_changes(one, each)),
+            default=None,
+        )
         if other is None:
             finding = Finding(Status.incomparable, "missing in NEW", "NEW has no such measurement", "missing")
             verdicts.append(GateVerdict(one.name, "", "comparability", *finding))
@@ -45,6 +49,14 @@ def _matches(one: Result, other: Result) -> bool:
     if isinstance(one, RunResult) and isinstance(other, RunResult):
         return (one.load.task, one.load.sampling) == (other.load.task, other.load.sampling)
     return type(one) is type(other)
+
+
+def _all_changes(one: Result, other: Result) -> list[str]:
+    """Return all differences of what was measured."""
+    if isinstance(one, RunResult) and isinstance(other, RunResult):
+        return [*tables("load", asdict(one.load), asdict(other.load)), *_changes(one.on, other.on)]
+    assert isinstance(one, VerificationResult) and isinstance(other, VerificationResult)
+    return [*_changes(one.description, other.description), *tables("", {"of": one.reference}, {"of": other.reference})]
 
 
 def _changes(base: Description, new: Description) -> list[str]:
@@ -98,7 +110,7 @@ def _acceptance(base: LevelResult, new: LevelResult, limits: GateLimits) -> Find
         if abs(relative) <= ACCEPTANCE_LIMIT:
             return Finding(Status.same, "same acceptance", detail, short)
         return Finding(Status.inconclusive, "acceptance undecided", f"{detail}: too few prompts", short)
-    return _judged("acceptance", detail, short, relative, p, ACCEPTANCE_LIMIT, limits.alpha)
+    return _judged("acceptance", detail, short, p < limits.alpha and abs(relative) > ACCEPTANCE_LIMIT, relative < 0.0)
 
 
 def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
@@ -117,16 +129,15 @@ def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
     detail = f"{short} ({relative:+.1%}; {test})"
     if relative < -least and p >= limits.alpha:
         return Finding(Status.inconclusive, "speedup undecided", f"{detail}: too much noise; help: more --pairs", short)
-    return _judged("speedup", detail, short, relative, p, least, limits.alpha)
+    return _judged("speedup", detail, short, p < limits.alpha and abs(relative) > least, relative < 0.0)
 
 
-def _judged(name: str, detail: str, short: str, relative: float, p: float, least: float, alpha: float) -> Finding:
-    """Return the finding of a relative change, which must be significant and exceed `least`."""
-    if p < alpha and relative < -least:
-        return Finding(Status.regression, f"{name} dropped", detail, short)
-    if p < alpha and relative > least:
-        return Finding(Status.improved, f"{name} rose", detail, short)
-    return Finding(Status.same, f"same {name}", detail, short)
+def _judged(name: str, detail: str, short: str, is_significant: bool, is_drop: bool) -> Finding:
+    """Return the finding of a change; `is_significant` also says that it exceeds its limit."""
+    if not is_significant:
+        return Finding(Status.same, f"same {name}", detail, short)
+    status, verb = (Status.regression, "dropped") if is_drop else (Status.improved, "rose")
+    return Finding(status, f"{name} {verb}", detail, short)
 
 
 def _mean(rows: np.ndarray) -> float:
@@ -163,13 +174,21 @@ def _quality(metric: str, base: dict[int, float], new: dict[int, float], limits:
 def _verifications(base: VerificationResult, new: VerificationResult) -> list[GateVerdict]:
     """Compare two verdicts: a kind of requests that differs in NEW alone is a regression."""
     name = base.name
+    if base.reference != new.reference:
+        text = f"the references differ: {base.reference} in BASE, {new.reference} in NEW"
+        finding = Finding(Status.incomparable, "other reference", text, "other reference")
+        return [GateVerdict(name, "exactness", "decoding", *finding)]
+    if missing := sorted({each.kind for each in base.kinds} - {each.kind for each in new.kinds}):
+        text = f"NEW has not tested {', '.join(missing)}"
+        finding = Finding(Status.incomparable, "kinds missing in NEW", text, "kinds missing")
+        return [GateVerdict(name, "exactness", "decoding", *finding)]
     changes = _changes(base.description, new.description)
     before = {each.kind for each in base.kinds if each.differs}
     after = {each.kind for each in new.kinds if each.differs}
     short = f"{base.outcome} → {new.outcome}"
     detail = f"{short}: {new.line}" + (f"; {'; '.join(changes)}" if changes else "")
     if added := sorted(after - before):
-        text = f"{short}: outputs of {', '.join(added)} differ, which followed the reference before; {new.line}"
+        text = f"{short}: outputs of {', '.join(added)} differ, but not in BASE; {new.line}"
         finding = Finding(Status.regression, "no longer exact", text, short)
     elif RANK[new.outcome] > RANK[base.outcome]:
         worse = new.outcome == "differs"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +14,7 @@ from specbench.features.servers.served_comparison import compare_served
 from specbench.features.servers.served_results import Result, RunResult, VerificationResult, results_in
 from specbench.reporting.escaping import json_text
 
+T = TypeVar("T")
 KIND = "served snapshot"
 OUTPUT = ("-o", "--out", "--page")  # options of a recorded command that a check replaces
 Measure = Callable[[Sequence[str], Path], None]  # runs a command of specbench with another output folder
@@ -63,10 +65,19 @@ def record_served(path: Path, folders: Sequence[Path], add: bool = False) -> Non
     found = [*before, *(result for folder in folders for result in results_of(folder))]
     snapshot = ServedSnapshot(
         kind=KIND,
-        runs=[each for each in found if isinstance(each, RunResult)],
-        verifications=[each for each in found if isinstance(each, VerificationResult)],
+        runs=_without_repeats([each for each in found if isinstance(each, RunResult)]),
+        verifications=_without_repeats([each for each in found if isinstance(each, VerificationResult)]),
     )
     files.write(path, json_text(msgspec.to_builtins(snapshot, str_keys=True), indent=1) + "\n")
+
+
+def _without_repeats(results: Sequence[T]) -> list[T]:
+    """Return the results without equal ones, in order."""
+    out: list[T] = []
+    for result in results:
+        if result not in out:
+            out.append(result)
+    return out
 
 
 def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) -> list[GateVerdict]:

@@ -84,7 +84,7 @@ async def _counters(endpoint: Endpoint) -> ServerCheck:
     if counters is None:
         return ServerCheck("counters", False, "none at /metrics", "llama.cpp publishes them with --metrics")
     if counters.speculation is None:
-        return ServerCheck("counters", True, "published, none of speculation")
+        return ServerCheck("counters", True, "published, without speculation counters")
     if counters.speculation.by_position:
         return ServerCheck("counters", True, "published, with drafts by position")
     if endpoint.description.speculation.is_on is False:
@@ -103,7 +103,7 @@ def _per_request(endpoint: Endpoint, completion: Completion) -> ServerCheck:
 
 def _cache(completion: Completion) -> ServerCheck:
     if completion.cached_tokens is None:
-        advice = "hits stay unnoticed; vLLM reports them with --enable-prompt-tokens-details"
+        advice = "cache hits are not detected; vLLM reports them with --enable-prompt-tokens-details"
         return ServerCheck("prefix cache", False, "the server does not report hits", advice)
     return ServerCheck("prefix cache", True, f"hits are reported ({completion.cached_tokens} tokens in this request)")
 

@@ -263,7 +263,7 @@ def test_the_recipes_name_every_verdict_and_only_existing_options():
     text = (ROOT / "docs" / "ci.md").read_text()
     titles = {title for _, title in gate_trials.EXPECTED.values()} | {"decoding changed", "quality dropped"}
     assert all(f"**{title}**" in text for title in titles)
-    names = ("gate check", "gate record", "gate update", "compare", "server verify", "server run")
+    names = ("gate check", "gate record", "gate update", "compare", "server verify", "server run", "doctor")
     shown = "".join(specbench(*name.split(), "--help", cwd=ROOT).stdout for name in names)
     assert all(option in shown for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text))
 

@@ -103,8 +103,14 @@ def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabular
         assert verified(on, checkpoint, tmp_path, **changes).outcome is Outcome.differs
 
 
-@pytest.mark.parametrize(("fault", "outcome"), [("", Outcome.exact), ("temperature", Outcome.differs)])
-def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, outcome):
+@pytest.mark.parametrize(
+    ("fault", "sampling", "outcome"),
+    [
+        ("", ServedSampling(temperature=0.5), Outcome.exact),
+        ("top-p ignored", ServedSampling(temperature=0.7, top_p=0.5), Outcome.differs),
+    ],
+)
+def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, sampling, outcome):
     """Without speculation, which takes several forwards per token."""
     with (
         model_server(checkpoint, dialect="openai", speculates=False, fault=fault) as on,
@@ -112,7 +118,7 @@ def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, ou
     ):
         found = verified(
             on, checkpoint, tmp_path, weights="", off=Server(off.url), outputs=120, max_tokens=5, prompts=prompts(2),
-            samplings=(ServedSampling(), ServedSampling(temperature=0.5)),
+            samplings=(ServedSampling(), sampling),
         )  # fmt: skip
     assert found.outcome is outcome, found.line
     assert "two samples" in {note.kind for note in found.notes}

@@ -27,7 +27,6 @@ class Dialect(ABC):
 
     name: ClassVar[str]
     tested_on: ClassVar[str]  # "a real server", or "written answers" only
-    accepts_ids: ClassVar[bool]
     streams_steps: ClassVar[bool] = False  # whether an event holds the tokens of one verification step
     metrics_prefix: ClassVar[str] = ""  # of its counters at /metrics; empty without any
 
@@ -63,7 +62,10 @@ class Dialect(ABC):
             request = ServedRequest(
                 prompt=(*prompt, *output[:at]), max_tokens=1, alternatives=alternatives, reuse_cache=True
             )
-            rows.append((await self.complete(client, model, request)).log_probabilities[0])
+            found = (await self.complete(client, model, request)).log_probabilities
+            if not found:
+                raise RequestFailed(FailureKind.garbage, "no log-probabilities")
+            rows.append(found[0])
         return rows
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:

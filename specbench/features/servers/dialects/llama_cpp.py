@@ -27,7 +27,6 @@ class LlamaCpp(Dialect):
 
     name = "llama.cpp"
     tested_on = "a real server"
-    accepts_ids = True
     metrics_prefix = "llamacpp"
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:

@@ -15,7 +15,6 @@ class OpenAi(Dialect):
 
     name = "openai"
     tested_on = "written answers"
-    accepts_ids = False
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)

@@ -21,7 +21,6 @@ class Sglang(Dialect):
 
     name = "sglang"
     tested_on = "written answers"
-    accepts_ids = True
     streams_steps = True
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:

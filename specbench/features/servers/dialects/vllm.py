@@ -28,7 +28,6 @@ class Vllm(Dialect):
 
     name = "vllm"
     tested_on = "a real server"
-    accepts_ids = True
     streams_steps = True
     metrics_prefix = "vllm"
 

@@ -13,7 +13,7 @@ from specbench.features.servers.served import ServedRequest
 
 ALTERNATIVES = 20
 LEAST = 1e-9  # tokens that are less likely are not compared
-MOST_EXPLAINED = 1.0  # nats; a larger difference is no rounding
+MOST_EXPLAINED = 1.0  # nats; rounding does not explain a larger difference
 OUTLYING = 10.0
 LEAST_OUTLYING = 0.01  # nats; smaller differences are no outliers
 MARGIN = 1.5  # the allowed deviation, in largest measured ones
@@ -24,8 +24,8 @@ ROUNDINGS = 64  # of the largest logit: the smallest allowed deviation
 class Deviation:
     """Measured differences of log-probabilities between a server and the reference.
 
-    A fault must not widen the tolerance that hides it. So prefixes whose largest difference is OUTLYING times the median of
-    all prefixes are outliers, which are reported as faults, and `allowed` follows from the others.
+    Outliers are excluded, so that a fault does not widen the tolerance. Prefixes whose largest difference is OUTLYING times
+    the median of all prefixes are outliers, which are reported as faults, and `allowed` follows from the others.
 
     Args:
         of: The server.

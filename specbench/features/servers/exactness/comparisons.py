@@ -22,7 +22,14 @@ from specbench.features.servers.exactness.served_checks import (
     greedy_texts,
 )
 from specbench.features.servers.exactness.smallest import SmallestRequest, smallest_request
-from specbench.features.servers.exactness.two_samples import CONTROL, Output, PromptOutputs, TwoSampleCheck, units_of
+from specbench.features.servers.exactness.two_samples import (
+    CONTROL,
+    Output,
+    PromptOutputs,
+    TwoSampleCheck,
+    permutations_for,
+    units_of,
+)
 from specbench.features.servers.exactness.verify_request import AGAIN, Prompt
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedRequest, ServedSampling
@@ -43,12 +50,14 @@ class Comparison(ABC):
         deviation: How far the server's logits are from the reference's; None without log-probabilities.
         control_deviation: The same of the server without speculation; None if it was not measured.
         tolerance: The deviation of logits that the tests allow.
+        as_text: Whether prompts are sent as texts and texts are compared.
     """
 
     name: str
     deviation: Deviation | None = None
     control_deviation: Deviation | None = None
     tolerance: float = 0.0
+    as_text: bool = False
 
     async def prepare(self, prompts: Sequence[Prompt], seed: int, observer: Observer) -> None:  # noqa: B027
         """Measure what the comparison needs. Raises ConfigError and RequestFailed."""
@@ -94,6 +103,8 @@ class ByReference(Comparison):
             url = self._on.description.url
             raise ConfigError(f"{url} returns no log-probabilities: its rounding cannot be measured")
         self.deviation, self.control_deviation = found[0], found[1] if len(found) > 1 else None
+        if self.control_deviation is not None and (fault := self.control_deviation.fault):
+            raise ConfigError(f"--off does not follow the weights, so it cannot be the control: {fault}")
         self.tolerance = (self.control_deviation or self.deviation).allowed
 
     async def result(
@@ -112,7 +123,7 @@ class ByReference(Comparison):
         for row in firsts.values():
             sampled.add(row)
         by_chance = sum(chance_of_equal_outputs(rows[key], kind.sampling) for key in firsts if f"{key}{AGAIN}" in rows)
-        seeds = _seeds({key: row.tokens for key, row in rows.items()}, testable, by_chance) if kind.is_seeded else None
+        seeds = _seeds({key: row.tokens for key, row in rows.items()}, by_chance) if kind.is_seeded else None
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
 
     async def _row(self, entry: LoggedRequest) -> ReferenceRow:
@@ -131,8 +142,10 @@ class BySamples(Comparison):
     The control, outputs of `off` at a higher temperature, is sent once for each sampling.
     """
 
-    def __init__(self, off: Endpoint) -> None:
+    def __init__(self, on: Endpoint, off: Endpoint, sampled_kinds: int) -> None:
         self.name = off.description.label
+        self.as_text = not (on.description.has_ids and off.description.has_ids)
+        self._permutations = permutations_for(4 * sampled_kinds)  # first and later tokens, kinds alone and together
         self._controlled: dict[ServedSampling, RequestKind] = {}  # the kind with which the control was sent
         self._controls: dict[ServedSampling, list[PromptOutputs]] = {}
 
@@ -156,14 +169,23 @@ class BySamples(Comparison):
             return KindResult(kind, len(firsts), texts=greedy_texts(firsts, of_off, OFF), acceptance=counts)
         off = [entry for entry in of_off if entry.key.startswith(OFF)]
         if hotter := [entry for entry in of_off if entry.key.startswith(HOTTER)]:
-            self._controls[kind.sampling] = _by_prompt(hotter, off)
-        sampled = TwoSampleCheck(kind.sampling, _by_prompt(firsts, off), self._controls.get(kind.sampling, []))
+            self._controls[kind.sampling] = self._by_prompt(hotter, off)
+        sampled = TwoSampleCheck(
+            kind.sampling, self._by_prompt(firsts, off), self._controls.get(kind.sampling, []), self._permutations
+        )
         seeds = None
         if kind.is_seeded:
-            outputs = {entry.key: units_of(entry) for entry in entries}
+            outputs = {entry.key: units_of(entry, self.as_text) for entry in entries}
             again = sum(entry.key.endswith(AGAIN) for entry in entries)
-            seeds = _seeds(outputs, entries, again * _share_of_equal(off))
+            seeds = _seeds(outputs, again * _share_of_equal(self._outputs_by_prompt(off)))
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
+
+    def _outputs_by_prompt(self, entries: Iterable[LoggedRequest]) -> dict[str, list[Output]]:
+        return _grouped({entry.key: units_of(entry, self.as_text) for entry in entries})
+
+    def _by_prompt(self, on: Iterable[LoggedRequest], off: Iterable[LoggedRequest]) -> list[PromptOutputs]:
+        ours, theirs = self._outputs_by_prompt(on), self._outputs_by_prompt(off)
+        return [PromptOutputs(tuple(ours[at]), tuple(theirs[at])) for at in ours if at in theirs]
 
 
 def _with_other_seed(request: ServedRequest) -> ServedRequest:
@@ -175,27 +197,23 @@ def _prompt_of(key: str) -> str:
     return key.removesuffix(AGAIN).rsplit("|", 2)[1]
 
 
-def _outputs_by_prompt(entries: Iterable[LoggedRequest]) -> dict[str, list[Output]]:
+def _grouped(outputs: Mapping[str, Output]) -> dict[str, list[Output]]:
+    """Return outputs by prompt."""
     out: dict[str, list[Output]] = {}
-    for entry in entries:
-        out.setdefault(_prompt_of(entry.key), []).append(units_of(entry))
+    for key, output in outputs.items():
+        out.setdefault(_prompt_of(key), []).append(output)
     return out
 
 
-def _by_prompt(on: Iterable[LoggedRequest], off: Iterable[LoggedRequest]) -> list[PromptOutputs]:
-    ours, theirs = _outputs_by_prompt(on), _outputs_by_prompt(off)
-    return [PromptOutputs(tuple(ours[at]), tuple(theirs[at])) for at in ours if at in theirs]
-
-
-def _share_of_equal(entries: Sequence[LoggedRequest]) -> float:
+def _share_of_equal(by_prompt: Mapping[str, Sequence[Output]]) -> float:
     """Return the share of pairs of outputs to one prompt that are equal."""
-    pairs = [a == b for outputs in _outputs_by_prompt(entries).values() for a, b in combinations(outputs, 2)]
+    pairs = [a == b for outputs in by_prompt.values() for a, b in combinations(outputs, 2)]
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
-def _seeds(outputs: Mapping[str, Output], entries: Sequence[LoggedRequest], by_chance: float) -> SeedCheck:
+def _seeds(outputs: Mapping[str, Output], by_chance: float) -> SeedCheck:
     """Compare outputs that were sampled twice with one seed, and outputs of one prompt with different seeds."""
     again = [(output, outputs[f"{key}{AGAIN}"]) for key, output in outputs.items() if f"{key}{AGAIN}" in outputs]
-    of_prompt = _outputs_by_prompt(entry for entry in entries if not entry.key.endswith(AGAIN))
+    of_prompt = _grouped({key: output for key, output in outputs.items() if not key.endswith(AGAIN)})
     most = max(of_prompt.values(), key=len, default=[])
     return SeedCheck(len(again), sum(a == b for a, b in again), (len(set(most)), len(most)), by_chance)

@@ -1,4 +1,4 @@
-"""Kinds of requests: the settings among which a fault of a server may hide."""
+"""Kinds of requests: the settings that are varied to find faults."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -55,13 +55,6 @@ class Weights(Reference):
         self._model = load_model(Checkpoint("weights", source, self.config), dtype).eval()
         self.tokenizer = load_tokenizer("weights", source)
 
-    @property
-    def eos(self) -> frozenset[int]:
-        """The ids that end a text."""
-        found = getattr(self._model.generation_config, "eos_token_id", None)
-        found = self.config.eos_token_id if found is None else found
-        return frozenset([found] if isinstance(found, int) else found or ())
-
     async def logits(self, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
         with torch.inference_mode():
             rows: Tensor = self._model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]

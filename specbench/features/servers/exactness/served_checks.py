@@ -269,7 +269,7 @@ def chance_of_equal_outputs(row: ReferenceRow, sampling: ServedSampling) -> floa
 
 @dataclass(frozen=True)
 class KindResult:
-    """The result for one kind of requests. `passed` is None if it could not be tested, for the reason in `note`."""
+    """The result for one kind of requests. If it could not be tested, `note` says why."""
 
     kind: RequestKind
     outputs: int = 0
@@ -288,7 +288,7 @@ class KindResult:
             laters = any(len(fault.tokens) > 1 for fault in self.greedy.faults)
             return tuple(group for group, has in zip(GROUPS, (firsts, laters), strict=True) if has)
         if self.texts:
-            return ("later",) if self.texts.p <= ALARM else ()
+            return ("later",) if self.texts.p * max(tests, 1) <= ALARM else ()
         return self.sampled.groups_that_differ(tests) if self.sampled else ()
 
 

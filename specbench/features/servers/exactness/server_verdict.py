@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from specbench.features.servers.exactness.calibration import Deviation
@@ -45,7 +46,7 @@ class Evidence:
     has_drafted: bool
     has_died: bool
 
-    @property
+    @cached_property
     def pooled(self) -> list[SampledTests]:
         """One check of all kinds with equal sampling parameters."""
         return pooled(self.results)
@@ -55,12 +56,12 @@ class Evidence:
         """All checks of sampled outputs."""
         return [*(result.sampled for result in self.results if result.sampled), *self.pooled]
 
-    @property
+    @cached_property
     def number_of_tests(self) -> int:
-        """The number of tests of sampled outputs that could reject."""
-        return sum(check.number_of_tests() for check in self.checks)
+        """The number of tests that could reject: of sampled outputs, and of greedy texts."""
+        return sum(check.number_of_tests() for check in self.checks) + sum(bool(each.texts) for each in self.results)
 
-    @property
+    @cached_property
     def differing(self) -> dict[RequestKind, tuple[str, ...]]:
         """The kinds of requests whose outputs differ, with the groups of tokens that do."""
         tests = self.number_of_tests
@@ -96,7 +97,8 @@ def verdict_of(evidence: Evidence) -> tuple[Outcome, str]:
     sampled = bool(evidence.checks)
     how = "greedy and sampled" if greedy and sampled else "greedy" if greedy else "sampled"
     within = f", up to {evidence.tolerance:.2g} of a logit" if evidence.deviation else ""
-    return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{_power(evidence)}"
+    power, untested = _power(evidence), _untested(evidence)
+    return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{power}{untested}"
 
 
 def _outputs(evidence: Evidence) -> list[str]:
@@ -146,7 +148,7 @@ def _death(evidence: Evidence) -> list[str]:
 
 
 def _undecided(evidence: Evidence) -> str:
-    """Return why nothing follows although no check failed; empty if something does."""
+    """Return why the verdict is inconclusive although no check failed; empty otherwise."""
     if evidence.description.speculation.is_on and not evidence.has_drafted:
         return (
             "no check failed, but nothing was drafted, so speculation was not tested; help: other prompts (-t, --data), a"
@@ -166,9 +168,17 @@ def _undecided(evidence: Evidence) -> str:
         again = sum(each.off_differing for each in texts)
         return (
             f"{count} of {outputs} greedy texts differ from those of {evidence.reference}, which differ from themselves in"
-            f" {again}; without log-probabilities, near-ties cannot be told from faults; help: --weights FOLDER of its model"
+            f" {again}; without log-probabilities, near-ties cannot be distinguished from faults; help: --weights FOLDER"
         )
     return ""
+
+
+def _untested(evidence: Evidence) -> str:
+    """Return which kinds of requests were not tested and how many requests failed, in words; empty if none."""
+    kinds = [result.kind.label for result in evidence.results if not (result.greedy or result.texts or result.sampled)]
+    failures = sum(result.failures for result in evidence.results)
+    words = f"; not tested: {', '.join(kinds)}" if kinds else ""
+    return words + (f"; {failures} requests failed" if failures else "")
 
 
 def _power(evidence: Evidence) -> str:

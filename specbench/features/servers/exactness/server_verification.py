@@ -52,19 +52,24 @@ async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerV
     with observer.status("load the reference"):
         weights = Weights(request.weights, dtype) if request.weights else None
         drafts = {"draft": Weights(request.draft, dtype)} if request.draft else {}
-    async with connected(request.on, request.model) as on:
+    connections = max(request.concurrencies) + 4
+    async with connected(request.on, request.model, connections) as on:
         if request.off is None:
             assert weights is not None
             comparison: Comparison = ByReference(on, None, weights, drafts)
             return await _Verification(request, on, None, comparison, weights, observer).result()
-        async with connected(request.off, request.model) as off:
+        async with connected(request.off, request.model, connections) as off:
             if weights is not None:
                 comparison = ByReference(on, off, weights, drafts)
             elif on.description.has_ids and await _returns_distributions(off):
                 comparison = ByReference(on, off, Served(off), drafts)
             else:
-                comparison = BySamples(off)
+                comparison = BySamples(on, off, sum(not kind.sampling.is_greedy for kind in _kinds(request)))
             return await _Verification(request, on, off, comparison, weights, observer).result()
+
+
+def _kinds(request: ServerVerifyRequest) -> list[RequestKind]:
+    return kinds_of(request.samplings, request.concurrencies, request.seeds, request.kinds)
 
 
 async def _returns_distributions(off: Endpoint) -> bool:
@@ -108,19 +113,21 @@ class _Verification:
             "seed": self.request.seed,
             "reference": [self.comparison.name, self.request.draft],
         }
+        if isinstance(self.comparison, BySamples) and self.off is not None:
+            described["off"] = asdict(self.off.description)
         return hashlib.sha256(compact(described).encode()).hexdigest()[:10]
 
     async def result(self) -> ServerVerification:
         """Send the requests, and return the verdict."""
         self._note_servers()
         try:
-            prompts = await encoded(self.request, self.on)
+            prompts = await encoded(self.request, self.on, self.comparison.as_text)
             await self._check_tokenizers(prompts.raw)
             await self.comparison.prepare(prompts.raw, self.request.seed, self.observer)
         except RequestFailed as error:
             raise MissingAsset(f"{self.on.description.url}: {error}") from None
         request = self.request
-        kinds = kinds_of(request.samplings, request.concurrencies, request.seeds, request.kinds)
+        kinds = _kinds(request)
         sent = {kind: requests_of(request, kind, prompts, self.on) for kind in kinds}
         to_off = {kind: self.comparison.requests_to_off(kind, sent[kind]) for kind in kinds}
         results, has_died = list[KindResult](), False
@@ -130,10 +137,15 @@ class _Verification:
             for kind in kinds:
                 try:
                     await self._send(kind, sent[kind], to_off[kind], advance)
-                except ServerDied:
+                except ServerDied as error:
+                    if error.url != self.on.description.url:
+                        raise
                     has_died = True
                     break
-                results.append(await self._result(kind, sent[kind], to_off[kind]))
+                try:
+                    results.append(await self._result(kind, sent[kind], to_off[kind]))
+                except RequestFailed as error:
+                    raise MissingAsset(f"the reference, {self.comparison.name}: {error}") from None
         after = None if has_died else await self.on.counters()
         drafted = self.folder / DRAFTED
         if _has_drafted(results, before, after):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.exactness.kinds import PromptKind
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import (
     ALARM,
@@ -66,8 +67,13 @@ async def _greedy(
 ) -> SmallestRequest | None:
     assert result.greedy is not None
     for fault in sorted(result.greedy.faults, key=lambda fault: (len(fault.tokens), len(fault.prompt)))[:CANDIDATES]:
-        request = ServedRequest(prompt=fault.prompt, sampling=result.kind.sampling, max_tokens=len(fault.tokens))
+        request = ServedRequest(
+            prompt=fault.prompt, sampling=result.kind.sampling, max_tokens=len(fault.tokens),
+            reuse_cache=result.kind.prompt is PromptKind.cached,
+        )  # fmt: skip
         tokens = (await endpoint.complete(request)).tokens or ()
+        if not tokens:
+            continue
         row = ReferenceRow(fault.prompt, tokens, await reference.logits(fault.prompt, tokens))
         again = greedy_check([("", row)], deviation).faults
         if again:
@@ -94,6 +100,7 @@ async def _sampled(
                 request = ServedRequest(
                     prompt=prompt, sampling=result.kind.sampling, max_tokens=length,
                     seed=7000 + times if result.kind.is_seeded else None,
+                    reuse_cache=result.kind.prompt is PromptKind.cached,
                 )  # fmt: skip
                 if sent == MOST_IN_ALL:
                     return None

@@ -32,9 +32,14 @@ CONTROL = 1.5  # the control is sampled at this multiple of the temperature
 WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
 
 
-def units_of(entry: LoggedRequest) -> Output:
-    """Return the ids of an output, or the words of its text if the server returns no ids."""
-    return tuple(WORDS.findall(entry.text) if entry.tokens is None else entry.tokens)
+def units_of(entry: LoggedRequest, as_text: bool) -> Output:
+    """Return the ids of an output, or the words of its text."""
+    return tuple(WORDS.findall(entry.text) if as_text else entry.tokens or ())
+
+
+def permutations_for(tests: int) -> int:
+    """Return how many permutations can reject at ALARM after a correction for so many tests."""
+    return max(PERMUTATIONS, math.ceil(2.0 * tests / ALARM))
 
 
 class PromptOutputs(NamedTuple):
@@ -70,7 +75,7 @@ class TwoSampleCheck:
         outputs: The outputs of both servers, by prompt.
         control: Outputs of the server without speculation at CONTROL times the temperature (`on`), and its own (`off`).
         permutations: Number of random exchanges.
-        seed: Of the exchanges.
+        seed: Seed of the permutations.
     """
 
     control_factor = CONTROL
@@ -142,7 +147,7 @@ def permutation_test(
         prompts: The outputs. Prompts with fewer than FEWEST_EACH outputs of a side are left out.
         only_first: Whether only the first unit of each output is compared.
         permutations: Number of random exchanges.
-        seed: Of the exchanges.
+        seed: Seed of the permutations.
     """
     usable = [each for each in prompts if min(len(each.on), len(each.off)) >= FEWEST_EACH]
     if not usable:

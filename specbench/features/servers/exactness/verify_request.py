@@ -75,8 +75,8 @@ class EncodedPrompts:
     chats: list[tuple[int, ...] | None]
 
 
-async def encoded(request: ServerVerifyRequest, on: Endpoint) -> EncodedPrompts:
-    """Encode the prompts.
+async def encoded(request: ServerVerifyRequest, on: Endpoint, as_text: bool) -> EncodedPrompts:
+    """Encode the prompts, as ids unless `as_text` or the server takes none.
 
     Raw prompts are cut at random places, so that the next token is uncertain. Of prompts longer than `max_prompt_tokens` or
     the context, the last tokens are kept; texts are cut between words. Raises RequestFailed.
@@ -85,7 +85,7 @@ async def encoded(request: ServerVerifyRequest, on: Endpoint) -> EncodedPrompts:
     room = min(_room(request, on), request.max_prompt_tokens)
     found: list[Prompt] = []
     for prompt in request.prompts:
-        ids = await on.tokenize(prompt.text)
+        ids = None if as_text else await on.tokenize(prompt.text)
         if ids is None:
             words = prompt.text.split(" ")
             end = chooser.randint(max(len(words) // 2, 1), max(len(words), 1))
@@ -94,7 +94,8 @@ async def encoded(request: ServerVerifyRequest, on: Endpoint) -> EncodedPrompts:
             end = chooser.randint(max(len(ids) // 2, 1), max(len(ids), 1))
             found.append(ids[:end][-room:])
     chats = [
-        await on.rendered(prompt.messages) if PromptKind.chat in request.kinds else None for prompt in request.prompts
+        await on.rendered(prompt.messages) if PromptKind.chat in request.kinds and not as_text else None
+        for prompt in request.prompts
     ]
     return EncodedPrompts(found, chats)
 
@@ -114,12 +115,17 @@ def requests_of(
             messages=request.prompts[at].messages if chats and chat is None else (),
             sampling=kind.sampling,
             max_tokens=request.max_tokens,
-            seed=1000 * (request.seed + 1) + i if kind.is_seeded else None,
+            seed=_seed(request, kind, i) if kind.is_seeded else None,
             reuse_cache=kind.prompt is PromptKind.cached,
         )
         rows.append((f"{kind.label}|{at}|{i // len(prompts.raw)}", served))
     again = [(f"{key}{AGAIN}", served) for key, served in rows[:REPEATED]] if kind.is_seeded else []
     return rows + again
+
+
+def _seed(request: ServerVerifyRequest, kind: RequestKind, number: int) -> int:
+    """Return the seed of a request. Kinds that are tested together have different ones, so that their outputs differ."""
+    return 1000 * (request.seed + 1) + number + 10**6 * (kind.concurrency - 1)
 
 
 def _room(request: ServerVerifyRequest, on: Endpoint) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from specbench.errors import ConfigError
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.request_log import LoggedRequest, RequestLog
 from specbench.features.servers.served import Counters
@@ -40,8 +41,18 @@ class BlockLog:
             by_block: dict[str, list[LoggedRequest]] = {}
             for request in self.requests.entries.values():
                 by_block.setdefault(request.key.rsplit("|", 2)[0], []).append(request)
-            for line in self.path.read_bytes().split(b"\n")[:-1]:
-                row = msgspec.json.decode(line, type=_Line)
+            content = self.path.read_bytes()
+            *lines, rest = content.split(b"\n")
+            if rest:  # of a killed process
+                with self.path.open("r+b") as file:
+                    file.truncate(len(content) - len(rest))
+            for line in lines:
+                try:
+                    row = msgspec.json.decode(line, type=_Line)
+                except msgspec.DecodeError as error:
+                    raise ConfigError(
+                        f"{self.path}: damaged ({error}); help: remove the folder, and run again"
+                    ) from None
                 values = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "key"}
                 self.blocks.append(Block(**values, requests=by_block.get(row.key, [])))
 

@@ -1,4 +1,4 @@
-"""A closed loop of requests against one server for some seconds: a block, the unit of which speedups are ratios."""
+"""A closed loop of requests against one server for some seconds: a block. Speedups are ratios of two blocks."""
 
 import asyncio
 import resource

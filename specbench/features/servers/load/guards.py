@@ -78,7 +78,7 @@ def _of_answers(side: str, blocks: Sequence[Block], model: str, ignore_eos: bool
     done = [request for block in blocks for request in block.done]
     notes = []
     if (cut := sum(request.finish == "length" for request in done)) and not ignore_eos:
-        text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores mean little"
+        text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores are not reliable"
         notes.append(warning("truncation", text, subject=side, help="--max-new-tokens"))
     if other := next((request.model for request in done if request.model and request.model != model), ""):
         text = f"answers of {side} name the model {other!r}, {model!r} was requested"
@@ -109,7 +109,8 @@ def _of_client(side: str, blocks: Sequence[Block]) -> list[Note]:
     cpu, lag = max(block.cpu for block in blocks), float(np.percentile([block.lag for block in blocks], 90))
     if cpu <= BUSY and lag <= LAG:
         return []
-    text = f"the client used {cpu:.0%} of a processor, and its event loop was up to {1e3 * lag:.0f} ms late ({side})"
+    late = f"its event loop was {1e3 * lag:.0f} ms late in a tenth of the blocks"
+    text = f"the client used {cpu:.0%} of a processor, and {late} ({side})"
     return [warning("busy client", text, subject=side, help="run it on another machine, or with priority (chrt -f 20)")]
 
 

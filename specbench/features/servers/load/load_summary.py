@@ -187,7 +187,8 @@ def _other_lengths(this: RoundTimes, folder: Path) -> list[RoundTimes]:
             other = msgspec.json.decode(path.read_bytes(), type=RoundTimes)
         except msgspec.DecodeError:
             continue  # of another version
-        if (other.off, other.on, other.load) == (this.off, this.on, this.load) and other.length != this.length:
+        is_same = (other.off, other.on, other.load) == (this.off, this.on, this.load)
+        if is_same and other.length != this.length and this.steps.keys() <= other.steps.keys():
             found[other.length] = other
     return list(found.values())
 

@@ -57,7 +57,9 @@ def read_commands(path: Path) -> ServerCommands:
 
 
 @asynccontextmanager
-async def started(how: ServerCommand, key_env: str, seconds: float, model: str, log: Path) -> AsyncIterator[Endpoint]:
+async def started(
+    how: ServerCommand, key_env: str, seconds: float, model: str, log: Path, connections: int = 64
+) -> AsyncIterator[Endpoint]:
     """Start a server, wait until it answers, and end its process group when the block ends. Its output goes to `log`.
 
     Raises:
@@ -78,7 +80,7 @@ async def started(how: ServerCommand, key_env: str, seconds: float, model: str, 
             raise ConfigError(f"{how.command[0]} cannot be started: {error.strerror}") from None
     try:
         await _until_ready(process, server, how, log)
-        async with connected(server, model) as endpoint:
+        async with connected(server, model, connections) as endpoint:
             yield endpoint
     finally:
         await asyncio.shield(_end(process))
@@ -88,9 +90,9 @@ async def _until_ready(process: "subprocess.Popen[bytes]", server: Server, how: 
     deadline = time.monotonic() + how.ready_seconds
     while not await _answers(server):
         if process.poll() is not None:
-            raise MissingAsset(f"{how.command[0]} ended with code {process.returncode}: {_last_lines(log)}")
+            raise MissingAsset(f"{how.command[0]} ended with code {process.returncode}: {_last_lines(log, server)}")
         if time.monotonic() > deadline:
-            raise MissingAsset(f"{how.url} did not answer within {how.ready_seconds:g} s: {_last_lines(log)}")
+            raise MissingAsset(f"{how.url} did not answer within {how.ready_seconds:g} s: {_last_lines(log, server)}")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -124,6 +126,6 @@ async def _end(process: "subprocess.Popen[bytes]") -> None:
         return
 
 
-def _last_lines(log: Path) -> str:
+def _last_lines(log: Path, server: Server) -> str:
     lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-    return " | ".join(line.strip() for line in lines)
+    return " | ".join(server.redacted(line) for line in lines)

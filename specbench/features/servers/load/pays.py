@@ -7,7 +7,7 @@
 - The tokens of a round follow from the acceptance by position. Beyond the measured positions, each further token is accepted
   at the conditional rate of the last measured one.
 
-The predicted speedup is that of the time per token. Between measured concurrencies, times are drawn on lines.
+The predicted speedup is that of the time per token. Between measured concurrencies, times are interpolated linearly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class StepTimes:
     by_concurrency: Mapping[int, Sequence[float]]
 
     def at(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
-        """Return the mean at a concurrency, on lines between the measured ones.
+        """Return the mean at a concurrency, interpolated linearly between the measured ones.
 
         With `chooser`, the blocks are drawn again with replacement.
         """

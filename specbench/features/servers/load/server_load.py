@@ -19,6 +19,7 @@ from specbench.http_client import Server
 from specbench.observer import Observer
 
 MOST_PAIRS = 24
+SPARE = 4  # connections beside the requests in flight, such as for counters
 PRECISION = 0.05  # half the width of the interval of a speedup, which decides the number of pairs
 
 
@@ -27,12 +28,13 @@ async def run_servers(request: ServerRunRequest, observer: Observer) -> ServerRu
 
     Raises:
         MissingAsset: A server does not answer, or died.
-        ConfigError: The servers serve different models, or a setting does not fit them.
+        ConfigError: A setting does not fit the servers.
     """
     async with AsyncExitStack() as stack:
         if isinstance(request.on, Server) and isinstance(request.off, Server):
+            connections = max(request.concurrencies) + SPARE
             on, off = [
-                await stack.enter_async_context(connected(server, request.model))
+                await stack.enter_async_context(connected(server, request.model, connections))
                 for server in (request.on, request.off)
             ]
             return await _Run(request, Connected({"on": on, "off": off}), on, off, observer).result()

@@ -24,7 +24,7 @@ class Connected:
 
 
 class Started:
-    """Two servers of which one runs at a time. Using one stops the other."""
+    """Two servers, one running at a time. Using one stops the other."""
 
     restarts: ClassVar[bool] = True
 
@@ -43,7 +43,7 @@ class Started:
             log = request.out / f"server-{side}.log"
             with self._observer.status(f"start the server {side}"):
                 self._endpoint = await self._stack.enter_async_context(
-                    started(how, request.key_env, request.timeout, request.model, log)
+                    started(how, request.key_env, request.timeout, request.model, log, max(request.concurrencies) + 4)
                 )
             self._side = side
         return self._endpoint
