@@ -60,10 +60,10 @@ ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
 @pytest.mark.parametrize(
     ("fault", "words", "where"),
     [
-        ("temperature", ("-T", "1", *ALONE), "from the first token on"),
+        ("temperature", ("-T", "1", "--outputs", "96", *ALONE), "outputs depart"),
         ("top-p ignored", ("-T", "1", "--top-p", "0.8", *ALONE), "from the first token on"),
-        ("greedy drafts, wrong rule", ("-T", "1", *ALONE), "from the second token on"),
-        ("bonus token from the draft", ("-T", "1", "--outputs", "32", *ALONE), "from the second token on"),
+        ("greedy drafts, wrong rule", ("-T", "1", "--outputs", "64", *ALONE), "from the second token on"),
+        ("bonus token from the draft", ("-T", "1", "--outputs", "128", *ALONE), "from the second token on"),
         ("dropped seed", ("-T", "1", "-c", "1", "--prompts", "raw"), "equal seeds do not repeat outputs"),
         (
             "cached prefix of another prompt",
@@ -83,7 +83,7 @@ def test_a_fault_that_a_proxy_plants_is_found(llama_cpp, tmp_path, fault, words,
 def test_a_quantized_cache_is_found_against_a_server_without_it(llama_cpp, wide, tmp_path):
     on, off = llama_cpp("--cache", "q4_0", model="wide"), llama_cpp("--cache", "float32", model="wide")
     found = verify(on, tmp_path, "--off", off, "-T", "0,1", *ALONE, code=5, weights=wide)
-    assert "its own logits deviate" in found["line"] or "logits of" in found["line"]
+    assert "deviate by up to" in found["line"]
 
 
 # vLLM
