@@ -1,16 +1,16 @@
 """A proxy in front of llama.cpp's server that plants a fault in what passes through it."""
 
-import asyncio
 import contextlib
 import json
 import math
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from tests.fixtures.model_server import serving
 
 FAULTS = (
     "temperature", "top-p ignored", "greedy drafts, wrong rule", "bonus token from the draft", "dropped seed",
@@ -130,28 +130,5 @@ def _event(value: dict[str, Any]) -> bytes:
 @contextlib.contextmanager
 def falsified(target: str, fault: str, draft: str = "") -> Iterator[str]:
     """Serve a proxy with a fault on a free port, and yield its URL."""
-    loop, started, urls = asyncio.new_event_loop(), threading.Event(), list[str]()
-    runner = web.AppRunner(_Proxy(target, draft, fault).app, shutdown_timeout=0.1)
-
-    async def start() -> None:
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        started.set()
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(start())
-        loop.run_forever()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    assert started.wait(30.0)
-    try:
-        yield urls[0]
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30.0)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30.0)
-        loop.close()
+    with serving(_Proxy(target, draft, fault).app) as url:
+        yield url

@@ -98,6 +98,15 @@ def _ids(request: ServedRequest) -> list[int] | None:
     return list(request.prompt) if isinstance(request.prompt, tuple) and request.prompt else None
 
 
+def complete_lines(path: Path) -> list[bytes]:
+    """Return the complete lines of a log, and cut off an incomplete last line, which a killed process leaves."""
+    *lines, rest = path.read_bytes().split(b"\n")
+    if rest:
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - len(rest))
+    return lines
+
+
 class RequestLog:
     """An append-only file of finished requests. Only the last line can be incomplete, after a kill; it is ignored.
 
@@ -112,8 +121,7 @@ class RequestLog:
             self._read()
 
     def _read(self) -> None:
-        *lines, rest = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(complete_lines(self.path), 1):
             try:
                 entry = msgspec.json.decode(line, type=LoggedRequest)
             except msgspec.DecodeError as error:
@@ -121,9 +129,6 @@ class RequestLog:
                     f"{self.path}:{number}: damaged ({error}); help: remove the folder, and verify or run again"
                 ) from None
             self.entries[entry.key] = entry
-        if rest:
-            with self.path.open("r+b") as file:
-                file.truncate(self.path.stat().st_size - len(rest))
 
     def has(self, key: str) -> bool:
         """Return whether a request is finished and did not fail."""

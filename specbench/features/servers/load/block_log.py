@@ -7,7 +7,7 @@ import msgspec
 
 from specbench.errors import ConfigError
 from specbench.features.servers.load.blocks import Block
-from specbench.features.servers.request_log import LoggedRequest, RequestLog
+from specbench.features.servers.request_log import LoggedRequest, RequestLog, complete_lines
 from specbench.features.servers.served import Counters
 
 BLOCKS, REQUESTS = "blocks.jsonl", "requests.jsonl"
@@ -41,12 +41,7 @@ class BlockLog:
             by_block: dict[str, list[LoggedRequest]] = {}
             for request in self.requests.entries.values():
                 by_block.setdefault(request.key.rsplit("|", 2)[0], []).append(request)
-            content = self.path.read_bytes()
-            *lines, rest = content.split(b"\n")
-            if rest:  # of a killed process
-                with self.path.open("r+b") as file:
-                    file.truncate(len(content) - len(rest))
-            for line in lines:
+            for line in complete_lines(self.path):
                 try:
                     row = msgspec.json.decode(line, type=_Line)
                 except msgspec.DecodeError as error:
