@@ -10,10 +10,9 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -27,13 +26,13 @@ from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.http_client import KEY, RequestFailed, Server
 from specbench.kernels import Kernels, Missing, find_kernels
 from specbench.machine.accelerator import GIB
+from specbench.machine.check import Check, State
 from specbench.machine.hardware import Fingerprint, fingerprint, gpu_processes
 from specbench.machine.threads import VARIABLE, Cores, cores_here
 from specbench.reporting import escaping
 from specbench.sandbox import NoSandbox, Sandbox
 from specbench.vocabulary import SandboxKind
 
-State = Literal["ok", "warn", "fail"]  # fail: no run works without it
 PYTHON = (3, 11)
 RESULTS_BYTES = GIB
 CACHE_BYTES = 20 * GIB  # a pair of a 7B model and a small one
@@ -50,17 +49,7 @@ INDENT = 23  # of the second line of an item
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-@dataclass(frozen=True)
-class MachineCheck:
-    """The result of one check: its state, what was found, and advice."""
-
-    name: str
-    state: State
-    found: str
-    help: str = ""
-
-
-def checks(results: Path) -> Iterator[MachineCheck]:
+def checks(results: Path) -> Iterator[Check]:
     """Yield all checks, in a few seconds. Without torch, the checks that need it are skipped."""
     yield _python()
     needed = [_package(name) for name in ("torch", "transformers")]
@@ -75,7 +64,7 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     from specbench.machine.memory import copy_bandwidth, read_bandwidth  # imports torch, which may be missing
 
     reading, copying = (bandwidth(device) / 1e9 for bandwidth in (read_bandwidth, copy_bandwidth))
-    yield MachineCheck(
+    yield Check(
         "memory bandwidth", "ok", f"{reading:.1f} GB/s reading, {copying:.1f} GB/s copying, read and written ({device})"
     )
     yield clock(_timed(device))
@@ -86,26 +75,20 @@ def checks(results: Path) -> Iterator[MachineCheck]:
     yield bundled(PACKAGE / "tiny")
 
 
-def _python() -> MachineCheck:
+def _python() -> Check:
     least = ".".join(map(str, PYTHON))
     state: State = "ok" if sys.version_info >= PYTHON else "fail"
-    return MachineCheck(
-        "python", state, platform.python_version(), "" if state == "ok" else f"use Python {least} or newer"
-    )
+    return Check("python", state, platform.python_version(), "" if state == "ok" else f"use Python {least} or newer")
 
 
-def _package(name: str) -> MachineCheck:
+def _package(name: str) -> Check:
     version = _version(name)
-    return (
-        MachineCheck(name, "ok", version)
-        if version
-        else MachineCheck(name, "fail", "not installed", f"pip install {name}")
-    )
+    return Check(name, "ok", version) if version else Check(name, "fail", "not installed", f"pip install {name}")
 
 
-def _extra(name: str, help_: str) -> MachineCheck:
+def _extra(name: str, help_: str) -> Check:
     version = _version(name)
-    return MachineCheck(name, "ok", version) if version else MachineCheck(name, "warn", "not installed", help_)
+    return Check(name, "ok", version) if version else Check(name, "warn", "not installed", help_)
 
 
 def _version(name: str) -> str:
@@ -115,55 +98,55 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(facts: Fingerprint, cores: Cores) -> MachineCheck:
+def _cpu(facts: Fingerprint, cores: Cores) -> Check:
     text = f"{facts['cpu']}, {cores.usable} of {facts['cores']} cores, {cores.free} free"
     if VARIABLE in os.environ and facts["threads"] > cores.usable:
         help_ = f"{VARIABLE} gives {facts['threads']} threads, more than cores; unset it"
-        return MachineCheck("cpu", "warn", text, help_)
-    return MachineCheck("cpu", "ok", text)
+        return Check("cpu", "warn", text, help_)
+    return Check("cpu", "ok", text)
 
 
-def cpu_kernels(found: Kernels | Missing) -> MachineCheck:
+def cpu_kernels(found: Kernels | Missing) -> Check:
     """Return the check of the kernels for decoding on a CPU."""
     if isinstance(found, Kernels):
-        return MachineCheck("cpu kernels", "ok", found.name)
-    return MachineCheck(
+        return Check("cpu kernels", "ok", found.name)
+    return Check(
         "cpu kernels", "warn", f"{found.reason}: PyTorch computes the matrix products, more slowly", found.help
     )
 
 
-def _load(facts: Fingerprint) -> MachineCheck:
+def _load(facts: Fingerprint) -> Check:
     text = f"{facts['load_1min']:.2f} in the last minute"
     if facts["load_1min"] > BUSY * facts["cores"]:
-        return MachineCheck("load", "warn", text, "speeds will vary while other programs run")
-    return MachineCheck("load", "ok", text)
+        return Check("load", "warn", text, "speeds will vary while other programs run")
+    return Check("load", "ok", text)
 
 
-def _memory(facts: Fingerprint) -> MachineCheck:
+def _memory(facts: Fingerprint) -> Check:
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), None)
     text = f"{facts['memory_gib']} GiB" + ("" if free is None else f", {free / GIB:.1f} GiB available")
     if free is not None and free < MEMORY_BYTES:
-        return MachineCheck("memory", "warn", text, "little memory is available; end other programs")
-    return MachineCheck("memory", "ok", text)
+        return Check("memory", "warn", text, "little memory is available; end other programs")
+    return Check("memory", "ok", text)
 
 
-def _gpu(gpu: dict[str, str | None] | None) -> Iterator[MachineCheck]:
+def _gpu(gpu: dict[str, str | None] | None) -> Iterator[Check]:
     """Yield checks of the CUDA device and of other processes on it."""
     if gpu is None:
-        yield MachineCheck("gpu", "ok", "no CUDA device: everything runs on the CPU")
+        yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
     texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in gpu.items())
-    yield MachineCheck("gpu", "ok", ", ".join(texts))
+    yield Check("gpu", "ok", ", ".join(texts))
     others = gpu_processes()
     if others is None:
         help_ = "driver, clocks, power limit and other processes are unknown; install nvidia-smi"
-        yield MachineCheck("gpu processes", "warn", "no nvidia-smi", help_)
+        yield Check("gpu processes", "warn", "no nvidia-smi", help_)
     elif others:
-        yield MachineCheck("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
+        yield Check("gpu processes", "warn", "; ".join(others), "others use the GPU: speeds will vary")
     else:
-        yield MachineCheck("gpu processes", "ok", "none but this one")
+        yield Check("gpu processes", "ok", "none but this one")
 
 
 def _timed(device: str) -> list[float]:
@@ -185,32 +168,28 @@ def _timed(device: str) -> list[float]:
     return seconds[1:]
 
 
-def clock(seconds: list[float]) -> MachineCheck:
+def clock(seconds: list[float]) -> Check:
     """Return the check of timing noise: slowest minus fastest over the median time of the same computation."""
     spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
     text = f"the same product took {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms, a spread of {spread:.1%}"
     if spread > SPREAD:
-        return MachineCheck(
-            "clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine"
-        )
-    return MachineCheck("clock", "ok", text)
+        return Check("clock", "warn", text, "speeds here are not steady: use more --repeats, or a quieter machine")
+    return Check("clock", "ok", text)
 
 
-def _disk(name: str, folder: Path, least: int) -> MachineCheck:
+def _disk(name: str, folder: Path, least: int) -> Check:
     """Return the check of the free disk space at a folder, which may not exist yet."""
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(there).free
     text = f"{free / GIB:.1f} GiB free at {folder}"
     if not os.access(there, os.W_OK):
-        return MachineCheck(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
+        return Check(name, "warn", f"{there} cannot be written to", "name another folder: --out, or HF_HOME")
     if free < least:
-        return MachineCheck(
-            name, "warn", text, f"less than {least / GIB:.0f} GiB: use another disk with --out or HF_HOME"
-        )
-    return MachineCheck(name, "ok", text)
+        return Check(name, "warn", text, f"less than {least / GIB:.0f} GiB: use another disk with --out or HF_HOME")
+    return Check(name, "ok", text)
 
 
-def _hub() -> Iterator[MachineCheck]:
+def _hub() -> Iterator[Check]:
     """Yield checks of the hub's cache, connection and token."""
     from huggingface_hub import constants, get_token
 
@@ -221,15 +200,15 @@ def _hub() -> Iterator[MachineCheck]:
     may_connect = not offline_mode()
     look_for_hub()
     if not may_connect:
-        yield MachineCheck("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
+        yield Check("hub", "warn", "offline mode is on (HF_HUB_OFFLINE)", help_)
     elif offline_mode():
-        yield MachineCheck("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)
+        yield Check("hub", "warn", f"{constants.ENDPOINT} does not answer", help_)
     else:
-        yield MachineCheck("hub", "ok", constants.ENDPOINT)
-    yield MachineCheck("hub token", "ok", "set" if get_token() else "none; gated models need one: `hf auth login`")
+        yield Check("hub", "ok", constants.ENDPOINT)
+    yield Check("hub token", "ok", "set" if get_token() else "none; gated models need one: `hf auth login`")
 
 
-def sandbox() -> MachineCheck:
+def sandbox() -> Check:
     """Return which sandboxes generated code can run in here, and which protections they lack."""
     works, fails, weak = [], [], False
     for kind in (SandboxKind.bwrap, SandboxKind.unshare):
@@ -244,14 +223,14 @@ def sandbox() -> MachineCheck:
             weak |= bool(lacking)
     if weak:
         help_ = "generated code can run; the docstring of specbench.sandbox says what these protections are for"
-        return MachineCheck("sandbox", "warn", "; ".join(works + fails), help_)
+        return Check("sandbox", "warn", "; ".join(works + fails), help_)
     if works:
-        return MachineCheck("sandbox", "ok", "; ".join(works + fails))
+        return Check("sandbox", "ok", "; ".join(works + fails))
     help_ = "only --allow-code-execution needs one: install bubblewrap (0.8 or newer)"
-    return MachineCheck("sandbox", "warn", "; ".join(fails), help_)
+    return Check("sandbox", "warn", "; ".join(fails), help_)
 
 
-def bundled(folder: Path) -> MachineCheck:
+def bundled(folder: Path) -> Check:
     """Return the check of the bundled models and heads."""
     kinds = {kind: sorted(path for path in (folder / kind).glob("*") if path.is_dir()) for kind in ("models", "heads")}
     empty = [kind for kind, paths in kinds.items() if not paths]
@@ -263,23 +242,20 @@ def bundled(folder: Path) -> MachineCheck:
         if not any(path.glob("*.safetensors")):
             empty.append(f"{path.name} (no weights)")
     if empty:
-        return MachineCheck("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
-    return MachineCheck(
-        "bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable"
-    )
+        return Check("bundled", "fail", f"missing: {', '.join(empty)}", "reinstall specbench")
+    return Check("bundled", "ok", ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items()) + ", readable")
 
 
-def _of_server(url: str, key_env: str) -> list[MachineCheck]:
+def _of_server(url: str, key_env: str) -> list[Check]:
     """Return the checks of a model server. Raises ConfigError and MissingAsset."""
     from specbench.features.servers.server_checks import check_server  # imports torch
 
     try:
-        found = asyncio.run(check_server(Server(url, key_env, SERVER_SECONDS)))
+        return asyncio.run(check_server(Server(url, key_env, SERVER_SECONDS)))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     except RequestFailed as error:
         raise MissingAsset(f"{url}: {error}") from None
-    return [MachineCheck(each.name, "ok" if each.is_ok else "warn", each.found, each.help) for each in found]
 
 
 def doctor(

@@ -25,9 +25,9 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.http_client import KEY, Server
 
 if TYPE_CHECKING:
-    from specbench.features.servers.exactness.kinds import PromptKind
     from specbench.features.servers.exactness.server_verdict import ServerVerification
     from specbench.features.servers.load.server_run import ServerRun
+    from specbench.features.servers.request_key import PromptKind
     from specbench.features.servers.served import ServedSampling
 
 server = typer.Typer(
@@ -344,7 +344,7 @@ def _numbers(given: list[str], flag: str) -> tuple[int, ...]:
 
 def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
     from specbench.errors import hint
-    from specbench.features.servers.exactness.kinds import PromptKind
+    from specbench.features.servers.request_key import PromptKind
 
     if bad := next((word for word in given if word not in tuple(PromptKind)), None):
         raise ConfigError(f"--prompts {bad}{hint(bad, tuple(PromptKind))}")

@@ -68,7 +68,7 @@ def test_a_busy_machine_and_too_many_threads_are_warnings(monkeypatch):
     assert "OMP_NUM_THREADS gives 4096" in checkup._cpu(machine, cores).help
     assert checkup._cpu(machine | {"threads": 1}, cores).state == "ok"
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert checkup._cpu(machine, cores) == checkup.MachineCheck("cpu", "ok", "X, 4 of 4 cores, 3 free")
+    assert checkup._cpu(machine, cores) == checkup.Check("cpu", "ok", "X, 4 of 4 cores, 3 free")
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from specbench.errors import ConfigError
+from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.served import Completion, ServedRequest
-from specbench.http_client import FailureKind, RequestFailed
+from specbench.http_client import RequestFailed
 
 
 @dataclass(kw_only=True)
 class LoggedRequest:
     """A finished request: what identifies it, and what came back. A failed one has an `error` and no output."""
 
-    key: str
-    side: str = "on"
+    key: RequestKey
     prompt: list[int] | None = None
     tokens: list[int] | None = None
     text: str = ""
@@ -48,12 +48,11 @@ class LoggedRequest:
         return self.output_tokens or sum(count for _, count in self.chunks or ())
 
 
-def logged(key: str, completion: Completion, request: ServedRequest, side: str) -> LoggedRequest:
+def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> LoggedRequest:
     """Return the log entry of a completion of a request."""
     counts = completion.speculation
     return LoggedRequest(
         key=key,
-        side=side,
         prompt=_ids(request) or (None if completion.prompt is None else list(completion.prompt)),
         tokens=None if completion.tokens is None else list(completion.tokens),
         text=completion.text,
@@ -74,9 +73,9 @@ def logged(key: str, completion: Completion, request: ServedRequest, side: str) 
     )
 
 
-def failed(key: str, error: RequestFailed, request: ServedRequest, side: str) -> LoggedRequest:
+def failed(key: RequestKey, error: RequestFailed, request: ServedRequest) -> LoggedRequest:
     """Return the log entry of a failed request."""
-    return LoggedRequest(key=key, side=side, prompt=_ids(request), error=str(error), error_kind=error.kind.value)
+    return LoggedRequest(key=key, prompt=_ids(request), error=str(error), error_kind=error.kind.value)
 
 
 def _counted(completion: Completion) -> list[tuple[float, int]]:
@@ -116,7 +115,7 @@ class RequestLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: dict[str, LoggedRequest] = {}
+        self.entries: dict[RequestKey, LoggedRequest] = {}
         if path.exists():
             self._read()
 
@@ -130,7 +129,7 @@ class RequestLog:
                 ) from None
             self.entries[entry.key] = entry
 
-    def has(self, key: str) -> bool:
+    def has(self, key: RequestKey) -> bool:
         """Return whether a request is finished and did not fail."""
         return key in self.entries and self.entries[key].error is None
 
@@ -140,16 +139,6 @@ class RequestLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(entry) + b"\n")
-
-    @property
-    def failures(self) -> dict[FailureKind, int]:
-        """The number of failed requests by kind."""
-        counts: dict[FailureKind, int] = {}
-        for entry in self.entries.values():
-            if entry.error is not None:
-                kind = FailureKind(entry.error_kind)
-                counts[kind] = counts.get(kind, 0) + 1
-        return counts
 
 
 def compact(table: Mapping[str, Any]) -> str:

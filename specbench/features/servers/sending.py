@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from specbench.errors import MissingAsset
 from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest, RequestLog, failed, logged
 from specbench.features.servers.served import ServedRequest
 from specbench.http_client import FailureKind, RequestFailed
@@ -32,13 +33,10 @@ class Sender:
         endpoint: The server.
         start: The time from which `started` of a log entry is counted, on `time.perf_counter`.
         on_finished: Called with each finished request.
-        side: `on` or `off`.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, start: float, on_finished: Callable[[LoggedRequest], None], side: str = "on"
-    ) -> None:
-        self.endpoint, self._start, self._on_finished, self._side = endpoint, start, on_finished, side
+    def __init__(self, endpoint: Endpoint, start: float, on_finished: Callable[[LoggedRequest], None]) -> None:
+        self.endpoint, self._start, self._on_finished = endpoint, start, on_finished
         self._lost = 0  # connections in succession
 
     @property
@@ -52,17 +50,17 @@ class Sender:
             raise ServerDied(self.endpoint.description.url)
 
     async def send(
-        self, key: str, request: ServedRequest, before: Callable[[ServedRequest], Awaitable[None]] | None = None
+        self, key: RequestKey, request: ServedRequest, before: Callable[[ServedRequest], Awaitable[None]] | None = None
     ) -> LoggedRequest:
         """Send a request, and return its log entry. A failure is an entry with an error. `before` is awaited first."""
         sent = time.perf_counter()
         try:
             if before is not None:
                 await before(request)
-            entry = logged(key, await self.endpoint.complete(request), request, self._side)
+            entry = logged(key, await self.endpoint.complete(request), request)
             self._lost = 0
         except RequestFailed as error:
-            entry = failed(key, error, request, self._side)
+            entry = failed(key, error, request)
             self._lost = self._lost + 1 if error.kind in DEAD else 0
         entry.started = sent - self._start
         self._on_finished(entry)
@@ -71,7 +69,7 @@ class Sender:
 
 async def send_all(
     endpoint: Endpoint,
-    requests: Sequence[tuple[str, ServedRequest]],
+    requests: Sequence[tuple[RequestKey, ServedRequest]],
     log: RequestLog,
     concurrency: int,
     advance: Callable[[], None],

@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+from collections import Counter
 
 import pytest
 
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.endpoint import connected
+from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest, RequestLog
 from specbench.features.servers.sending import ServerDied, send_all
 from specbench.features.servers.served import ServedRequest
@@ -22,9 +24,14 @@ def _key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
+def failures(log: RequestLog) -> Counter[str]:
+    """Return the number of failed requests by kind."""
+    return Counter(entry.error_kind for entry in log.entries.values() if entry.error is not None)
+
+
 async def sent(url: str, count: int, log: RequestLog, concurrency: int = 4, timeout: float = 2.0) -> None:
     async with connected(Server(url, seconds=timeout)) as endpoint:
-        requests = [(f"{i}", ServedRequest(prompt=(1, 2, i % 50), max_tokens=2)) for i in range(count)]
+        requests = [(RequestKey(number=i), ServedRequest(prompt=(1, 2, i % 50), max_tokens=2)) for i in range(count)]
         await send_all(endpoint, requests, log, concurrency, lambda: None)
 
 
@@ -34,14 +41,14 @@ def test_failures_are_recorded_and_the_next_call_sends_only_those_again(checkpoi
         server.failures = [*FAILURES, *[""] * 6, *FAILURES]
         asyncio.run(sent(server.url, 30, log))
         assert len(log.entries) == 30
-        assert log.failures == {
+        assert failures(log) == {
             FailureKind.status: 4, FailureKind.timeout: 2, FailureKind.reset: 2, FailureKind.garbage: 2,
             FailureKind.incomplete: 2,
         }  # fmt: skip
         before = len(server.requests)
         again = RequestLog(tmp_path / "requests.jsonl")
         asyncio.run(sent(server.url, 30, again))
-        assert not again.failures and len(again.entries) == 30
+        assert not failures(again) and len(again.entries) == 30
         assert len(server.requests) - before == 12
         assert set(server.keys) == {f"Bearer {KEY}"}
     assert KEY not in (tmp_path / "requests.jsonl").read_text()
@@ -66,18 +73,18 @@ def test_a_killed_write_loses_only_the_incomplete_line(tmp_path):
     path = tmp_path / "log"
     log = RequestLog(path)
     for i in range(5):
-        log.add(LoggedRequest(key=f"{i}", text="ä" * i, tokens=[i]))
+        log.add(LoggedRequest(key=RequestKey(number=i), text="ä" * i, tokens=[i]))
     whole = path.read_bytes()
     for end in range(len(whole) + 1):
         path.write_bytes(whole[:end])
         kept = RequestLog(path)
         assert len(kept.entries) == whole[:end].count(b"\n")
-        kept.add(LoggedRequest(key="new"))
+        kept.add(LoggedRequest(key=RequestKey(number=-1)))
         assert set(RequestLog(path).entries) == {*kept.entries}
 
 
 def test_a_damaged_line_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "log").write_bytes(b'{"key": "a"}\n{"key": 5}\n')
+    (tmp_path / "log").write_bytes(b'{"key": {}}\n{"key": 5}\n')
     with pytest.raises(ConfigError, match="log:2: damaged"):
         RequestLog(tmp_path / "log")
 

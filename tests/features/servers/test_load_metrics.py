@@ -30,6 +30,7 @@ from specbench.features.servers.load.pays import (
     predicted_speedups,
     tokens_per_round,
 )
+from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Counters, SpeculationCounts
 from specbench.http_client import Server
@@ -41,7 +42,7 @@ def request(chunks, *, started=0.0, prompt=0, seconds=None, side="on", **fields)
     """Return a request whose chunks are (seconds, tokens)."""
     last = chunks[-1][0] if chunks else 0.0
     return LoggedRequest(
-        key=f"{side}|1|0|7|{prompt}", side=side, started=started, chunks=chunks, seconds=seconds or last,
+        key=RequestKey(side=side, block=7, prompt=prompt), started=started, chunks=chunks, seconds=seconds or last,
         tokens=[0] * sum(count for _, count in chunks), **fields,
     )  # fmt: skip
 
@@ -83,7 +84,7 @@ def test_times_of_a_request_are_those_that_load_generators_define():
 def test_tokens_outside_the_window_do_not_count():
     one = block("on", 0, request([(0.5, 1), (1.0, 2), (5.9, 3), (6.0, 4)]))  # the window is [1, 6)
     assert one.tokens == 5 and one.throughput == 1.0
-    failed = LoggedRequest(key="x", error="timeout", chunks=[(2.0, 9)])
+    failed = LoggedRequest(key=RequestKey(), error="timeout", chunks=[(2.0, 9)])
     assert block("on", 0, failed).tokens == 0
 
 

@@ -7,12 +7,13 @@ import pytest
 
 from specbench.cli.params import SharedOptions
 from specbench.features.servers.exactness.calibration import deviation_of
-from specbench.features.servers.exactness.kinds import PromptKind, RequestKind, shared_cause
+from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
 from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
 from specbench.features.servers.exactness.server_verification import verify_server
 from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 from specbench.features.servers.prompts import served_prompts
+from specbench.features.servers.request_key import PromptKind, RequestKind
 from specbench.features.servers.served import ServedSampling
 from specbench.http_client import Server
 from specbench.observer import Observer

@@ -4,6 +4,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from specbench.data.task import Message
@@ -13,6 +14,13 @@ from specbench.http_client import FailureKind, HttpClient, RequestFailed
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 PER_POSITION = "accepted_tokens_per_pos_total"
+
+
+class TestedOn(StrEnum):
+    """What a dialect was tested on."""
+
+    server = "a real server"
+    answers = "written answers"
 
 
 class Arrival(NamedTuple):
@@ -26,7 +34,7 @@ class Dialect(ABC):
     """How to talk with one kind of server. Its subclasses have no state."""
 
     name: ClassVar[str]
-    tested_on: ClassVar[str]  # "a real server", or "written answers" only
+    tested_on: ClassVar[TestedOn]
     streams_steps: ClassVar[bool] = False  # whether an event holds the tokens of one verification step
     metrics_prefix: ClassVar[str] = ""  # of its counters at /metrics; empty without any
 

@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.data.task import Message
-from specbench.features.servers.dialects.dialect import Arrival, Dialect, Samples, single_model, speculation_of
+from specbench.features.servers.dialects.dialect import (
+    Arrival,
+    Dialect,
+    Samples,
+    TestedOn,
+    single_model,
+    speculation_of,
+)
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -26,7 +33,7 @@ class LlamaCpp(Dialect):
     """llama.cpp: `/completion` with token ids; one event per token, those of one verification step in a burst."""
 
     name = "llama.cpp"
-    tested_on = "a real server"
+    tested_on = TestedOn.server
     metrics_prefix = "llamacpp"
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.features.servers.dialects.dialect import Arrival, Dialect, single_model
+from specbench.features.servers.dialects.dialect import Arrival, Dialect, TestedOn, single_model
 from specbench.features.servers.served import Chunk, Completion, Description, ServedRequest
 from specbench.http_client import HttpClient
 
@@ -14,7 +14,7 @@ class OpenAi(Dialect):
     """OpenAI's `/v1/completions` and `/v1/chat/completions`, without token ids. Top-k and min-p may be ignored."""
 
     name = "openai"
-    tested_on = "written answers"
+    tested_on = TestedOn.answers
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.features.servers.dialects.dialect import Arrival, Dialect
+from specbench.features.servers.dialects.dialect import Arrival, Dialect, TestedOn
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -20,7 +20,7 @@ class Sglang(Dialect):
     """SGLang: `/generate` with token ids. Each event of a stream repeats the whole output so far."""
 
     name = "sglang"
-    tested_on = "written answers"
+    tested_on = TestedOn.answers
     streams_steps = True
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:

@@ -6,7 +6,14 @@ from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
-from specbench.features.servers.dialects.dialect import Arrival, Dialect, Samples, single_model, speculation_of
+from specbench.features.servers.dialects.dialect import (
+    Arrival,
+    Dialect,
+    Samples,
+    TestedOn,
+    single_model,
+    speculation_of,
+)
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -27,7 +34,7 @@ class Vllm(Dialect):
     """vLLM: `/v1/completions` with token ids; an event of a stream holds the tokens of one verification step."""
 
     name = "vllm"
-    tested_on = "a real server"
+    tested_on = TestedOn.server
     streams_steps = True
     metrics_prefix = "vllm"
 

@@ -9,13 +9,13 @@ from itertools import combinations
 from specbench.errors import ConfigError
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.calibration import Deviation, measured_deviation
-from specbench.features.servers.exactness.kinds import RequestKind
 from specbench.features.servers.exactness.reference import Reference, Weights
 from specbench.features.servers.exactness.served_checks import (
     KindResult,
     ReferenceRow,
     SampledCheck,
     SeedCheck,
+    again_of,
     chance_of_equal_outputs,
     counts_of,
     greedy_check,
@@ -30,16 +30,14 @@ from specbench.features.servers.exactness.two_samples import (
     permutations_for,
     units_of,
 )
-from specbench.features.servers.exactness.verify_request import AGAIN, Prompt
+from specbench.features.servers.exactness.verify_request import Keyed, Prompt
+from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedRequest, ServedSampling
 from specbench.observer import Observer
 
 CALIBRATIONS = 48  # prefixes whose first token is compared
-OFF, HOTTER = "off|", "control|"  # the beginnings of keys of requests to the other server
 OTHER_SEEDS = 10**6  # added to the seeds of requests to the other server, so that the samples are independent
-
-Keyed = list[tuple[str, ServedRequest]]
 
 
 class Comparison(ABC):
@@ -114,7 +112,7 @@ class ByReference(Comparison):
         if not testable:
             return KindResult(kind, note="the server returns no token ids here")
         rows = {entry.key: await self._row(entry) for entry in testable}
-        firsts = {key: row for key, row in rows.items() if not key.endswith(AGAIN)}
+        firsts = {key: row for key, row in rows.items() if key.role is Role.sample}
         counts = counts_of(testable)
         if kind.sampling.is_greedy:
             greedy = greedy_check(firsts.items(), self.tolerance)
@@ -122,7 +120,9 @@ class ByReference(Comparison):
         sampled = SampledCheck(kind.sampling, self.tolerance)
         for row in firsts.values():
             sampled.add(row)
-        by_chance = sum(chance_of_equal_outputs(rows[key], kind.sampling) for key in firsts if f"{key}{AGAIN}" in rows)
+        by_chance = sum(
+            chance_of_equal_outputs(row, kind.sampling) for key, row in firsts.items() if again_of(key) in rows
+        )
         seeds = _seeds({key: row.tokens for key, row in rows.items()}, by_chance) if kind.is_seeded else None
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
 
@@ -151,24 +151,24 @@ class BySamples(Comparison):
 
     def requests_to_off(self, kind: RequestKind, requests: Keyed) -> Keyed:
         """Return each request, twice if it is greedy; for the first kind of a sampling, the control too."""
-        firsts = [(key, request) for key, request in requests if not key.endswith(AGAIN)]
+        firsts = [(replace(key, side="off"), request) for key, request in requests if key.role is Role.sample]
         if kind.sampling.is_greedy:
-            return [(f"{OFF}{key}{end}", request) for end in ("", AGAIN) for key, request in firsts]
-        rows = [(f"{OFF}{key}", _with_other_seed(request)) for key, request in firsts]
+            return [*firsts, *((again_of(key), request) for key, request in firsts)]
+        rows = [(key, _with_other_seed(request)) for key, request in firsts]
         if self._controlled.setdefault(kind.sampling, kind) == kind:
             hotter = replace(kind.sampling, temperature=CONTROL * kind.sampling.temperature)
-            rows += [(f"{HOTTER}{key}", replace(request, sampling=hotter)) for key, request in firsts]
+            rows += [(replace(key, role=Role.control), replace(request, sampling=hotter)) for key, request in firsts]
         return rows
 
     async def result(
         self, kind: RequestKind, entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest]
     ) -> KindResult:
-        firsts = [entry for entry in entries if not entry.key.endswith(AGAIN)]
+        firsts = _of_role(entries, Role.sample)
         counts = counts_of(entries)
         if kind.sampling.is_greedy:
-            return KindResult(kind, len(firsts), texts=greedy_texts(firsts, of_off, OFF), acceptance=counts)
-        off = [entry for entry in of_off if entry.key.startswith(OFF)]
-        if hotter := [entry for entry in of_off if entry.key.startswith(HOTTER)]:
+            return KindResult(kind, len(firsts), texts=greedy_texts(firsts, of_off), acceptance=counts)
+        off = _of_role(of_off, Role.sample)
+        if hotter := _of_role(of_off, Role.control):
             self._controls[kind.sampling] = self._by_prompt(hotter, off)
         sampled = TwoSampleCheck(
             kind.sampling, self._by_prompt(firsts, off), self._controls.get(kind.sampling, []), self._permutations
@@ -176,11 +176,11 @@ class BySamples(Comparison):
         seeds = None
         if kind.is_seeded:
             outputs = {entry.key: units_of(entry, self.as_text) for entry in entries}
-            again = sum(entry.key.endswith(AGAIN) for entry in entries)
+            again = len(_of_role(entries, Role.again))
             seeds = _seeds(outputs, again * _share_of_equal(self._outputs_by_prompt(off)))
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
 
-    def _outputs_by_prompt(self, entries: Iterable[LoggedRequest]) -> dict[str, list[Output]]:
+    def _outputs_by_prompt(self, entries: Iterable[LoggedRequest]) -> dict[int, list[Output]]:
         return _grouped({entry.key: units_of(entry, self.as_text) for entry in entries})
 
     def _by_prompt(self, on: Iterable[LoggedRequest], off: Iterable[LoggedRequest]) -> list[PromptOutputs]:
@@ -192,28 +192,28 @@ def _with_other_seed(request: ServedRequest) -> ServedRequest:
     return replace(request, seed=None if request.seed is None else request.seed + OTHER_SEEDS)
 
 
-def _prompt_of(key: str) -> str:
-    """Return the index of the prompt of a request, from its key."""
-    return key.removesuffix(AGAIN).rsplit("|", 2)[1]
+def _of_role(entries: Iterable[LoggedRequest], role: Role) -> list[LoggedRequest]:
+    return [entry for entry in entries if entry.key.role is role]
 
 
-def _grouped(outputs: Mapping[str, Output]) -> dict[str, list[Output]]:
+def _grouped(outputs: Mapping[RequestKey, Output]) -> dict[int, list[Output]]:
     """Return outputs by prompt."""
-    out: dict[str, list[Output]] = {}
+    out: dict[int, list[Output]] = {}
     for key, output in outputs.items():
-        out.setdefault(_prompt_of(key), []).append(output)
+        out.setdefault(key.prompt, []).append(output)
     return out
 
 
-def _share_of_equal(by_prompt: Mapping[str, Sequence[Output]]) -> float:
+def _share_of_equal(by_prompt: Mapping[int, Sequence[Output]]) -> float:
     """Return the share of pairs of outputs to one prompt that are equal."""
     pairs = [a == b for outputs in by_prompt.values() for a, b in combinations(outputs, 2)]
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
-def _seeds(outputs: Mapping[str, Output], by_chance: float) -> SeedCheck:
+def _seeds(outputs: Mapping[RequestKey, Output], by_chance: float) -> SeedCheck:
     """Compare outputs that were sampled twice with one seed, and outputs of one prompt with different seeds."""
-    again = [(output, outputs[f"{key}{AGAIN}"]) for key, output in outputs.items() if f"{key}{AGAIN}" in outputs]
-    of_prompt = _grouped({key: output for key, output in outputs.items() if not key.endswith(AGAIN)})
+    firsts = {key: output for key, output in outputs.items() if key.role is Role.sample}
+    again = [(output, outputs[again_of(key)]) for key, output in firsts.items() if again_of(key) in outputs]
+    of_prompt = _grouped(firsts)
     most = max(of_prompt.values(), key=len, default=[])
     return SeedCheck(len(again), sum(a == b for a, b in again), (len(set(most)), len(most)), by_chance)

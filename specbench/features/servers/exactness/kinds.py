@@ -1,8 +1,6 @@
-"""Kinds of requests: the settings that are varied to find faults."""
+"""The kinds of requests that `server verify` tests, and what kinds with a fault have in common."""
 
-from dataclasses import dataclass
-from enum import StrEnum
-
+from specbench.features.servers.request_key import PromptKind, RequestKind
 from specbench.features.servers.served import ServedSampling
 
 SAMPLINGS = (
@@ -10,34 +8,6 @@ SAMPLINGS = (
     ServedSampling(temperature=1.0),
     ServedSampling(temperature=0.7, top_p=0.95),
 )  # of `server verify`, unless the user gives others
-
-
-class PromptKind(StrEnum):
-    """How a prompt reaches the model."""
-
-    raw = "raw"  # ids, without a cached prefix
-    cached = "cached"  # ids whose beginning the server has cached from the same prompt
-    chat = "chat"  # messages, which the server renders
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestKind:
-    """The settings that requests of one kind share."""
-
-    sampling: ServedSampling
-    concurrency: int = 1
-    is_seeded: bool = False
-    prompt: PromptKind = PromptKind.raw
-
-    @property
-    def label(self) -> str:
-        """The settings in a few words."""
-        words = [str(self.sampling), f"concurrency {self.concurrency}"]
-        if not self.sampling.is_greedy:
-            words.append("seed" if self.is_seeded else "no seed")
-        if self.prompt is not PromptKind.raw:
-            words.append({PromptKind.cached: "cached prefix", PromptKind.chat: "chat"}[self.prompt])
-        return ", ".join(words)
 
 
 def kinds_of(

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from specbench.features.servers.exactness.allowed import allowed
-from specbench.features.servers.exactness.kinds import RequestKind
 from specbench.features.servers.exactness.served_tests import ServedTest, categories_of, statistics
-from specbench.features.servers.exactness.verify_request import AGAIN
+from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling
 
@@ -34,7 +33,7 @@ class ReferenceRow:
 class Difference:
     """A greedy token other than the reference's most likely one."""
 
-    key: str
+    key: RequestKey
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]  # up to and including the token that differs
     expected: int
@@ -82,7 +81,7 @@ class GreedyCheck:
     faults: tuple[Difference, ...]
 
 
-def greedy_check(rows: Iterable[tuple[str, ReferenceRow]], deviation: float) -> GreedyCheck:
+def greedy_check(rows: Iterable[tuple[RequestKey, ReferenceRow]], deviation: float) -> GreedyCheck:
     """Return the first difference of each output. A gap of at most twice the deviation of logits is a near-tie."""
     outputs = tokens = 0
     ties: list[Difference] = []
@@ -100,13 +99,17 @@ def greedy_check(rows: Iterable[tuple[str, ReferenceRow]], deviation: float) -> 
     return GreedyCheck(outputs, tokens, tuple(ties), tuple(faults))
 
 
-def greedy_texts(entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest], prefix: str) -> GreedyTexts:
-    """Compare greedy outputs with those of another server, whose keys begin with `prefix`, each sent twice."""
-    other = {entry.key.removeprefix(prefix): entry for entry in of_off}
+def again_of(key: RequestKey) -> RequestKey:
+    """Return the key of the same request when it is sent a second time."""
+    return replace(key, role=Role.again)
+
+
+def greedy_texts(entries: Sequence[LoggedRequest], of_off: Sequence[LoggedRequest]) -> GreedyTexts:
+    """Compare greedy outputs with those of another server, which each request was sent to twice."""
+    other = {entry.key: entry for entry in of_off}
+    keys = [(entry, replace(entry.key, side="off")) for entry in entries]
     compared = [
-        (entry, other[entry.key], other[f"{entry.key}{AGAIN}"])
-        for entry in entries
-        if entry.key in other and f"{entry.key}{AGAIN}" in other
+        (entry, other[key], other[again_of(key)]) for entry, key in keys if key in other and again_of(key) in other
     ]
 
     def differ(a: LoggedRequest, b: LoggedRequest) -> bool:

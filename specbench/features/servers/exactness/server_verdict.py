@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from specbench.features.servers.exactness.calibration import Deviation
-from specbench.features.servers.exactness.kinds import RequestKind, shared_cause
+from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import ALARM, KindResult, SampledTests, pooled
 from specbench.features.servers.exactness.smallest import SmallestRequest
+from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling
 from specbench.note import Note
 

@@ -9,18 +9,19 @@ import torch
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.exactness.comparisons import ByReference, BySamples, Comparison
-from specbench.features.servers.exactness.kinds import PromptKind, RequestKind, kinds_of
+from specbench.features.servers.exactness.kinds import kinds_of
 from specbench.features.servers.exactness.reference import Served, Weights
 from specbench.features.servers.exactness.served_checks import KindResult, counts_of
 from specbench.features.servers.exactness.server_verdict import Evidence, ServerVerification, verdict_of
 from specbench.features.servers.exactness.smallest import SmallestRequest, as_sent
 from specbench.features.servers.exactness.verify_request import (
-    AGAIN,
+    Keyed,
     Prompt,
     ServerVerifyRequest,
     encoded,
     requests_of,
 )
+from specbench.features.servers.request_key import PromptKind, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
 from specbench.features.servers.served import Counters, ServedRequest
@@ -196,13 +197,7 @@ class _Verification:
             )
             self.notes.append(warning("tokenizers differ", text))
 
-    async def _send(
-        self,
-        kind: RequestKind,
-        requests: list[tuple[str, ServedRequest]],
-        to_off: list[tuple[str, ServedRequest]],
-        advance: Callable[[], None],
-    ) -> None:
+    async def _send(self, kind: RequestKind, requests: Keyed, to_off: Keyed, advance: Callable[[], None]) -> None:
         """Send the requests of a kind that are not logged yet. Raises ServerDied."""
 
         async def fill_cache(request: ServedRequest) -> None:
@@ -213,9 +208,7 @@ class _Verification:
         if self.off is not None and to_off:
             await send_all(self.off, to_off, self.log, kind.concurrency, advance)
 
-    async def _result(
-        self, kind: RequestKind, requests: list[tuple[str, ServedRequest]], to_off: list[tuple[str, ServedRequest]]
-    ) -> KindResult:
+    async def _result(self, kind: RequestKind, requests: Keyed, to_off: Keyed) -> KindResult:
         entries = [self.log.entries[key] for key, _ in requests]
         of_off = [self.log.entries[key] for key, _ in to_off]
         done = [entry for entry in entries if entry.error is None]
@@ -253,27 +246,27 @@ class _Verification:
         if not differing:
             return self._sent_twice(evidence.unseeded[0]) if evidence.unseeded else None
         result = next(result for result in evidence.results if result.kind in differing)
-        label = f"{result.kind.label}|"
-        entries = [
-            entry
-            for key, entry in self.log.entries.items()
-            if key.startswith(label) and not key.endswith(AGAIN) and entry.error is None
-        ]
+        entries = [entry for entry in self._entries(result.kind, Role.sample) if entry.error is None]
         with self.observer.status("look for the smallest request that shows it"):
             return await self.comparison.smallest(result, entries)
 
     def _sent_twice(self, kind: RequestKind) -> SmallestRequest | None:
         """Return the first request of a kind whose equal seed did not repeat its output."""
-        for key, again in self.log.entries.items():
-            if key.startswith(f"{kind.label}|") and key.endswith(AGAIN):
-                first = self.log.entries[key.removesuffix(AGAIN)]
-                if first.tokens != again.tokens and first.prompt:
-                    request = ServedRequest(
-                        prompt=tuple(first.prompt), sampling=kind.sampling, max_tokens=self.request.max_tokens,
-                        seed=first.seed,
-                    )  # fmt: skip
-                    return as_sent(self.on, request, times=2)
+        for again in self._entries(kind, Role.again):
+            first = self.log.entries[replace(again.key, role=Role.sample)]
+            if first.tokens != again.tokens and first.prompt:
+                request = ServedRequest(
+                    prompt=tuple(first.prompt), sampling=kind.sampling, max_tokens=self.request.max_tokens,
+                    seed=first.seed,
+                )  # fmt: skip
+                return as_sent(self.on, request, times=2)
         return None
+
+    def _entries(self, kind: RequestKind, role: Role) -> list[LoggedRequest]:
+        """Return the logged requests of a kind and a role to the tested server."""
+        return [
+            entry for key, entry in self.log.entries.items() if (key.kind, key.role, key.side) == (kind, role, "on")
+        ]
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.exactness.kinds import PromptKind
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import (
     ALARM,
@@ -14,6 +13,7 @@ from specbench.features.servers.exactness.served_checks import (
     SampledCheck,
     greedy_check,
 )
+from specbench.features.servers.request_key import PromptKind
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedRequest
 from specbench.http_client import RequestFailed
@@ -75,7 +75,7 @@ async def _greedy(
         if not tokens:
             continue
         row = ReferenceRow(fault.prompt, tokens, await reference.logits(fault.prompt, tokens))
-        again = greedy_check([("", row)], deviation).faults
+        again = greedy_check([(fault.key, row)], deviation).faults
         if again:
             found = again[0]
             request = replace(request, max_tokens=len(found.tokens))

@@ -124,7 +124,7 @@ def _kind(result: KindResult, tests: int) -> dict[str, Any]:
             "tokens": result.greedy.tokens,
             "near_ties": len(result.greedy.near_ties),
             "faults": [
-                {"request": fault.key, "position": len(fault.tokens) - 1, "expected": fault.expected,
+                {"request": fault.key.label, "position": len(fault.tokens) - 1, "expected": fault.expected,
                  "found": fault.tokens[-1], "gap": fault.gap}
                 for fault in result.greedy.faults
             ],

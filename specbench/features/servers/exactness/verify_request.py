@@ -2,17 +2,17 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.exactness.kinds import SAMPLINGS, PromptKind, RequestKind
+from specbench.features.servers.exactness.kinds import SAMPLINGS
 from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.request_key import PromptKind, RequestKey, RequestKind, Role
 from specbench.features.servers.served import ServedRequest, ServedSampling
 from specbench.http_client import Server
 
 REPEATED = 8  # requests of a seeded kind that are sent twice
-AGAIN = "|again"  # the end of the key of a request that is sent the second time
 LONG_PROMPT = 272  # tokens of a prompt with a cached prefix, more than two of vLLM's blocks
 
 
@@ -62,6 +62,7 @@ class ServerVerifyRequest:
 
 
 Prompt = tuple[int, ...] | str
+Keyed = list[tuple[RequestKey, ServedRequest]]
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,8 @@ async def encoded(request: ServerVerifyRequest, on: Endpoint, as_text: bool) -> 
     return EncodedPrompts(found, chats)
 
 
-def requests_of(
-    request: ServerVerifyRequest, kind: RequestKind, prompts: EncodedPrompts, on: Endpoint
-) -> list[tuple[str, ServedRequest]]:
-    """Return the requests of a kind with their keys. Of a seeded kind, the first REPEATED ones occur twice."""
+def requests_of(request: ServerVerifyRequest, kind: RequestKind, prompts: EncodedPrompts, on: Endpoint) -> Keyed:
+    """Return the requests of a kind. Of a seeded kind, the first REPEATED ones occur twice."""
     chats = kind.prompt is PromptKind.chat
     count = len(prompts.raw) if kind.sampling.is_greedy else request.outputs
     rows = []
@@ -118,8 +117,8 @@ def requests_of(
             seed=_seed(request, kind, i) if kind.is_seeded else None,
             reuse_cache=kind.prompt is PromptKind.cached,
         )
-        rows.append((f"{kind.label}|{at}|{i // len(prompts.raw)}", served))
-    again = [(f"{key}{AGAIN}", served) for key, served in rows[:REPEATED]] if kind.is_seeded else []
+        rows.append((RequestKey(kind=kind, prompt=at, number=i // len(prompts.raw)), served))
+    again = [(replace(key, role=Role.again), served) for key, served in rows[:REPEATED]] if kind.is_seeded else []
     return rows + again
 
 

@@ -15,9 +15,9 @@ BLOCKS, REQUESTS = "blocks.jsonl", "requests.jsonl"
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the log. Its requests are in the log of requests, whose keys begin with `key`."""
+    """A line of the log. The requests of the block are in the log of requests."""
 
-    key: str
+    id: int
     side: str
     concurrency: int
     pair: int
@@ -38,9 +38,9 @@ class BlockLog:
         self.requests = RequestLog(folder / REQUESTS)
         self.blocks: list[Block] = []
         if self.path.exists():
-            by_block: dict[str, list[LoggedRequest]] = {}
+            by_block: dict[int, list[LoggedRequest]] = {}
             for request in self.requests.entries.values():
-                by_block.setdefault(request.key.rsplit("|", 2)[0], []).append(request)
+                by_block.setdefault(request.key.block, []).append(request)
             for line in complete_lines(self.path):
                 try:
                     row = msgspec.json.decode(line, type=_Line)
@@ -48,12 +48,11 @@ class BlockLog:
                     raise ConfigError(
                         f"{self.path}: damaged ({error}); help: remove the folder, and run again"
                     ) from None
-                values = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "key"}
-                self.blocks.append(Block(**values, requests=by_block.get(row.key, [])))
+                self.blocks.append(Block(**vars(row), requests=by_block.get(row.id, [])))
 
-    def add(self, key: str, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """Append a finished block."""
         self.blocks.append(block)
         values = {name: value for name, value in vars(block).items() if name != "requests"}
         with self.path.open("ab") as file:
-            file.write(msgspec.json.encode(_Line(key=key, **values)) + b"\n")
+            file.write(msgspec.json.encode(_Line(**values)) + b"\n")

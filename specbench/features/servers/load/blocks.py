@@ -5,8 +5,10 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.sending import Sender
 from specbench.features.servers.served import Counters, ServedRequest
@@ -21,6 +23,7 @@ class Block:
     """A block of load: `concurrency` requests in flight for some seconds, then the rest of the started requests.
 
     Args:
+        id: Identifies it: when it began, in nanoseconds since the epoch.
         side: `on` or `off`.
         concurrency: Requests in flight.
         pair: The pair of blocks that it belongs to.
@@ -34,6 +37,7 @@ class Block:
         cpu: The share of one processor that the client used.
     """
 
+    id: int = 0
     side: str
     concurrency: int
     pair: int
@@ -55,9 +59,9 @@ class Block:
     def tokens(self) -> int:
         """The tokens that arrived within the window."""
         return sum(
-            count
+            tokens
             for request in self.done
-            for seconds, count in request.chunks or ()
+            for seconds, tokens in request.chunks or ()
             if self.begin <= request.started + seconds < self.end
         )
 
@@ -91,7 +95,7 @@ class Pace:
 
 async def run_block(
     endpoint: Endpoint,
-    requests: Iterator[tuple[str, ServedRequest]],
+    requests: Iterator[tuple[RequestKey, ServedRequest]],
     block: Block,
     pace: Pace,
     start: float,
@@ -119,7 +123,7 @@ async def run_block(
         block.requests.append(entry)
         on_finished(entry)
 
-    sender = Sender(endpoint, start, finished, block.side)
+    sender = Sender(endpoint, start, finished)
 
     async def worker(number: int) -> None:
         await asyncio.sleep(
@@ -160,10 +164,8 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def cycle(requests: Sequence[ServedRequest], prefix: str) -> Iterator[tuple[str, ServedRequest]]:
-    """Yield keys and requests, from the first on again and again. A key ends with the index of the request."""
-    number = 0
-    while True:
-        at = number % len(requests)
-        yield f"{prefix}|{number}|{at}", requests[at]
-        number += 1
+def cycle(requests: Sequence[ServedRequest], block: Block) -> Iterator[tuple[RequestKey, ServedRequest]]:
+    """Yield keys of a block and requests, from the first on again and again."""
+    for number in count():
+        for at, request in enumerate(requests):
+            yield RequestKey(side=block.side, block=block.id, prompt=at, number=number), request

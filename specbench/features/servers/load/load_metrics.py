@@ -112,7 +112,7 @@ def time_speedup(
 
     The means are over tokens if `by_token`, else over requests. Prompts that only one side finished in a pair are left out.
     """
-    cells: dict[tuple[str, int], list[float]] = {}
+    cells: dict[tuple[int, int], list[float]] = {}
     for number, (off, on) in enumerate(pairs):
         for at, block in ((0, off), (2, on)):
             for request in block.done:
@@ -120,7 +120,7 @@ def time_speedup(
                 if value is None:
                     continue
                 weight = max(request.count - 1, 1) if by_token else 1
-                cell = cells.setdefault((prompt_of(request), number), [0.0] * 4)
+                cell = cells.setdefault((request.key.prompt, number), [0.0] * 4)
                 cell[at] += value * weight
                 cell[at + 1] += weight
     both = {key: cell for key, cell in cells.items() if cell[0] and cell[2]}  # chunks that arrive together take no time
@@ -142,11 +142,6 @@ def time_speedup(
 def mean_of(values: Sequence[float]) -> float:
     """Return the mean; nan without values."""
     return sum(values) / len(values) if values else float("nan")
-
-
-def prompt_of(request: LoggedRequest) -> str:
-    """Return the index of a request's prompt, which its key ends with."""
-    return request.key.rsplit("|", 1)[-1]
 
 
 # Speculation, in one definition: tokens per round are accepted drafted tokens and the target's own token
@@ -221,7 +216,7 @@ def acceptance_by_prompt(requests: Sequence[LoggedRequest], streams_steps: bool)
         unit = "accepted share"
         pairs = [(request.accepted or 0, request.drafted or 0) for request in requests]
     for request, (value, weight) in zip(requests, pairs, strict=True):
-        cell = sums.setdefault(int(prompt_of(request)), [0.0, 0.0])
+        cell = sums.setdefault(request.key.prompt, [0.0, 0.0])
         cell[0] += value
         cell[1] += weight
     return unit, {at: value / weight for at, (value, weight) in sorted(sums.items()) if weight}

@@ -18,7 +18,6 @@ from specbench.features.servers.load.load_metrics import (
     mean_of,
     paired,
     percentiles,
-    prompt_of,
     throughput_speedup,
     time_per_token,
     time_speedup,
@@ -121,7 +120,7 @@ def _scores(request: ServerRunRequest, blocks: Sequence[Block]) -> dict[str, dic
     """Return the values of each metric by prompt, from the first finished output of each."""
     outputs: dict[int, LoggedRequest] = {}
     for done in _done(blocks):
-        outputs.setdefault(int(prompt_of(done)), done)
+        outputs.setdefault(done.key.prompt, done)
     if request.load.ignore_eos:
         return {}  # such texts continue after the end of the answer
     values: dict[str, dict[int, float]] = {}

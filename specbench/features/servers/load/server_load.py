@@ -125,9 +125,8 @@ class _Run:
     async def _block(self, server: str, side: str, concurrency: int, pair: int, advance: Callable[[], None]) -> None:
         """Measure a block of a server, which is called `side`, and log it."""
         endpoint = await self.servers.use(server)
-        key = f"{side}|{concurrency}|{pair}|{time.time_ns()}"
-        block = Block(side=side, concurrency=concurrency, pair=pair)
-        requests = cycle(self.served, key)
+        block = Block(id=time.time_ns(), side=side, concurrency=concurrency, pair=pair)
+        requests = cycle(self.served, block)
         await run_block(endpoint, requests, block, self.request.load.pace, self.start, self.log.requests.add)
-        self.log.add(key, block)
+        self.log.add(block)
         advance()
