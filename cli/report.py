@@ -136,9 +136,10 @@ def _require_runs(folders: Sequence[Path]) -> None:
 def _served_passports(folders: Sequence[Path]) -> str:
     """Return the passports of runs of `specbench server run` in folders; empty if there are none."""
     from specbench.features.servers.load.served_passport import passports_of  # imports aiohttp
-    from specbench.features.servers.served_results import RunResult, results_in
+    from specbench.features.servers.load.server_run import ServerRun
+    from specbench.features.servers.served_results import results_in
 
-    found = [result for folder in folders for result in results_in(folder) if isinstance(result, RunResult)]
+    found = [result for folder in folders for result in results_in(folder) if isinstance(result, ServerRun)]
     return passports_of(found) if found else ""
 
 

@@ -269,8 +269,8 @@ def run(
         command=tuple(sys.argv[1:]),
     )
     formats = params.plot_formats(plot_format, plots)
-    measured = _until_interrupted(run_servers(request, TerminalObserver()))
-    _show_run(measured, json_, page)
+    measured, folder = _until_interrupted(run_servers(request, TerminalObserver()))
+    _show_run(measured, folder, json_, page)
     if plots:
         from specbench.features.servers.load.load_plot import plots_of  # imports numpy
 
@@ -279,10 +279,10 @@ def run(
     sys.exit(ExitCode.SOME_FAILED if any(measured.failures.values()) else ExitCode.OK)
 
 
-def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
+def _show_run(measured: "ServerRun", folder: Path, as_json: bool, page: Path | None) -> None:
     """Print the levels, times, predictions, notes and the answer of a run under load."""
-    from specbench.features.servers.load.load_summary import SUMMARY
-    from specbench.features.servers.load.load_table import answer_of, facts_of, run_json, tables_of
+    from specbench.features.servers import served_results
+    from specbench.features.servers.load.load_table import facts_of, tables_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
@@ -290,17 +290,15 @@ def _show_run(measured: "ServerRun", as_json: bool, page: Path | None) -> None:
         print_table(shown, console)
     for note in measured.notes:
         say(note, console)
-    print(wrapped(printable(answer_of(measured))), file=stream)
-    table = run_json(measured)
-    (measured.folder / SUMMARY).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-    print_path(measured.folder, console)
+    print(wrapped(printable(measured.answer)), file=stream)
+    print_path(folder, console)
     if page:
         from specbench.features.servers.page import page_of
 
-        title, answer = f"Load on {measured.on.label}", answer_of(measured)
-        page.write_text(page_of(title, answer, tables_of(measured), measured.notes, facts_of(measured)), "utf-8")
+        title, facts = f"Load on {measured.on.label}", facts_of(measured)
+        page.write_text(page_of(title, measured.answer, tables_of(measured), measured.notes, facts), "utf-8")
     if as_json:
-        print(json.dumps(table, indent=2))
+        print(served_results.as_json(measured), end="")
 
 
 def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
@@ -353,7 +351,9 @@ def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
 
 def _show(verification: "ServerVerification", as_json: bool, page: Path | None, key_env: str) -> None:
     """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
-    from specbench.features.servers.exactness.verdict_table import facts_of, json_of, table_of
+    from specbench.features.servers import served_results
+    from specbench.features.servers.exactness.stored_verdict import stored
+    from specbench.features.servers.exactness.verdict_table import facts_of, table_of
     from specbench.features.servers.page import page_of
 
     stream = sys.stderr if as_json else sys.stdout
@@ -371,16 +371,15 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None, 
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
     print(wrapped(printable(verification.line)), file=stream)
-    table = json_of(verification)
-    verification.folder.mkdir(parents=True, exist_ok=True)
-    (verification.folder / "verdict.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    result = stored(verification)
+    served_results.write_result(verification.folder / served_results.VERIFICATION, result)
     print_path(verification.folder, console)
     if page:
         facts = facts_of(verification) + ([shown] if shown else [])
         title = f"Verification of {verification.evidence.description.label}"
         page.write_text(page_of(title, verification.line, [table_of(verification)], verification.notes, facts), "utf-8")
     if as_json:
-        print(json.dumps(table, indent=2))
+        print(served_results.as_json(result), end="")
 
 
 def _curl(url: str, path: str, body: dict[str, object], key_env: str) -> str:

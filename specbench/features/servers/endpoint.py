@@ -14,6 +14,7 @@ from specbench.features.servers.dialects.vllm import Vllm
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest
 from specbench.http_client import HttpClient, RequestFailed, Server
 
+SPARE = 4  # connections beside the requests in flight, such as for counters
 DIALECTS: tuple[Dialect, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from specbench.errors import ConfigError
 from specbench.features.servers.request_key import RequestKey
-from specbench.features.servers.served import Completion, ServedRequest
+from specbench.features.servers.served import Completion, ServedRequest, SpeculationCounts
 from specbench.http_client import RequestFailed
 
 
@@ -31,10 +31,7 @@ class LoggedRequest:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     queue_seconds: float | None = None
-    rounds: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    by_position: list[int] | None = None
+    speculation: SpeculationCounts | None = None
     changed: dict[str, tuple[float, float]] | None = None  # echoed parameters that differ: sent, echoed
     model: str = ""
     error: str | None = None
@@ -50,7 +47,6 @@ class LoggedRequest:
 
 def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> LoggedRequest:
     """Return the log entry of a completion of a request."""
-    counts = completion.speculation
     return LoggedRequest(
         key=key,
         prompt=_ids(request) or (None if completion.prompt is None else list(completion.prompt)),
@@ -64,10 +60,7 @@ def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> L
         output_tokens=completion.output_tokens,
         cached_tokens=completion.cached_tokens,
         queue_seconds=completion.queue_seconds,
-        rounds=counts.rounds if counts else None,
-        drafted=counts.drafted if counts else None,
-        accepted=counts.accepted if counts else None,
-        by_position=list(counts.by_position) if counts and counts.by_position else None,
+        speculation=completion.speculation,
         changed=completion.changed_parameters(request.sampling) or None,
         model=completion.model,
     )

@@ -1,7 +1,8 @@
 """What is sent to a server, what it answers, and what it says about itself: values without a dialect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 from specbench.data.task import Message
@@ -84,6 +85,11 @@ class SpeculationCounts:
         """Accepted tokens and the target's own token of each round; None if unknown."""
         return 1.0 + self.accepted / self.rounds if self.rounds else None
 
+    @property
+    def shares_by_position(self) -> tuple[float, ...]:
+        """The share of rounds in which the drafted token at each position was accepted; empty if unknown."""
+        return tuple(count / self.rounds for count in self.by_position or ()) if self.rounds else ()
+
     def __sub__(self, other: "SpeculationCounts") -> "SpeculationCounts":
         by = self.by_position
         if by is not None and (other.by_position is not None or other.accepted):
@@ -91,6 +97,20 @@ class SpeculationCounts:
             by = tuple(a - (before[i] if i < len(before) else 0) for i, a in enumerate(by)) if before else None
         rounds = None if self.rounds is None or other.rounds is None else self.rounds - other.rounds
         return SpeculationCounts(rounds, self.drafted - other.drafted, self.accepted - other.accepted, by)
+
+
+def total(counts: Sequence[SpeculationCounts]) -> SpeculationCounts | None:
+    """Return the sum of counts; None without any. Rounds and positions are unknown if they are in one of them."""
+    if not counts:
+        return None
+    rounds = [each.rounds for each in counts if each.rounds is not None]
+    positions = [each.by_position for each in counts if each.by_position is not None]
+    return SpeculationCounts(
+        sum(rounds) if len(rounds) == len(counts) else None,
+        sum(each.drafted for each in counts),
+        sum(each.accepted for each in counts),
+        tuple(map(sum, zip_longest(*positions, fillvalue=0))) if len(positions) == len(counts) else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ come from different machines of one kind.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -14,13 +14,17 @@ from specbench.analysis.intervals import FEWEST, paired_test
 from specbench.features.gate.comparison import tables
 from specbench.features.gate.decoding_checks import mcnemar, welch
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
+from specbench.features.servers.exactness.server_verdict import Outcome
+from specbench.features.servers.exactness.stored_verdict import VerificationResult
+from specbench.features.servers.load.server_run import Level, ServerRun
+from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
-from specbench.features.servers.served_results import LevelResult, Result, RunResult, VerificationResult
+from specbench.features.servers.served_results import Result
 
 ACCEPTANCE_LIMIT = 0.01  # relative change of the acceptance; a smaller one is no finding
 FEWEST_PAIRS = 3
 LOWER_IS_BETTER = frozenset({"no_answer"})
-RANK = {"exact": 0, "inconclusive": 1, "differs": 2}  # outcomes from best to worst
+RANK = {Outcome.exact: 0, Outcome.inconclusive: 1, Outcome.differs: 2}  # from best to worst
 
 
 def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLimits) -> list[GateVerdict]:
@@ -38,7 +42,7 @@ def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLi
             verdicts.append(GateVerdict(one.name, "", "comparability", *finding))
             continue
         others.remove(other)
-        if isinstance(one, RunResult) and isinstance(other, RunResult):
+        if isinstance(one, ServerRun) and isinstance(other, ServerRun):
             verdicts += _runs(one, other, limits)
         elif isinstance(one, VerificationResult) and isinstance(other, VerificationResult):
             verdicts += _verifications(one, other)
@@ -46,14 +50,14 @@ def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLi
 
 
 def _matches(one: Result, other: Result) -> bool:
-    if isinstance(one, RunResult) and isinstance(other, RunResult):
+    if isinstance(one, ServerRun) and isinstance(other, ServerRun):
         return (one.load.task, one.load.sampling) == (other.load.task, other.load.sampling)
     return type(one) is type(other)
 
 
 def _all_changes(one: Result, other: Result) -> list[str]:
     """Return all differences of what was measured."""
-    if isinstance(one, RunResult) and isinstance(other, RunResult):
+    if isinstance(one, ServerRun) and isinstance(other, ServerRun):
         return [*tables("load", asdict(one.load), asdict(other.load)), *_changes(one.on, other.on)]
     assert isinstance(one, VerificationResult) and isinstance(other, VerificationResult)
     return [*_changes(one.description, other.description), *tables("", {"of": one.reference}, {"of": other.reference})]
@@ -66,7 +70,7 @@ def _changes(base: Description, new: Description) -> list[str]:
     return tables("", one, other)
 
 
-def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdict]:
+def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdict]:
     def verdict(method: str, aspect: str, finding: Finding) -> GateVerdict:
         return GateVerdict(base.name, method, aspect, *finding)
 
@@ -77,7 +81,9 @@ def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdi
     if changes := [*_changes(base.on, new.on), *_changes(base.off, new.off)]:
         out.append(verdict("", "comparability", Finding(Status.same, "other servers", "; ".join(changes), "changed")))
     if new.notes:
-        finding = Finding(Status.skipped, "warnings of NEW", "; ".join(new.notes), f"{len(new.notes)} warnings")
+        finding = Finding(
+            Status.skipped, "warnings of NEW", "; ".join(note.line for note in new.notes), f"{len(new.notes)} warnings"
+        )
         out.append(verdict("", "comparability", finding))
     by_level = {level.concurrency: level for level in new.levels}
     for level in base.levels:
@@ -95,7 +101,7 @@ def _runs(base: RunResult, new: RunResult, limits: GateLimits) -> list[GateVerdi
     return out + [verdict("", "quality", _quality(name, before[name], after[name], limits)) for name in shared]
 
 
-def _acceptance(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
+def _acceptance(base: Level, new: Level, limits: GateLimits) -> Finding:
     """Compare the acceptance of the prompts that both sides measured, by a paired t-test."""
     shared = sorted(base.accepted.keys() & new.accepted.keys())
     if not shared or base.accepted_unit != new.accepted_unit:
@@ -113,7 +119,7 @@ def _acceptance(base: LevelResult, new: LevelResult, limits: GateLimits) -> Find
     return _judged("acceptance", detail, short, p < limits.alpha and abs(relative) > ACCEPTANCE_LIMIT, relative < 0.0)
 
 
-def _speed(base: LevelResult, new: LevelResult, limits: GateLimits) -> Finding:
+def _speed(base: Level, new: Level, limits: GateLimits) -> Finding:
     """Compare the ratios of throughput of the pairs."""
     if not base.ratios or not new.ratios:
         status = Status.inconclusive if limits.require_speed else Status.skipped
@@ -144,7 +150,7 @@ def _mean(rows: np.ndarray) -> float:
     return float(rows[:, 0].mean())
 
 
-def _quality(metric: str, base: dict[int, float], new: dict[int, float], limits: GateLimits) -> Finding:
+def _quality(metric: str, base: Mapping[int, float], new: Mapping[int, float], limits: GateLimits) -> Finding:
     """Compare a metric on the prompts that both sides scored."""
     shared = sorted(base.keys() & new.keys())
     a, b = (np.array([[side[at]] for at in shared]) for side in (base, new))  # (prompts, 1)
@@ -178,7 +184,7 @@ def _verifications(base: VerificationResult, new: VerificationResult) -> list[Ga
         text = f"the references differ: {base.reference} in BASE, {new.reference} in NEW"
         finding = Finding(Status.incomparable, "other reference", text, "other reference")
         return [GateVerdict(name, "exactness", "decoding", *finding)]
-    if missing := sorted({each.kind for each in base.kinds} - {each.kind for each in new.kinds}):
+    if missing := _labels({each.kind for each in base.kinds} - {each.kind for each in new.kinds}):
         text = f"NEW has not tested {', '.join(missing)}"
         finding = Finding(Status.incomparable, "kinds missing in NEW", text, "kinds missing")
         return [GateVerdict(name, "exactness", "decoding", *finding)]
@@ -187,17 +193,21 @@ def _verifications(base: VerificationResult, new: VerificationResult) -> list[Ga
     after = {each.kind for each in new.kinds if each.differs}
     short = f"{base.outcome} → {new.outcome}"
     detail = f"{short}: {new.line}" + (f"; {'; '.join(changes)}" if changes else "")
-    if added := sorted(after - before):
+    if added := _labels(after - before):
         text = f"{short}: outputs of {', '.join(added)} differ, but not in BASE; {new.line}"
         finding = Finding(Status.regression, "no longer exact", text, short)
     elif RANK[new.outcome] > RANK[base.outcome]:
-        worse = new.outcome == "differs"
+        worse = new.outcome is Outcome.differs
         status = Status.regression if worse else Status.inconclusive
         finding = Finding(status, "no longer exact" if worse else "exactness undecided", detail, short)
     elif RANK[new.outcome] < RANK[base.outcome]:
         finding = Finding(
-            Status.improved, "exact now" if new.outcome == "exact" else "no difference found", detail, short
+            Status.improved, "exact now" if new.outcome is Outcome.exact else "no difference found", detail, short
         )
     else:
         finding = Finding(Status.same, "same exactness", detail, short)
     return [GateVerdict(name, "exactness", "decoding", *finding)]
+
+
+def _labels(kinds: Iterable[RequestKind]) -> list[str]:
+    return sorted(kind.label for kind in kinds)

@@ -10,8 +10,10 @@ import msgspec
 from specbench import files
 from specbench.errors import ConfigError
 from specbench.features.gate.verdict import GateLimits, GateVerdict
+from specbench.features.servers.exactness.stored_verdict import VerificationResult
+from specbench.features.servers.load.server_run import ServerRun
 from specbench.features.servers.served_comparison import compare_served
-from specbench.features.servers.served_results import Result, RunResult, VerificationResult, results_in
+from specbench.features.servers.served_results import Result, results_in
 from specbench.reporting.escaping import json_text
 
 T = TypeVar("T")
@@ -24,7 +26,7 @@ class ServedSnapshot(msgspec.Struct, kw_only=True):
     """The content of a snapshot file."""
 
     kind: str
-    runs: list[RunResult]
+    runs: list[ServerRun]
     verifications: list[VerificationResult]
 
     @property
@@ -45,27 +47,19 @@ def is_served(path: Path) -> bool:
 
 def results_of(path: Path) -> list[Result]:
     """Return the results in a snapshot file or a folder. Raises ConfigError if there are none."""
-    found = results_in(path) if path.is_dir() else read_snapshot(path).results
+    found = results_in(path) if path.is_dir() else files.read_json(path, ServedSnapshot).results
     if not found:
         raise ConfigError(f"{path} contains no result of `specbench server`")
     return found
 
 
-def read_snapshot(path: Path) -> ServedSnapshot:
-    """Return a snapshot file. Raises ConfigError if it is damaged or of another version."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ServedSnapshot)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: not a snapshot of this version ({error}); help: record it again") from None
-
-
 def record_served(path: Path, folders: Sequence[Path], add: bool = False) -> None:
     """Write a snapshot of the results in folders, or add them to it. Raises ConfigError if a folder has none."""
-    before = read_snapshot(path).results if add and path.exists() else []
+    before = files.read_json(path, ServedSnapshot).results if add and path.exists() else []
     found = [*before, *(result for folder in folders for result in results_of(folder))]
     snapshot = ServedSnapshot(
         kind=KIND,
-        runs=_without_repeats([each for each in found if isinstance(each, RunResult)]),
+        runs=_without_repeats([each for each in found if isinstance(each, ServerRun)]),
         verifications=_without_repeats([each for each in found if isinstance(each, VerificationResult)]),
     )
     files.write(path, json_text(msgspec.to_builtins(snapshot, str_keys=True), indent=1) + "\n")
@@ -82,7 +76,7 @@ def _without_repeats(results: Sequence[T]) -> list[T]:
 
 def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) -> list[GateVerdict]:
     """Run the commands of a snapshot again, and compare."""
-    snapshot = read_snapshot(path)
+    snapshot = files.read_json(path, ServedSnapshot)
     for words in dict.fromkeys(tuple(each.command) for each in snapshot.results):
         measure(without_output(words), out)
     return compare_served(snapshot.results, results_in(out), limits)
@@ -90,7 +84,7 @@ def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) ->
 
 def update_served(path: Path, out: Path, measure: Measure) -> None:
     """Run the commands of a snapshot again, and write the file from the results."""
-    for words in dict.fromkeys(tuple(each.command) for each in read_snapshot(path).results):
+    for words in dict.fromkeys(tuple(each.command) for each in files.read_json(path, ServedSnapshot).results):
         measure(without_output(words), out)
     record_served(path, [out])
 

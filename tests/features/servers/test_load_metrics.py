@@ -32,7 +32,7 @@ from specbench.features.servers.load.pays import (
 )
 from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import Counters, SpeculationCounts
+from specbench.features.servers.served import Counters, Description, SpeculationCounts
 from specbench.http_client import Server
 
 RAMP, WINDOW = 1.0, 5.0
@@ -123,7 +123,7 @@ def test_the_number_of_pairs_follows_from_the_measured_deviation():
 
 
 def test_acceptance_of_stream_answers_and_counters_has_one_definition():
-    row = request([(0.1, 1), (0.2, 3), (0.3, 1)], rounds=2, drafted=8, accepted=2, by_position=[1, 1, 0, 0])
+    row = request([(0.1, 1), (0.2, 3), (0.3, 1)], speculation=SpeculationCounts(2, 8, 2, (1, 1, 0, 0)))
     counters = [
         Counters(SpeculationCounts(10, 40, 20, (8, 7, 3, 2)), output_tokens=100.0),
         Counters(SpeculationCounts(12, 48, 22, (9, 8, 3, 2)), output_tokens=105.0),
@@ -137,12 +137,16 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
 class _Endpoint(NamedTuple):
     client: SimpleNamespace
     dialect = SimpleNamespace(streams_steps=True)
-    description = SimpleNamespace(model="m", speculation=SimpleNamespace(is_on=None))
+    description: Description
 
 
-def notes_of(on: Block, off: Block, server: str = "http://localhost:1") -> dict[str, str]:
-    endpoint = _Endpoint(SimpleNamespace(server=Server(server)))
-    found = load_notes({"on": endpoint, "off": endpoint}, {"on": [on], "off": [off]}, ignore_eos=False)
+def notes_of(on: Block, off: Block, server: str = "http://localhost:1", off_model: str = "m") -> dict[str, str]:
+    client = SimpleNamespace(server=Server(server))
+    endpoints = {
+        "on": _Endpoint(client, Description(dialect="vllm", url=server, model="m")),
+        "off": _Endpoint(client, Description(dialect="vllm", url=server, model=off_model)),
+    }
+    found = load_notes(endpoints, {"on": [on], "off": [off]}, ignore_eos=False)
     return {note.kind: note.text for note in found}
 
 
@@ -150,7 +154,7 @@ def test_each_guard_is_a_warning_with_its_number():
     off = decoded("off", 0, 0.02)
     rows = decoded("on", 0, 0.01).requests
     for row in rows:
-        row.rounds, row.drafted, row.accepted, row.cached_tokens = 10, 40, 0, 5
+        row.speculation, row.cached_tokens = SpeculationCounts(10, 40, 0), 5
     before, after = (
         Counters(SpeculationCounts(0, 0, 0), output_tokens=0.0),
         Counters(SpeculationCounts(60, 240, 60), output_tokens=5000.0),
@@ -158,12 +162,17 @@ def test_each_guard_is_a_warning_with_its_number():
     on = block("on", 0, *rows, before=before, after=after, waiting=3.0, cpu=0.9, lag=0.2)
     found = notes_of(on, off, "http://far.example")
     count = len(rows)
-    assert f"{count} of {count} prompts of on were read from a prefix cache" in found["cache hits"]
+    assert f"{count} of {count} prompts were read from a prefix cache (on)" in found["cache hits"]
     assert "up to 3 requests waited in on" in found["queueing"]
     assert "90% of a processor" in found["busy client"] and "200 ms late" in found["busy client"]
     assert f"5000 tokens, of which {20 * count} are ours" in found["foreign traffic"]
     assert "2.000 by the counters" in found["disagreement"] and "1.000 by the answers" in found["disagreement"]
     assert "far.example receives them" in found["remote server"]
+
+
+def test_servers_of_two_models_are_named():
+    found = notes_of(decoded("on", 0, 0.01), decoded("off", 0, 0.02), off_model="n")
+    assert "on serves m, off serves n" in found["other models"]
 
 
 def test_cut_outputs_other_models_and_changed_parameters_are_found():
@@ -172,7 +181,7 @@ def test_cut_outputs_other_models_and_changed_parameters_are_found():
     found = notes_of(block("on", 0, *rows), decoded("off", 0, 0.02))
     assert f"1 of {len(rows)} outputs of on were cut" in found["truncation"]
     assert "name the model 'other', 'm' was requested" in found["another model"]
-    assert "top_p = 1 was sent to on, which answers that it used 0.95" in found["changed parameter"]
+    assert "top_p = 1 was sent, and the server answers that it used 0.95 (on)" in found["changed parameter"]
 
 
 def test_a_calm_measurement_has_no_warning():
@@ -180,7 +189,7 @@ def test_a_calm_measurement_has_no_warning():
     for row in on.requests:
         row.tokens = [0] * 39
         row.chunks = [row.chunks[0], *((seconds, 2) for seconds, _ in row.chunks[1:])]
-        row.rounds, row.drafted, row.accepted = 19, 76, 19
+        row.speculation = SpeculationCounts(19, 76, 19)
     assert notes_of(on, off) == {}
 
 
@@ -200,17 +209,25 @@ def test_buffered_streams_and_missing_usage_are_found():
 SHARES = (0.8, 0.6, 0.5, 0.4)
 
 
-def measured(length: int, rounds: dict[int, float]) -> MeasuredSpeculation:
+def measured(length: int, rounds: dict[int, float], blocks: int = 3) -> MeasuredSpeculation:
     """Return a run with steps of 10 ms."""
     return MeasuredSpeculation(
-        length, StepTimes({level: [0.01, 0.01] for level in rounds}), StepTimes({k: [v, v] for k, v in rounds.items()})
+        length,
+        StepTimes({level: [0.01] * blocks for level in rounds}),
+        StepTimes({level: [seconds] * blocks for level, seconds in rounds.items()}),
     )
 
 
 def predicted(
     runs: list[MeasuredSpeculation], shares: tuple[float, ...], levels: list[int]
 ) -> dict[tuple[int, int], Estimate]:
-    return {(row.length, row.concurrency): row.speedup for row in predicted_speedups(runs, shares, levels)}
+    return {(row.length, row.concurrency): row.speedup for row in predicted_speedups(runs, counted(shares), levels)}
+
+
+def counted(shares: tuple[float, ...], blocks: int = 5) -> list[SpeculationCounts]:
+    """Return the counts of blocks of 1,000 rounds, which have these shares of accepted tokens by position."""
+    accepted = tuple(round(1000 * share) for share in shares)
+    return [SpeculationCounts(1000, 1000 * len(shares), sum(accepted), accepted)] * blocks
 
 
 def test_the_model_goes_through_the_measured_speedup_and_is_uncertain_at_other_lengths():
@@ -224,6 +241,18 @@ def test_the_model_goes_through_the_measured_speedup_and_is_uncertain_at_other_l
     assert tokens_per_round(SHARES, 6) == pytest.approx(tokens + 0.4 * 0.8 + 0.4 * 0.8**2)
 
 
+def test_blocks_of_different_acceptance_widen_the_interval_at_other_lengths_alone():
+    counts = [SpeculationCounts(1000, 4000, 4 * each, (each,) * 4) for each in (300, 500, 700)]
+    found = {row.length: row.speedup for row in predicted_speedups([measured(4, {1: 0.02})], counts, [1])}
+    assert found[4].low == pytest.approx(found[4].high)  # measured: a round's time has these tokens
+    calm = {row.length: row.speedup for row in predicted_speedups([measured(4, {1: 0.02})], counts[1:2] * 3, [1])}
+    assert found[1].high - found[1].low > calm[1].high - calm[1].low > 0.0
+
+
+def test_two_blocks_have_no_interval():
+    assert predicted_speedups([measured(4, {1: 0.02}, blocks=2)], counted(SHARES), [1])[0].speedup.low is None
+
+
 def test_two_lengths_show_what_a_round_costs_at_length_zero():
     runs = [measured(1, {1: 0.016}), measured(3, {1: 0.022})]  # 0.3 steps, and 0.3 for each drafted token
     found = predicted(runs, SHARES, [1])
@@ -233,9 +262,9 @@ def test_two_lengths_show_what_a_round_costs_at_length_zero():
 
 
 def test_the_best_length_is_zero_where_no_length_pays():
-    slow = predicted_speedups([measured(2, {1: 0.05})], (0.5, 0.2), [1])
+    slow = predicted_speedups([measured(2, {1: 0.05})], counted((0.5, 0.2)), [1])
     assert best_length(slow, 1) == 0
-    quick = predicted_speedups([measured(2, {1: 0.011})], (0.9, 0.8), [1])
+    quick = predicted_speedups([measured(2, {1: 0.011})], counted((0.9, 0.8)), [1])
     assert best_length(quick, 1) == 8
 
 

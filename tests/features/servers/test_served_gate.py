@@ -6,18 +6,16 @@ from dataclasses import replace
 import pytest
 
 from specbench.features.gate.verdict import GateLimits, Status
+from specbench.features.servers.exactness.server_verdict import Outcome
+from specbench.features.servers.exactness.stored_verdict import KindVerdict, VerificationResult
 from specbench.features.servers.load.blocks import Pace
-from specbench.features.servers.load.server_run import Load
+from specbench.features.servers.load.load_metrics import Acceptance
+from specbench.features.servers.load.server_run import Level, Load, ServerRun
+from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling, SpeculationCounts
 from specbench.features.servers.served_comparison import compare_served
 from specbench.features.servers.served_gate import without_output
-from specbench.features.servers.served_results import (
-    KindVerdict,
-    LevelResult,
-    RunResult,
-    VerificationResult,
-    results_in,
-)
+from specbench.features.servers.served_results import results_in
 from tests.fixtures.console import specbench
 from tests.fixtures.model_server import model_server
 
@@ -25,31 +23,34 @@ LOAD = Load(task="gsm8k", prompts="0", sampling=ServedSampling(), pace=Pace())
 COUNTS = SpeculationCounts(100, 300, 150, (80, 50, 20))
 
 
-def level(**changes) -> LevelResult:
+def level(**changes) -> Level:
     fields = {
         "concurrency": 1, "pairs": 4, "is_queueing": False, "ratios": [1.2, 1.21, 1.19, 1.2],
-        "accepted": {i: 2.5 + 0.01 * i for i in range(20)}, "accepted_unit": "tokens per round", "counts": COUNTS,
+        "accepted": {i: 2.5 + 0.01 * i for i in range(20)}, "accepted_unit": "tokens per round",
+        "acceptance": Acceptance(by_counters=COUNTS), "throughput": {}, "speedups": {}, "noise": None, "times": {},
     }  # fmt: skip
-    return LevelResult(**{**fields, **changes})
+    return Level(**{**fields, **changes})
 
 
-def run(
-    *levels: LevelResult, load: Load = LOAD, version: str = "1", scores: dict[int, float] | None = None
-) -> RunResult:
+def run(*levels: Level, load: Load = LOAD, version: str = "1", scores: dict[int, float] | None = None) -> ServerRun:
     on = Description(dialect="vllm", url="http://a", model="m", version=version)
     rows = {"on": {"strict": scores or dict.fromkeys(range(40), 1.0)}, "off": {}}
-    return RunResult(
-        kind="server run", on=on, off=on, load=load, levels=list(levels), scores=rows, notes=[], command=[]
-    )
+    return ServerRun(on=on, off=on, load=load, levels=levels, scores=rows, failures={})
 
 
-def verification(outcome: str, *differing: str) -> VerificationResult:
-    kinds = [KindVerdict(kind=name, outputs=8, differs=["later"] if name in differing else []) for name in ("a", "b")]
+def verification(outcome: str, *differing: int) -> VerificationResult:
+    """Return a verification of two kinds of requests, of which those at concurrencies `differing` differ."""
+    kinds = [
+        KindVerdict(
+            kind=RequestKind(sampling=ServedSampling(), concurrency=concurrency), outputs=8,
+            differs=["later"] if concurrency in differing else [],
+        )
+        for concurrency in (1, 2)
+    ]  # fmt: skip
     description = Description(dialect="vllm", url="http://a", model="m")
     return VerificationResult(
-        kind="server verification", outcome=outcome, line=f"{outcome}: m", description=description, reference="weights",
-        kinds=kinds, command=[],
-    )  # fmt: skip
+        outcome=Outcome(outcome), line=f"{outcome}: m", description=description, reference="weights", kinds=kinds
+    )
 
 
 def found(base, new, **limits) -> dict[str, Status]:
@@ -93,9 +94,9 @@ def test_a_change_below_the_limit_or_within_noise_is_no_finding():
     ("base", "new", "title", "status"),
     [
         (verification("exact"), verification("exact"), "same exactness", Status.same),
-        (verification("exact"), verification("differs", "a"), "no longer exact", Status.regression),
-        (verification("differs", "a"), verification("differs", "a", "b"), "no longer exact", Status.regression),
-        (verification("differs", "a"), verification("exact"), "exact now", Status.improved),
+        (verification("exact"), verification("differs", 1), "no longer exact", Status.regression),
+        (verification("differs", 1), verification("differs", 1, 2), "no longer exact", Status.regression),
+        (verification("differs", 1), verification("exact"), "exact now", Status.improved),
         (verification("exact"), verification("inconclusive"), "exactness undecided", Status.inconclusive),
     ],
 )
@@ -138,7 +139,7 @@ def test_runs_have_passports_and_are_compared(checkpoint, tmp_path):
     assert (tmp_path / "plots/draft-lengths.svg").read_text().startswith("<svg")
     (result,) = results_in(tmp_path / "runs")
     (passport,) = json.loads(specbench("report", "runs", "-f", "passport", cwd=tmp_path).stdout)["passports"]
-    counts = result.levels[0].counts
+    counts = result.levels[0].acceptance.counts
     assert passport["tokens_per_round"] == pytest.approx(1.0 + counts.accepted / counts.rounds, abs=1e-3)
     assert [row["position"] for row in passport["positions"]] == [1, 2, 3] and passport["draft_length"] == 3
     assert passport["vllm"]["num_speculative_tokens"] == 3

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import shutil
 
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.cli.params import SharedOptions
+from specbench.errors import ConfigError
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
@@ -55,17 +58,39 @@ def test_a_server_that_drafted_nothing_is_not_called_exact(checkpoint, tmp_path)
     ("fault", "where", "changes"),
     [
         ("top-p ignored", "from the first token on", {"samplings": (NUCLEUS,), "outputs": 32}),
-        ("greedy drafts", "from the second token on, where speculation begins, only at temperatures above 0", {}),
-        ("bonus from the draft", "from the second token on", {"outputs": 32, "samplings": (NUCLEUS,)}),
+        (
+            "greedy drafts", "from the second token on, where speculation begins, only at temperatures above 0",
+            {"outputs": 80, "max_tokens": 6},
+        ),
+        ("bonus from the draft", "too few first tokens", {"outputs": 32, "samplings": (NUCLEUS,)}),
         ("one token in 40", "from the second token on", {"samplings": (ServedSampling(),), "prompts": prompts(24)}),
         ("rounded logits", "from the second token on", {}),
     ],
-)
+)  # fmt: skip
 def test_a_fault_is_found_with_where_it_begins(checkpoint, tmp_path, fault, where, changes):
     with model_server(checkpoint, fault=fault) as server:
         found = verified(server, checkpoint, tmp_path, **changes)
     assert found.outcome is Outcome.differs
     assert where in found.line
+
+
+def test_weights_of_a_smaller_vocabulary_are_an_error_and_of_a_draft_are_padded(checkpoint, tmp_path):
+    size = AutoConfig.from_pretrained(checkpoint).vocab_size
+    smaller = resized(checkpoint, tmp_path / "smaller", 30)
+    with model_server(checkpoint) as server:
+        with pytest.raises(ConfigError, match="has 30 tokens: it is another model"):
+            verified(server, smaller, tmp_path)
+        found = verified(server, checkpoint, tmp_path, draft=str(resized(checkpoint, tmp_path / "draft", size + 8)))
+    assert found.outcome is not Outcome.differs
+
+
+def resized(checkpoint, folder, size: int):
+    """Save a checkpoint with another size of the vocabulary, and return its folder."""
+    shutil.copytree(checkpoint, folder)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    model.resize_token_embeddings(size)
+    model.save_pretrained(folder)
+    return folder
 
 
 def test_a_dropped_seed_is_found_and_the_request_to_send_twice_is_named(checkpoint, tmp_path):

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+import torch
+from torch import Tensor
+
 from specbench.errors import ConfigError
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.calibration import Deviation, measured_deviation
-from specbench.features.servers.exactness.reference import Reference, Weights
+from specbench.features.servers.exactness.reference import MISSING, Reference, Weights
 from specbench.features.servers.exactness.served_checks import (
     KindResult,
     ReferenceRow,
@@ -130,7 +133,9 @@ class ByReference(Comparison):
         assert entry.prompt is not None and entry.tokens is not None
         logits = await self._reference.logits(entry.prompt, entry.tokens)
         drafts = {name: await draft.logits(entry.prompt, entry.tokens) for name, draft in self._drafts.items()}
-        return ReferenceRow(tuple(entry.prompt), tuple(entry.tokens), logits, drafts)
+        size = max(rows.shape[1] for rows in (logits, *drafts.values()))
+        drafts = {name: _padded(rows, size) for name, rows in drafts.items()}
+        return ReferenceRow(tuple(entry.prompt), tuple(entry.tokens), _padded(logits, size), drafts)
 
     async def smallest(self, result: KindResult, entries: Sequence[LoggedRequest]) -> SmallestRequest | None:
         return await smallest_request(self._on, self._reference, result, entries, self.tolerance)
@@ -190,6 +195,11 @@ class BySamples(Comparison):
 
 def _with_other_seed(request: ServedRequest) -> ServedRequest:
     return replace(request, seed=None if request.seed is None else request.seed + OTHER_SEEDS)
+
+
+def _padded(logits: Tensor, size: int) -> Tensor:
+    """Return logits with tokens of probability 0 up to a vocabulary's size: that of a drafting model may be padded less."""
+    return torch.nn.functional.pad(logits, (0, size - logits.shape[1]), value=MISSING)
 
 
 def _of_role(entries: Iterable[LoggedRequest], role: Role) -> list[LoggedRequest]:

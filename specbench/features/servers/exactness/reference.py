@@ -54,8 +54,15 @@ class Weights(Reference):
         self.name = f"{path} in {str(dtype).removeprefix('torch.')}"
         self._model = load_model(Checkpoint("weights", source, self.config), dtype).eval()
         self.tokenizer = load_tokenizer("weights", source)
+        self._path, self._size = path, self._model.get_input_embeddings().weight.shape[0]
 
     async def logits(self, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+        """Return the logits of each token of an output. Raises ConfigError for an id that the model does not have."""
+        if (largest := max(*prompt, *output)) >= self._size:
+            raise ConfigError(
+                f"the server has token {largest}, and {self._path} has {self._size} tokens: it is another model; help: the"
+                " weights that the server serves"
+            )
         with torch.inference_mode():
             rows: Tensor = self._model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
         return rows.double()

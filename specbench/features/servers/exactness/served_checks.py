@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.served_tests import ServedTest, categories_of, statistics
 from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import ServedSampling
+from specbench.features.servers.served import ServedSampling, SpeculationCounts, total
 
 ALARM = 1e-3  # bound for the probability that a sampled check of a server that is right fails
 GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output; the first one is never drafted
@@ -40,7 +40,8 @@ class Difference:
     gap: float  # of the reference's logits
 
 
-class TestResult(NamedTuple):
+@dataclass(frozen=True)
+class TestResult:
     """The result of one test: tokens, z and p. `is_impossible`: a token had probability 0."""
 
     tokens: int
@@ -281,7 +282,7 @@ class KindResult:
     texts: GreedyTexts | None = None
     sampled: SampledTests | None = None
     seeds: SeedCheck | None = None
-    acceptance: tuple[int, int] | None = None  # accepted and drafted tokens
+    acceptance: SpeculationCounts | None = None
     note: str = ""
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
@@ -311,9 +312,6 @@ def pooled(results: Sequence[KindResult]) -> list[SampledTests]:
     return out
 
 
-def counts_of(entries: Sequence[LoggedRequest]) -> tuple[int, int] | None:
-    """Return the accepted and the drafted tokens of requests; None if the server does not report them."""
-    known = [entry for entry in entries if entry.drafted is not None]
-    if not known:
-        return None
-    return sum(entry.accepted or 0 for entry in known), sum(entry.drafted or 0 for entry in known)
+def counts_of(entries: Sequence[LoggedRequest]) -> SpeculationCounts | None:
+    """Return the sum of the speculation of requests; None if the server does not report it."""
+    return total([entry.speculation for entry in entries if entry.speculation is not None])

@@ -1,10 +1,12 @@
 """The verdict on a server: what differs, in which kinds of requests, and what was not tested."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
 
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
@@ -13,6 +15,8 @@ from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling
 from specbench.note import Note
+
+POWER = 2.0  # standard deviations beyond what rejects: a difference is then found with a probability of 98 %
 
 
 class Outcome(StrEnum):
@@ -113,9 +117,30 @@ def _outputs(evidence: Evidence) -> list[str]:
     where = "from the second token on, where speculation begins"
     if any("first" in groups for groups in differing.values()):
         where = "from the first token on"
+    elif not _are_first_tokens_tested(evidence):
+        where = "in tokens after the first (too few first tokens to say whether they differ too; help: more --outputs)"
     cause = shared_cause(list(differing), tested)
     share = f"{len(differing)} of {len(differing) + len(tested)} kinds of requests"
     return [f"outputs depart from {evidence.reference} in {share}, {where}{f', {cause}' if cause else ''}"]
+
+
+def _are_first_tokens_tested(evidence: Evidence) -> bool:
+    """Return whether the tests of first tokens would have found what the later tokens show.
+
+    Greedy tokens are compared one by one. A test of sampled tokens has a z that grows with the square root of their number,
+    so that of the later tokens says what to expect for the first ones. It has to exceed what rejects by POWER.
+    """
+    checks = [result.sampled for result in evidence.results if result.kind in evidence.differing and result.sampled]
+    pools = [each for each in evidence.pooled if any(each.sampling == check.sampling for check in checks)]
+    needed = -NormalDist().inv_cdf(ALARM / (2.0 * evidence.number_of_tests)) + POWER if checks else 0.0
+    return not checks or any(_expected_z(check) >= needed for check in (*checks, *pools))
+
+
+def _expected_z(check: SampledTests) -> float:
+    """Return the largest z to expect of the first tokens if they deviate as the later ones do."""
+    first, later = check.results("first"), check.results("later")
+    sizes = [abs(test.z) * math.sqrt(first[name].tokens / test.tokens) for name, test in later.items() if name in first]
+    return max(sizes, default=0.0)
 
 
 def _logits(evidence: Evidence) -> list[str]:

@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 
 import torch
 
 from specbench.errors import ConfigError, MissingAsset
-from specbench.features.servers.endpoint import Endpoint, connected
+from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
+from specbench.features.servers.endpoint import SPARE, Endpoint, connected
 from specbench.features.servers.exactness.comparisons import ByReference, BySamples, Comparison
 from specbench.features.servers.exactness.kinds import kinds_of
 from specbench.features.servers.exactness.reference import Served, Weights
@@ -30,7 +32,6 @@ from specbench.machine.threads import using
 from specbench.note import Note, warning
 from specbench.observer import Observer
 
-FEWEST_DRAFTED = 50  # drafted tokens from which on an acceptance rate of 0 or 1 is suspicious
 REQUESTS = "requests.jsonl"
 DRAFTED = "drafted"  # an empty file: tokens were drafted
 
@@ -49,24 +50,26 @@ async def verify_server(request: ServerVerifyRequest, observer: Observer) -> Ser
 
 
 async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerVerification:
-    dtype = getattr(torch, request.dtype)
-    with observer.status("load the reference"):
-        weights = Weights(request.weights, dtype) if request.weights else None
-        drafts = {"draft": Weights(request.draft, dtype)} if request.draft else {}
-    connections = max(request.concurrencies) + 4
-    async with connected(request.on, request.model, connections) as on:
-        if request.off is None:
-            assert weights is not None
-            comparison: Comparison = ByReference(on, None, weights, drafts)
-            return await _Verification(request, on, None, comparison, weights, observer).result()
-        async with connected(request.off, request.model, connections) as off:
-            if weights is not None:
-                comparison = ByReference(on, off, weights, drafts)
-            elif on.description.has_ids and await _returns_distributions(off):
+    connections = max(request.concurrencies) + SPARE
+    async with AsyncExitStack() as stack:
+        on, off = [
+            None if server is None else await stack.enter_async_context(connected(server, request.model, connections))
+            for server in (request.on, request.off)
+        ]
+        assert on is not None
+        dtype = getattr(torch, request.dtype)
+        with observer.status("load the reference"):
+            weights = Weights(request.weights, dtype) if request.weights else None
+            drafts = {"draft": Weights(request.draft, dtype)} if request.draft else {}
+        if weights is not None:
+            comparison: Comparison = ByReference(on, off, weights, drafts)
+        else:
+            assert off is not None
+            if on.description.has_ids and await _returns_distributions(off):
                 comparison = ByReference(on, off, Served(off), drafts)
             else:
                 comparison = BySamples(on, off, sum(not kind.sampling.is_greedy for kind in _kinds(request)))
-            return await _Verification(request, on, off, comparison, weights, observer).result()
+        return await _Verification(request, on, off, comparison, weights, observer).result()
 
 
 def _kinds(request: ServerVerifyRequest) -> list[RequestKind]:
@@ -169,9 +172,7 @@ class _Verification:
         )  # fmt: skip
 
     def _note_servers(self) -> None:
-        for server in filter(None, (self.request.on, self.request.off)):
-            if not server.is_local:
-                self.notes.append(warning("remote server", f"prompts leave this machine: {server.host} receives them"))
+        self.notes += remote_notes(filter(None, (self.request.on, self.request.off)))
         if isinstance(self.comparison, BySamples):
             text = (
                 "without complete log-probabilities, outputs are compared with samples of the other server, which finds large"
@@ -217,28 +218,16 @@ class _Verification:
             return KindResult(kind, failures=len(failures), note=f"every request failed: {failures[0].error}")
         if kind.prompt is PromptKind.cached and not any(entry.cached_tokens for entry in done):
             return KindResult(kind, failures=len(failures), note="the server reports no cache hit")
-        self._note_oddities(kind, done)
+        self._note_answers(kind, done)
         found = await self.comparison.result(kind, done, [entry for entry in of_off if entry.error is None])
         return replace(found, failures=len(failures))
 
-    def _note_oddities(self, kind: RequestKind, entries: Sequence[LoggedRequest]) -> None:
+    def _note_answers(self, kind: RequestKind, entries: Sequence[LoggedRequest]) -> None:
         """Warn about echoed parameters, other models, cache hits, and acceptance rates that are not plausible."""
-        name = self.on.description.model
-        if other := next((entry.model for entry in entries if entry.model and entry.model != name), ""):
-            self.notes.append(warning("another model", f"answers name the model {other!r}, {name!r} was requested"))
-        changed = next((entry.changed for entry in entries if entry.changed), None)
-        for parameter, (sent, echoed) in (changed or {}).items():
-            text = f"{parameter} = {sent:g} was sent, and the server answers that it used {echoed:g} ({kind.label})"
-            self.notes.append(warning("changed parameter", text, subject=parameter))
-        hits = sum(bool(entry.cached_tokens) for entry in entries)
-        if hits and kind.prompt is PromptKind.raw:
-            text = f"{hits} of {len(entries)} prompts were read from a cache ({kind.label})"
-            self.notes.append(warning("cache hits", text))
-        counts = counts_of(entries)
-        if counts and counts[1] >= FEWEST_DRAFTED and counts[0] in (0, counts[1]):
-            rate = "none" if counts[0] == 0 else "all"
-            text = f"{rate} of {counts[1]} drafted tokens were accepted ({kind.label})"
-            self.notes.append(warning("acceptance", text))
+        self.notes += answer_notes(entries, self.on.description.model, kind.label)
+        if kind.prompt is PromptKind.raw:
+            self.notes += cache_notes(entries, kind.label)
+        self.notes += acceptance_notes(counts_of(entries), kind.label)
 
     async def _smallest(self, evidence: Evidence) -> SmallestRequest | None:
         """Return the smallest request that shows a difference of the first kind that differs."""
@@ -277,7 +266,7 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
 def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: Counters | None) -> bool:
     """Return whether a server drafted tokens, by its answers or its counters; True if neither says."""
     counts = [result.acceptance for result in results if result.acceptance]
-    if any(drafted for _, drafted in counts):
+    if any(each.drafted for each in counts):
         return True
     if before is not None and after is not None and before.speculation is not None and after.speculation is not None:
         return after.speculation.drafted > before.speculation.drafted

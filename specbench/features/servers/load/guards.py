@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.load.load_metrics import acceptance_of
 from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import Description
 from specbench.note import Note, warning
 
 BUSY = 0.5  # share of a processor that the client may use
@@ -17,7 +19,6 @@ DRIFT = 0.1  # relative change of the throughput from the first to the last thir
 DISAGREEMENT = 0.03  # relative difference of two sources of tokens per round
 FOREIGN = 0.02  # share of tokens that the server counted beyond ours
 BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, below which a proxy may buffer them
-FEWEST_DRAFTED = 50
 LONGEST_SHARE = 0.33  # of a block, which the mean request may take
 
 
@@ -32,12 +33,12 @@ def load_notes(
         ignore_eos: Whether outputs were requested to be cut at the largest number of tokens.
     """
     servers = [endpoint.client.server for endpoint in endpoints.values()]
-    remote = dict.fromkeys(server.host for server in servers if not server.is_local)
-    notes = [warning("remote server", f"prompts leave this machine: {host} receives them") for host in remote]
+    notes = remote_notes(servers)
     if endpoints["off"].description.speculation.is_on:
         notes.append(warning("off speculates", "the server that is given as --off says that it speculates"))
     if endpoints["on"].description.speculation.is_on is False:
         notes.append(warning("no speculation", "the server that is given as --on says that it does not speculate"))
+    notes += _of_models(endpoints["on"].description, endpoints["off"].description)
     for side, blocks in by_side.items():
         if blocks:
             notes += _of_side(side, blocks)
@@ -45,6 +46,15 @@ def load_notes(
     if by_side["on"]:
         notes += _of_speculation(endpoints["on"], by_side["on"])
     return notes
+
+
+def _of_models(on: Description, off: Description) -> list[Note]:
+    """Compare the models that the two servers serve."""
+    names = [(each.weights or each.model, each.vocabulary) for each in (on, off)]
+    if names[0] == names[1]:
+        return []
+    one, two = (f"{name}{f' ({size} tokens)' if size else ''}" for name, size in names)
+    return [warning("other models", f"on serves {one}, off serves {two}: speedups need one model on both")]
 
 
 def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
@@ -56,9 +66,7 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
         notes.append(warning("failures", text, subject=side))
     if not done:
         return notes
-    if hits := sum(bool(request.cached_tokens) for request in done):
-        text = f"{hits} of {len(done)} prompts of {side} were read from a prefix cache"
-        notes.append(warning("cache hits", text, subject=side))
+    notes += cache_notes(done, side)
     if all(request.output_tokens is None and request.tokens is None for request in done):
         notes.append(
             warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
@@ -76,16 +84,10 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
 def _of_answers(side: str, blocks: Sequence[Block], model: str, ignore_eos: bool) -> list[Note]:
     """Find outputs that were cut, answers of another model, and parameters that the server changed."""
     done = [request for block in blocks for request in block.done]
-    notes = []
+    notes = answer_notes(done, model, side)
     if (cut := sum(request.finish == "length" for request in done)) and not ignore_eos:
         text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores are not reliable"
         notes.append(warning("truncation", text, subject=side, help="--max-new-tokens"))
-    if other := next((request.model for request in done if request.model and request.model != model), ""):
-        text = f"answers of {side} name the model {other!r}, {model!r} was requested"
-        notes.append(warning("another model", text, subject=side))
-    for name, (sent, echoed) in next((request.changed for request in done if request.changed), {}).items():
-        text = f"{name} = {sent:g} was sent to {side}, which answers that it used {echoed:g}"
-        notes.append(warning("changed parameter", text, subject=f"{side} {name}"))
     return notes
 
 
@@ -167,10 +169,7 @@ def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
         text = ", ".join(f"{value:.3f} by {name}" for name, value in known.items())
         why = "foreign traffic, or drafts that were cut by the end of an output"
         notes.append(warning("disagreement", f"tokens per round: {text}; possible causes are {why}"))
-    counts = found.by_counters or found.by_answers
-    if counts and counts.drafted >= FEWEST_DRAFTED and counts.accepted in (0, counts.drafted):
-        share = "none" if counts.accepted == 0 else "all"
-        notes.append(warning("acceptance", f"{share} of {counts.drafted} drafted tokens were accepted"))
-    if counts is None and not (found.by_stream and found.by_stream > 1.0):
+    notes += acceptance_notes(found.counts, "on")
+    if found.counts is None and not (found.by_stream and found.by_stream > 1.0):
         notes.append(warning("no speculation", "the server with speculation shows no sign of it"))
     return notes

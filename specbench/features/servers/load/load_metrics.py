@@ -18,9 +18,10 @@ import numpy as np
 from specbench.analysis.intervals import FEWEST, Estimate, interval_of_ratio, student_quantile
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import SpeculationCounts
+from specbench.features.servers.served import SpeculationCounts, total
 
 PERCENTILES = (50, 90, 99)
+FEWEST_VALUES = 3  # of which an interval is drawn
 
 
 def first_token(request: LoggedRequest) -> float | None:
@@ -81,16 +82,21 @@ def paired(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
     return [(both["off"], both["on"]) for _, both in sorted(by.items()) if both.keys() >= {"off", "on"}]
 
 
+def throughput_ratios(pairs: Sequence[tuple[Block, Block]]) -> list[float]:
+    """Return the ratio of throughput of each pair whose blocks both have tokens."""
+    return [on.throughput / off.throughput for off, on in pairs if on.tokens and off.tokens]
+
+
 def throughput_speedup(pairs: Sequence[tuple[Block, Block]]) -> Estimate | None:
     """Return the geometric mean of the ratios of throughput over pairs, with its interval; None without tokens."""
-    logs = [math.log(on.throughput / off.throughput) for off, on in pairs if on.tokens and off.tokens]
-    return mean_of_logs(logs) if logs else None
+    ratios = throughput_ratios(pairs)
+    return mean_of_logs(np.log(ratios).tolist()) if ratios else None
 
 
 def mean_of_logs(logs: Sequence[float]) -> Estimate:
     """Return the exponential of a mean, with Student's interval; without an interval for fewer than three values."""
     mean, n = float(np.mean(logs)), len(logs)
-    if n < 3:
+    if n < FEWEST_VALUES:
         return Estimate(math.exp(mean), None, None)
     half = student_quantile(n - 1.0) * float(np.std(logs, ddof=1)) / math.sqrt(n)
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
@@ -98,8 +104,8 @@ def mean_of_logs(logs: Sequence[float]) -> Estimate:
 
 def pairs_needed(pairs: Sequence[tuple[Block, Block]], relative: float) -> int:
     """Return how many pairs give an interval of the throughput's speedup of +- `relative`, from these pairs (Stein 1945)."""
-    logs = [math.log(on.throughput / off.throughput) for off, on in pairs if on.tokens and off.tokens]
-    if len(logs) < 3:
+    logs = np.log(throughput_ratios(pairs)).tolist()
+    if len(logs) < FEWEST_VALUES:
         return len(pairs)
     deviation, quantile = float(np.std(logs, ddof=1)), student_quantile(len(logs) - 1.0)
     return max(len(pairs), math.ceil((quantile * deviation / math.log1p(relative)) ** 2))
@@ -149,54 +155,38 @@ def mean_of(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Speculation of the requests of a level by source: the stream's chunks, the answers, the server's counters."""
+    """Speculation of the requests of a level by source, and the values of the most reliable source.
 
-    by_stream: float | None  # tokens per round
-    by_answers: SpeculationCounts | None
-    by_counters: SpeculationCounts | None
+    Args:
+        by_stream: Tokens per round by the stream's chunks.
+        by_answers: Counts that the answers report.
+        by_counters: Counts of the server's counters.
+        tokens_per_round: By the counters, else by the answers, else by the stream.
+        by_position: The share of rounds in which the drafted token at each position was accepted; empty if unknown.
+    """
 
-    @property
-    def tokens_per_round(self) -> float | None:
-        """Tokens per round: by the counters, else by the answers, else by the stream."""
-        for counts in (self.by_counters, self.by_answers):
-            if counts is not None and counts.tokens_per_round is not None:
-                return counts.tokens_per_round
-        return self.by_stream
+    by_stream: float | None = None
+    by_answers: SpeculationCounts | None = None
+    by_counters: SpeculationCounts | None = None
+    tokens_per_round: float | None = None
+    by_position: tuple[float, ...] = ()
 
     @property
     def counts(self) -> SpeculationCounts | None:
         """The counters' counts, else those of the answers; None without either."""
         return self.by_counters or self.by_answers
 
-    @property
-    def by_position(self) -> tuple[float, ...]:
-        """The share of rounds in which the drafted token at each position was accepted; empty if unknown."""
-        for counts in (self.by_counters, self.by_answers):
-            if counts is not None and counts.by_position and counts.rounds:
-                return tuple(accepted / counts.rounds for accepted in counts.by_position)
-        return ()
-
 
 def acceptance_of(blocks: Sequence[Block], streams_steps: bool) -> Acceptance:
     """Return the speculation of blocks with speculation on."""
     requests = [request for block in blocks for request in block.done]
-    rows = [request for request in requests if request.drafted is not None]
-    answers = None
-    if rows:
-        rounds = None if any(row.rounds is None for row in rows) else sum(row.rounds or 0 for row in rows)
-        answers = SpeculationCounts(
-            rounds, sum(row.drafted or 0 for row in rows), sum(row.accepted or 0 for row in rows),
-            _summed([row.by_position for row in rows]),
-        )  # fmt: skip
-    counted = [counts.speculation for block in blocks if (counts := block.counted) and counts.speculation]
-    counters = None
-    if counted:
-        counters = SpeculationCounts(
-            sum(each.rounds or 0 for each in counted), sum(each.drafted for each in counted),
-            sum(each.accepted for each in counted),
-            _summed([None if each.by_position is None else list(each.by_position) for each in counted]),
-        )  # fmt: skip
-    return Acceptance(_by_stream(requests) if streams_steps else None, answers, counters)
+    by_stream = _by_stream(requests) if streams_steps else None
+    by_answers = total([request.speculation for request in requests if request.speculation is not None])
+    by_counters = total([counts.speculation for block in blocks if (counts := block.counted) and counts.speculation])
+    known = [counts for counts in (by_counters, by_answers) if counts is not None]
+    rates = [counts.tokens_per_round for counts in known if counts.tokens_per_round is not None]
+    shares = [counts.shares_by_position for counts in known if counts.shares_by_position]
+    return Acceptance(by_stream, by_answers, by_counters, next(iter(rates), by_stream), next(iter(shares), ()))
 
 
 def acceptance_by_prompt(requests: Sequence[LoggedRequest], streams_steps: bool) -> tuple[str, dict[int, float]]:
@@ -205,16 +195,17 @@ def acceptance_by_prompt(requests: Sequence[LoggedRequest], streams_steps: bool)
     Tokens per round by the answers, else by the stream, else the share of drafted tokens that were accepted.
     """
     sums: dict[int, list[float]] = {}
-    if all(request.rounds is not None for request in requests):
+    counts = [request.speculation for request in requests if request.speculation is not None]
+    if len(counts) == len(requests) and all(each.rounds is not None for each in counts):
         unit = "tokens per round"
-        pairs = [((request.accepted or 0) + (request.rounds or 0), request.rounds or 0) for request in requests]
+        pairs = [(each.accepted + (each.rounds or 0), each.rounds or 0) for each in counts]
     elif streams_steps:
         unit = "tokens per chunk"
         later = [(request.chunks or [])[1:] for request in requests]
         pairs = [(sum(count for _, count in chunks), len(chunks)) for chunks in later]
     else:
         unit = "accepted share"
-        pairs = [(request.accepted or 0, request.drafted or 0) for request in requests]
+        pairs = [(each.accepted, each.drafted) if (each := request.speculation) else (0, 0) for request in requests]
     for request, (value, weight) in zip(requests, pairs, strict=True):
         cell = sums.setdefault(request.key.prompt, [0.0, 0.0])
         cell[0] += value
@@ -226,11 +217,3 @@ def _by_stream(requests: Sequence[LoggedRequest]) -> float | None:
     """Return tokens per chunk after the first one, which the prompt's forward gives."""
     later = [chunk for request in requests for chunk in (request.chunks or [])[1:]]
     return sum(count for _, count in later) / len(later) if later else None
-
-
-def _summed(rows: Sequence[list[int] | None]) -> tuple[int, ...] | None:
-    known = [row for row in rows if row is not None]
-    if not known or len(known) < len(rows):
-        return None
-    length = max(map(len, known))
-    return tuple(sum(row[i] for row in known if i < len(row)) for i in range(length))

@@ -9,6 +9,7 @@ import msgspec
 from specbench.analysis.intervals import Estimate
 from specbench.experiment.scorer import grade
 from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.load.answer import answer_of
 from specbench.features.servers.load.blocks import NOISE, Block
 from specbench.features.servers.load.guards import load_notes
 from specbench.features.servers.load.load_metrics import (
@@ -18,6 +19,7 @@ from specbench.features.servers.load.load_metrics import (
     mean_of,
     paired,
     percentiles,
+    throughput_ratios,
     throughput_speedup,
     time_per_token,
     time_speedup,
@@ -26,9 +28,10 @@ from specbench.features.servers.load.pays import MeasuredSpeculation, PredictedS
 from specbench.features.servers.load.server_run import Level, Load, MeasuredLength, ServerRun, ServerRunRequest
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Description
+from specbench.note import Note
 from specbench.runs.record import Record
 
-SUMMARY, ROUNDS = "summary.json", "rounds.json"
+ROUNDS = "rounds.json"
 
 
 class RoundTimes(msgspec.Struct, kw_only=True):
@@ -63,7 +66,7 @@ def summary_of(
         for side in ("on", "off")
     }
     predictions, measured = _predictions(request.load, on.description, off.description, levels, blocks, folder)
-    return ServerRun(
+    run = ServerRun(
         on=on.description,
         off=off.description,
         load=request.load,
@@ -74,10 +77,10 @@ def summary_of(
         },
         predictions=predictions,
         measured=measured,
-        notes=load_notes({"on": on, "off": off}, by_side, request.load.ignore_eos),
-        folder=folder,
+        notes=[*load_notes({"on": on, "off": off}, by_side, request.load.ignore_eos), *_unscored(request)],
         command=request.command,
     )
+    return replace(run, answer=answer_of(run))
 
 
 def blocks_of(blocks: Sequence[Block], concurrency: int, arm: str) -> list[Block]:
@@ -101,7 +104,7 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     return Level(
         concurrency=concurrency,
         pairs=len(pairs),
-        throughput={side: mean_of([block.throughput for block in rows]) for side, rows in sides.items()},
+        throughput={side: mean_of([block.throughput for block in rows]) for side, rows in sides.items() if rows},
         speedups=speedups,
         noise=throughput_speedup(paired(blocks_of(blocks, concurrency, NOISE))),
         times={
@@ -110,10 +113,17 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
         },
         acceptance=acceptance_of(sides["on"], streams_steps),
         is_queueing=waited or (slots is not None and concurrency > slots),
-        ratios=[two.throughput / one.throughput for one, two in pairs if one.tokens and two.tokens],
+        ratios=throughput_ratios(pairs),
         accepted=accepted,
         accepted_unit=unit,
     )
+
+
+def _unscored(request: ServerRunRequest) -> list[Note]:
+    """Say which tasks are not scored."""
+    tasks = dict.fromkeys(prompt.task.name for prompt in request.prompts if prompt.task.executes_code)
+    text = f"not scored, since outputs would have to be executed: {', '.join(tasks)}"
+    return [Note("not scored", text)] if tasks else []
 
 
 def _scores(request: ServerRunRequest, blocks: Sequence[Block]) -> dict[str, dict[int, float]]:
@@ -127,7 +137,7 @@ def _scores(request: ServerRunRequest, blocks: Sequence[Block]) -> dict[str, dic
     for at, output in sorted(outputs.items()):
         prompt = request.prompts[at]
         if prompt.task.executes_code:
-            return {}
+            continue
         text = prompt.task.stopped(output.text)
         record = Record(method="served", sample=prompt.sample.id, repeat=0, seed=0, order=0, text=text)
         for name, value in grade(prompt.task, prompt.sample, record, None).items():
@@ -143,11 +153,17 @@ def _predictions(
 
     Both are empty without acceptance by position. Levels that queue are left out.
     """
-    shares = next((level.acceptance.by_position for level in levels if level.acceptance.by_position), ())
     free = [level for level in levels if not level.is_queueing]
-    if not shares or not free:
+    counts = [
+        counted
+        for level in free
+        for _, block in paired(blocks_of(blocks, level.concurrency, "on"))
+        if (counted := acceptance_of([block], False).counts) and counted.shares_by_position
+    ]
+    if not counts:
         return [], []
-    length = min(on.speculation.length or len(shares), len(shares))
+    positions = min(len(each.shares_by_position) for each in counts)
+    length = min(on.speculation.length or positions, positions)
     steps = {level.concurrency: _step_seconds(blocks, level.concurrency, "off", 1.0) for level in free}
     rounds = {
         level.concurrency: _step_seconds(blocks, level.concurrency, "on", level.acceptance.tokens_per_round or 1.0)
@@ -174,7 +190,7 @@ def _predictions(
     speculation = [
         MeasuredSpeculation(each.length, StepTimes(each.steps), StepTimes(each.rounds)) for each in (this, *others)
     ]
-    predictions = predicted_speedups(speculation, shares, sorted(steps))
+    predictions = predicted_speedups(speculation, counts, sorted(steps))
     return predictions, [*measured, *(row for each in others for row in each.measured)]
 
 

@@ -4,19 +4,21 @@
 - A round takes more than a step. From runs at several draft lengths, this excess is a line in the draft length, fitted by
   least squares. With one length, it is unknown how much of the excess does not depend on the length: a share of FIXED is
   assumed, and the intervals cover FIXED_RANGE.
-- The tokens of a round follow from the acceptance by position. Beyond the measured positions, each further token is accepted
-  at the conditional rate of the last measured one.
+- The tokens of a round follow from the acceptance by position, over all blocks. Beyond the measured positions, each further
+  token is accepted at the conditional rate of the last measured one.
 
 The predicted speedup is that of the time per token. Between measured concurrencies, times are interpolated linearly.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from specbench.analysis.intervals import Estimate
+from specbench.features.servers.load.load_metrics import FEWEST_VALUES
+from specbench.features.servers.served import SpeculationCounts, total
 
 LONGEST = 8  # draft tokens
 FIXED, FIXED_RANGE = 0.25, (0.0, 0.5)  # of a round's excess over a step
@@ -29,6 +31,11 @@ class StepTimes:
     """Seconds of a step by concurrency, one value for each block."""
 
     by_concurrency: Mapping[int, Sequence[float]]
+
+    @property
+    def blocks(self) -> Iterable[Sequence[float]]:
+        """The values of each concurrency."""
+        return self.by_concurrency.values()
 
     def at(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
         """Return the mean at a concurrency, interpolated linearly between the measured ones.
@@ -57,9 +64,12 @@ class MeasuredSpeculation:
     steps: StepTimes
     rounds: StepTimes
 
-    def excess(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
-        """Return what a round takes beyond a step, in steps. With `chooser`, the blocks are drawn again."""
-        return max(self.rounds.at(concurrency, chooser) / self.steps.at(concurrency, chooser) - 1.0, 0.0)
+    def excess(self, concurrency: int, chooser: np.random.Generator | None = None, scale: float = 1.0) -> float:
+        """Return what a round takes beyond a step, in steps. With `chooser`, the blocks are drawn again.
+
+        `scale` multiplies the seconds of a round, which are those of a token times the tokens of a round.
+        """
+        return max(scale * self.rounds.at(concurrency, chooser) / self.steps.at(concurrency, chooser) - 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -73,39 +83,45 @@ class PredictedSpeedup:
 
 def predicted_speedups(
     measured: Sequence[MeasuredSpeculation],
-    by_position: Sequence[float],
+    counts: Sequence[SpeculationCounts],
     concurrencies: Sequence[int],
     lengths: Sequence[int] = range(1, LONGEST + 1),
 ) -> list[PredictedSpeedup]:
     """Return the predicted speedup of each draft length at each concurrency.
 
     Args:
-        measured: Runs at one or several draft lengths.
-        by_position: The share of rounds in which the drafted token at each position was accepted.
+        measured: Runs at one or several draft lengths. The first one is the run that `counts` are of.
+        counts: The speculation of each block, with positions.
         concurrencies: Where to predict.
         lengths: Draft lengths to predict.
+
+    Times and acceptance are resampled over blocks. There is no interval for fewer than FEWEST_VALUES blocks.
     """
     chooser = np.random.default_rng(0)
-    tokens = np.array([tokens_per_round(by_position, length) for length in lengths])
     at = np.array(lengths, dtype=float)
     known = [each.length for each in measured]
+    tokens, of_this = _tokens(counts, lengths), _tokens(counts, known[:1])
+    fewest = min(len(rows) for each in measured for times in (each.steps, each.rounds) for rows in times.blocks)
+    has_interval = min(fewest, len(counts)) >= FEWEST_VALUES
+
+    def resampled(concurrency: int) -> np.ndarray:
+        """Return speedups (lengths) of blocks that are drawn again. A round of this run has the tokens that are drawn."""
+        drawn = [counts[i] for i in chooser.integers(len(counts), size=len(counts))]
+        scales = [float(_tokens(drawn, known[:1])[0] / of_this[0]), *[1.0] * (len(measured) - 1)]
+        excess = [each.excess(concurrency, chooser, scale) for each, scale in zip(measured, scales, strict=True)]
+        return _tokens(drawn, lengths) / (1.0 + _excess_at(at, known, excess, chooser.uniform(*FIXED_RANGE)))
+
     out = []
     for concurrency in concurrencies:
         excess = _excess_at(at, known, [each.excess(concurrency) for each in measured], FIXED)
-        drawn = [
-            tokens
-            / (
-                1.0
-                + _excess_at(
-                    at, known, [each.excess(concurrency, chooser) for each in measured], chooser.uniform(*FIXED_RANGE)
-                )
-            )
-            for _ in range(RESAMPLES)
-        ]  # (resamples, lengths)
-        low, high = np.percentile(np.array(drawn), QUANTILES, axis=0)
+        values = tokens / (1.0 + excess)
+        bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(lengths)
+        if has_interval:
+            rows = np.percentile([resampled(concurrency) for _ in range(RESAMPLES)], QUANTILES, axis=0)  # (2, lengths)
+            bounds = [(float(low), float(high)) for low, high in rows.T]
         out += [
-            PredictedSpeedup(length, concurrency, Estimate(float(value), float(a), float(b)))
-            for length, value, a, b in zip(lengths, tokens / (1.0 + excess), low, high, strict=True)
+            PredictedSpeedup(length, concurrency, Estimate(float(value), *bound))
+            for length, value, bound in zip(lengths, values, bounds, strict=True)
         ]
     return out
 
@@ -122,6 +138,12 @@ def _excess_at(lengths: np.ndarray, known: Sequence[int], excess: Sequence[float
     elif intercept < 0.0:
         slope, intercept = float((x * y).sum() / (x * x).sum()), 0.0
     return intercept + slope * lengths
+
+
+def _tokens(counts: Sequence[SpeculationCounts], lengths: Sequence[int]) -> np.ndarray:
+    """Return the expected tokens of a round at draft lengths."""
+    whole = total(counts)
+    return np.array([tokens_per_round(whole.shares_by_position if whole else (), length) for length in lengths])
 
 
 def tokens_per_round(by_position: Sequence[float], length: int) -> float:

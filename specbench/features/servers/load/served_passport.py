@@ -2,25 +2,26 @@
 
 import json
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.features.servers.served import SpeculationCounts
-from specbench.features.servers.served_results import RunResult
+from specbench.features.servers.load.server_run import ServerRun
+from specbench.features.servers.served import SpeculationCounts, total
 from specbench.reporting.formats.export import PASSPORT_SCHEMA, RATE_DIGITS, settings_for_other_tools
 
 
-def passports_of(runs: Sequence[RunResult]) -> str:
+def passports_of(runs: Sequence[ServerRun]) -> str:
     """Return the passports of runs as JSON. Raises ConfigError if a server reports no counts by position."""
     return json.dumps({"schema": PASSPORT_SCHEMA, "passports": [_passport(run) for run in runs]}, indent=2) + "\n"
 
 
-def _passport(run: RunResult) -> dict[str, Any]:
-    by_level = {f"concurrency {level.concurrency}": level.counts for level in run.levels if level.counts}
-    if not by_level or any(counts.by_position is None or not counts.rounds for counts in by_level.values()):
+def _passport(run: ServerRun) -> dict[str, Any]:
+    by_level = {
+        f"concurrency {level.concurrency}": counts for level in run.levels if (counts := level.acceptance.counts)
+    }
+    whole = total(list(by_level.values()))
+    if whole is None or any(not counts.shares_by_position for counts in by_level.values()):
         raise ConfigError(f"{run.name}: the server reports no acceptance by position, so there is no passport")
-    whole = _sum(list(by_level.values()))
     overall = _acceptance(whole)
     survival = [position["survival"]["value"] for position in overall["positions"]]
     return {
@@ -37,16 +38,6 @@ def _passport(run: RunResult) -> dict[str, Any]:
         "groups": {name: _acceptance(counts) for name, counts in by_level.items()},
         **settings_for_other_tools(survival, overall["tokens_per_round"]),
     }
-
-
-def _sum(counts: Sequence[SpeculationCounts]) -> SpeculationCounts:
-    positions = zip_longest(*(each.by_position or () for each in counts), fillvalue=0)
-    return SpeculationCounts(
-        sum(each.rounds or 0 for each in counts),
-        sum(each.drafted for each in counts),
-        sum(each.accepted for each in counts),
-        tuple(map(sum, positions)),
-    )
 
 
 def _acceptance(counts: SpeculationCounts) -> dict[str, Any]:

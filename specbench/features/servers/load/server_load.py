@@ -5,8 +5,9 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
-from specbench.features.servers.endpoint import Endpoint, connected
+from specbench.features.servers.endpoint import SPARE, Endpoint, connected
 from specbench.features.servers.load.block_log import BlockLog
 from specbench.features.servers.load.blocks import NOISE, Block, cycle, run_block
 from specbench.features.servers.load.load_metrics import paired, pairs_needed
@@ -15,16 +16,16 @@ from specbench.features.servers.load.server_run import PILOT, ServerRun, ServerR
 from specbench.features.servers.load.sides import Connected, Started
 from specbench.features.servers.request_log import compact
 from specbench.features.servers.served import ServedRequest
+from specbench.features.servers.served_results import RUN, write_result
 from specbench.http_client import Server
 from specbench.observer import Observer
 
 MOST_PAIRS = 24
-SPARE = 4  # connections beside the requests in flight, such as for counters
 PRECISION = 0.05  # half the width of the interval of a speedup, which decides the number of pairs
 
 
-async def run_servers(request: ServerRunRequest, observer: Observer) -> ServerRun:
-    """Measure two servers in alternating blocks.
+async def run_servers(request: ServerRunRequest, observer: Observer) -> tuple[ServerRun, Path]:
+    """Measure two servers in alternating blocks, and return the results and their folder, which contains them too.
 
     Raises:
         MissingAsset: A server does not answer, or died.
@@ -52,7 +53,7 @@ class _Run:
         self, request: ServerRunRequest, servers: Connected | Started, on: Endpoint, off: Endpoint, observer: Observer
     ) -> None:
         self.request, self.servers, self.on, self.off, self.observer = request, servers, on, off, observer
-        identity = compact(described(on.description, off.description, request.load))
+        identity = compact(described(on.description, off.description, request, servers.restarts))
         self.folder = request.out / f"run-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = BlockLog(self.folder)
@@ -73,8 +74,8 @@ class _Run:
             for i, prompt in enumerate(self.request.prompts)
         ]
 
-    async def result(self) -> ServerRun:
-        """Measure all levels, and return the results."""
+    async def result(self) -> tuple[ServerRun, Path]:
+        """Measure all levels, and return the results and their folder."""
         request = self.request
         least = request.pairs or PILOT
         levels: list[tuple[int, ...]] = [(concurrency,) for concurrency in request.concurrencies]
@@ -88,7 +89,9 @@ class _Run:
                 await self._pairs(concurrencies, NOISE, noise, advance)
         if not request.pairs and not self.servers.restarts:
             await self._more_pairs()
-        return summary_of(request, self.on, self.off, self.log.blocks, self.folder)
+        found = summary_of(request, self.on, self.off, self.log.blocks, self.folder)
+        write_result(self.folder / RUN, found)
+        return found, self.folder
 
     async def _more_pairs(self) -> None:
         """Measure as many more pairs of each level as its deviation needs."""

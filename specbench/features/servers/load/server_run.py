@@ -1,7 +1,7 @@
 """What `specbench server run` is given, and what it measures, as values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
@@ -14,6 +14,7 @@ from specbench.features.servers.served import Description, ServedSampling
 from specbench.http_client import KEY, Server
 from specbench.note import Note
 
+RUN_KIND = "server run"
 PILOT = 6  # pairs of blocks, from whose deviation the number of pairs is chosen
 
 
@@ -94,9 +95,9 @@ class Level:
     times: Mapping[str, Mapping[str, Percentiles]]  # by side and time
     acceptance: Acceptance
     is_queueing: bool
-    ratios: list[float] = field(default_factory=list)
-    accepted: Mapping[int, float] = field(default_factory=dict)
-    accepted_unit: str = ""
+    ratios: Sequence[float]
+    accepted: Mapping[int, float]
+    accepted_unit: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,22 +111,29 @@ class MeasuredLength:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRun:
-    """What was measured on two servers.
+    """What was measured on two servers: the content of summary.json.
 
-    `scores` are by side and metric: the value of each prompt by its index, of prompts that were scored.
+    `scores` are by side and metric: the value of each prompt by its index, of prompts that were scored. `answer` says whether
+    speculation pays.
     """
 
+    kind: str = RUN_KIND
     on: Description
     off: Description
     load: Load
-    levels: list[Level]
+    levels: Sequence[Level]
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
     failures: Mapping[str, int]  # by side
-    predictions: list[PredictedSpeedup]
-    measured: list[MeasuredLength]
-    notes: list[Note] = field(default_factory=list)
-    folder: Path = Path()
+    predictions: Sequence[PredictedSpeedup] = ()
+    measured: Sequence[MeasuredLength] = ()
+    notes: Sequence[Note] = ()
     command: tuple[str, ...] = ()
+    answer: str = ""
+
+    @property
+    def name(self) -> str:
+        """What was measured, in a few words."""
+        return f"{self.on.dialect} {self.on.model}, {self.load.task}, {self.load.sampling}"
 
     def mean_score(self, side: str, metric: str) -> float:
         """Return the mean of a metric over the prompts."""
@@ -133,6 +141,12 @@ class ServerRun:
         return sum(values) / len(values)
 
 
-def described(on: Description, off: Description, load: Load) -> dict[str, object]:
-    """Return what identifies a measurement."""
-    return {"on": asdict(on), "off": asdict(off), "load": asdict(load)}
+def described(on: Description, off: Description, request: ServerRunRequest, restarts: bool) -> dict[str, object]:
+    """Return what identifies a measurement. With `restarts`, the servers are started in turn."""
+    return {
+        "on": asdict(on),
+        "off": asdict(off),
+        "load": asdict(request.load),
+        "together": request.together,
+        "restarts": restarts,
+    }

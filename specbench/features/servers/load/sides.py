@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.features.servers.endpoint import Endpoint
+from specbench.features.servers.endpoint import SPARE, Endpoint
 from specbench.features.servers.load.managed import ServerCommand, started
 from specbench.features.servers.load.server_run import ServerRunRequest
 from specbench.observer import Observer
@@ -43,7 +43,9 @@ class Started:
             log = request.out / f"server-{side}.log"
             with self._observer.status(f"start the server {side}"):
                 self._endpoint = await self._stack.enter_async_context(
-                    started(how, request.key_env, request.timeout, request.model, log, max(request.concurrencies) + 4)
+                    started(
+                        how, request.key_env, request.timeout, request.model, log, max(request.concurrencies) + SPARE
+                    )
                 )
             self._side = side
         return self._endpoint

@@ -1,0 +1,44 @@
+"""Warnings about the answers of a server, of verifications and of load."""
+
+from collections.abc import Iterable, Sequence
+
+from specbench.features.servers.request_log import LoggedRequest
+from specbench.features.servers.served import SpeculationCounts
+from specbench.http_client import Server
+from specbench.note import Note, warning
+
+FEWEST_DRAFTED = 50  # drafted tokens from which on an acceptance rate of 0 or 1 is suspicious
+
+
+def remote_notes(servers: Iterable[Server]) -> list[Note]:
+    """Warn about servers on other machines, each host once."""
+    hosts = dict.fromkeys(server.host for server in servers if not server.is_local)
+    return [warning("remote server", f"prompts leave this machine: {host} receives them") for host in hosts]
+
+
+def answer_notes(entries: Sequence[LoggedRequest], model: str, where: str) -> list[Note]:
+    """Warn about answers of another model than the requested one, and about changed sampling parameters."""
+    notes = []
+    if other := next((entry.model for entry in entries if entry.model and entry.model != model), ""):
+        text = f"answers name the model {other!r}, {model!r} was requested ({where})"
+        notes.append(warning("another model", text, subject=where))
+    for name, (sent, echoed) in next((entry.changed for entry in entries if entry.changed), {}).items():
+        text = f"{name} = {sent:g} was sent, and the server answers that it used {echoed:g} ({where})"
+        notes.append(warning("changed parameter", text, subject=f"{where} {name}"))
+    return notes
+
+
+def cache_notes(entries: Sequence[LoggedRequest], where: str) -> list[Note]:
+    """Warn about prompts that the server read from its prefix cache."""
+    if not (hits := sum(bool(entry.cached_tokens) for entry in entries)):
+        return []
+    text = f"{hits} of {len(entries)} prompts were read from a prefix cache ({where})"
+    return [warning("cache hits", text, subject=where)]
+
+
+def acceptance_notes(counts: SpeculationCounts | None, where: str) -> list[Note]:
+    """Warn if no drafted token was accepted, or all."""
+    if counts is None or counts.drafted < FEWEST_DRAFTED or counts.accepted not in (0, counts.drafted):
+        return []
+    share = "none" if counts.accepted == 0 else "all"
+    return [warning("acceptance", f"{share} of {counts.drafted} drafted tokens were accepted ({where})", subject=where)]

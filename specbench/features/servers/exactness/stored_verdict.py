@@ -1,0 +1,144 @@
+"""A verification of a server as it is stored: the content of verdict.json."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.features.servers.exactness.calibration import Deviation
+from specbench.features.servers.exactness.served_checks import (
+    ALARM,
+    GROUPS,
+    Difference,
+    GreedyCheck,
+    GreedyTexts,
+    KindResult,
+    SampledTests,
+    SeedCheck,
+    TestResult,
+)
+from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
+from specbench.features.servers.exactness.smallest import SmallestRequest
+from specbench.features.servers.request_key import RequestKind
+from specbench.features.servers.served import Description, SpeculationCounts
+from specbench.note import Note
+
+VERIFICATION_KIND = "server verification"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredDeviation:
+    """How far logits are from the reference's, why, and what the tests allow."""
+
+    measured: Deviation
+    allowed: float
+    explanation: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGreedy:
+    """Greedy outputs: the tokens that were compared, the number of near-ties, and the faults."""
+
+    tokens: int
+    near_ties: int
+    faults: Sequence[Difference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSampled:
+    """Tests of sampled outputs by group of tokens, the p of the control, and the smallest temperature that they find."""
+
+    tests: Mapping[str, Mapping[str, TestResult]]
+    control_p: Mapping[str, float]
+    smallest_temperature: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindVerdict:
+    """The verdict on one kind of requests. `differs` are the groups of tokens that differ from the reference."""
+
+    kind: RequestKind
+    outputs: int
+    differs: Sequence[str]
+    failures: int = 0
+    note: str = ""
+    acceptance: SpeculationCounts | None = None
+    greedy: StoredGreedy | None = None
+    texts: GreedyTexts | None = None
+    sampled: StoredSampled | None = None
+    seeds: SeedCheck | None = None
+    do_seeds_hold: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationResult:
+    """A verification of `server verify`."""
+
+    kind: str = VERIFICATION_KIND
+    outcome: Outcome
+    line: str
+    description: Description
+    reference: str
+    kinds: Sequence[KindVerdict]
+    false_alarm_rate: float = ALARM
+    tests: int = 0
+    deviation: StoredDeviation | None = None
+    deviation_of_off: StoredDeviation | None = None
+    smallest_request: SmallestRequest | None = None
+    notes: Sequence[Note] = ()
+    command: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What was verified, in a few words."""
+        return f"{self.description.dialect} {self.description.model}"
+
+
+def stored(verification: ServerVerification) -> VerificationResult:
+    """Return a verification as it is stored."""
+    evidence = verification.evidence
+    return VerificationResult(
+        outcome=verification.outcome,
+        line=verification.line,
+        description=evidence.description,
+        reference=evidence.reference,
+        kinds=[_kind(result, evidence.number_of_tests) for result in evidence.results],
+        tests=evidence.number_of_tests,
+        deviation=_deviation(evidence.deviation),
+        deviation_of_off=_deviation(evidence.control_deviation),
+        smallest_request=verification.smallest,
+        notes=verification.notes,
+        command=verification.command,
+    )
+
+
+def _deviation(found: Deviation | None) -> StoredDeviation | None:
+    if found is None:
+        return None
+    return StoredDeviation(measured=found, allowed=found.allowed, explanation=found.explanation)
+
+
+def _kind(result: KindResult, tests: int) -> KindVerdict:
+    return KindVerdict(
+        kind=result.kind,
+        outputs=result.outputs,
+        differs=result.groups_that_differ(tests),
+        failures=result.failures,
+        note=result.note,
+        acceptance=result.acceptance,
+        greedy=_greedy(result.greedy) if result.greedy else None,
+        texts=result.texts,
+        sampled=_sampled(result.sampled, tests) if result.sampled else None,
+        seeds=result.seeds,
+        do_seeds_hold=result.seeds.holds if result.seeds else None,
+    )
+
+
+def _greedy(check: GreedyCheck) -> StoredGreedy:
+    return StoredGreedy(tokens=check.tokens, near_ties=len(check.near_ties), faults=check.faults)
+
+
+def _sampled(check: SampledTests, tests: int) -> StoredSampled:
+    return StoredSampled(
+        tests={group: check.results(group) for group in GROUPS},
+        control_p={group: check.control_p(group) for group in GROUPS},
+        smallest_temperature=check.smallest_temperature(ALARM / max(tests, 1)),
+    )
