@@ -197,7 +197,7 @@ class HttpClient:
             raise RequestFailed(FailureKind.timeout, f"no answer within {self.server.seconds:g} s") from None
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             why = str(getattr(error, "os_error", error)) or type(error).__name__
-            raise RequestFailed(FailureKind.connection, f"{self.server.host}: {self.server.redacted(why)}") from None
+            raise RequestFailed(FailureKind.connection, self.server.redacted(why)) from None
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             raise RequestFailed(FailureKind.reset, type(error).__name__) from None
         except aiohttp.ClientPayloadError:

@@ -71,8 +71,8 @@ def _changes(base: Description, new: Description) -> list[str]:
 
 
 def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdict]:
-    def verdict(method: str, aspect: str, finding: Finding) -> GateVerdict:
-        return GateVerdict(base.name, method, aspect, *finding)
+    def verdict(level: str, aspect: str, finding: Finding) -> GateVerdict:
+        return GateVerdict(", ".join(filter(None, (base.name, level))), "", aspect, *finding)
 
     if changes := tables("load", asdict(base.load), asdict(new.load)):
         finding = Finding(Status.incomparable, "other load", "; ".join(changes), "other load")
@@ -87,15 +87,15 @@ def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdi
         out.append(verdict("", "comparability", finding))
     by_level = {level.concurrency: level for level in new.levels}
     for level in base.levels:
-        method = f"concurrency {level.concurrency}"
+        name = f"concurrency {level.concurrency}"
         other = by_level.get(level.concurrency)
         if other is None:
             finding = Finding(Status.incomparable, "level missing in NEW", "NEW has no such level", "missing")
-            out.append(verdict(method, "comparability", finding))
+            out.append(verdict(name, "comparability", finding))
             continue
-        out.append(verdict(method, "acceptance", _acceptance(level, other, limits)))
+        out.append(verdict(name, "acceptance", _acceptance(level, other, limits)))
         if not limits.counters_only:
-            out.append(verdict(method, "speed", _speed(level, other, limits)))
+            out.append(verdict(name, "speed", _speed(level, other, limits)))
     before, after = base.scores["on"], new.scores["on"]
     shared = [metric for metric in before if metric in after]
     return out + [verdict("", "quality", _quality(name, before[name], after[name], limits)) for name in shared]
@@ -183,11 +183,11 @@ def _verifications(base: VerificationResult, new: VerificationResult) -> list[Ga
     if base.reference != new.reference:
         text = f"the references differ: {base.reference} in BASE, {new.reference} in NEW"
         finding = Finding(Status.incomparable, "other reference", text, "other reference")
-        return [GateVerdict(name, "exactness", "decoding", *finding)]
+        return [GateVerdict(name, "", "decoding", *finding)]
     if missing := _labels({each.kind for each in base.kinds} - {each.kind for each in new.kinds}):
         text = f"NEW has not tested {', '.join(missing)}"
         finding = Finding(Status.incomparable, "kinds missing in NEW", text, "kinds missing")
-        return [GateVerdict(name, "exactness", "decoding", *finding)]
+        return [GateVerdict(name, "", "decoding", *finding)]
     changes = _changes(base.description, new.description)
     before = {each.kind for each in base.kinds if each.differs}
     after = {each.kind for each in new.kinds if each.differs}
@@ -206,7 +206,7 @@ def _verifications(base: VerificationResult, new: VerificationResult) -> list[Ga
         )
     else:
         finding = Finding(Status.same, "same exactness", detail, short)
-    return [GateVerdict(name, "exactness", "decoding", *finding)]
+    return [GateVerdict(name, "", "decoding", *finding)]
 
 
 def _labels(kinds: Iterable[RequestKind]) -> list[str]:

@@ -140,7 +140,7 @@ def test_a_rejected_key_and_a_missing_server_are_errors_that_name_them(server):
     server.first = [(401, {})]
     with pytest.raises(MissingAsset, match=r"401 .*; is OPENAI_API_KEY set"):
         Endpoint(url=server.url, model="m").compare("text", "longer", "short")
-    with pytest.raises(MissingAsset, match=r"no connection: 127\.0\.0\.1:9"):
+    with pytest.raises(MissingAsset, match=r"127\.0\.0\.1:9/v1: no connection"):
         Endpoint(url="http://127.0.0.1:9/v1", model="m", retries=0).answer("prompt")
 
 

@@ -94,7 +94,7 @@ def test_errors_name_the_server_and_never_the_key():
         async with connected(Server(url, seconds=1.0)):
             pass
 
-    with pytest.raises(MissingAsset, match=r"no connection: 127\.0\.0\.1:9.*start the server"):
+    with pytest.raises(MissingAsset, match=r"^http://127\.0\.0\.1:9: no connection: .*start the server"):
         asyncio.run(connect("http://127.0.0.1:9"))
     with pytest.raises(ValueError, match="must not contain a password"):
         Server("http://user:word@host")
