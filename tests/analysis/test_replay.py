@@ -99,9 +99,9 @@ def replayed_means(method, world, length, sampling, shift=0) -> np.ndarray:
 @pytest.mark.parametrize("name", METHODS)
 def test_expected_rounds_equal_those_of_decoding(name, setting):
     vocabulary, length = (3, 4) if name == "three tokens" and setting == "filtered" else (2, 5)
-    seeds = 3
+    seeds = 3 if name == "three tokens" else 1
     if "chain" in name:
-        length, seeds = 4 - ("no bonus" in name), 1
+        length = 4 - ("no bonus" in name)
     for seed in range(seeds):
         world = tables(ROLES, vocabulary, seed, heads={"eagle": "eagle"})
         found = replayed_means(METHODS[name], world, length, SETTINGS[setting])

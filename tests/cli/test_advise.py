@@ -122,9 +122,15 @@ def test_without_time_the_prediction_is_named_and_a_measured_candidate_is_qualif
 
 def test_the_command_ends_with_an_answer(tmp_path):
     few = ("-t", "gsm8k", "--data", "synthetic", "-n", 10, "--repeats", 1, "--max-new-tokens", 12)
-    shown = " ".join(console.specbench("advise", *few, cwd=tmp_path).stdout.split())
+    shown = " ".join(console.specbench("advise", *few, "--write", "best.toml", cwd=tmp_path).stdout.split())
     assert "decoding speedup over the target alone" in shown and "acceptance" in shown
     assert any(text in shown for text in ("Use ", "Do not speculate here", "It cannot be decided"))
+    assert (tmp_path / "best.toml").exists() == ("Use " in shown)
+
+
+@pytest.mark.slow
+def test_the_answer_as_json(tmp_path):
+    few = ("-t", "gsm8k", "--data", "synthetic", "-n", 10, "--repeats", 1, "--max-new-tokens", 12)
     found = json.loads(console.specbench("advise", *few, "--json", "--write", "best.toml", cwd=tmp_path).stdout)
     assert (tmp_path / "best.toml").exists() == bool(found["pays"])
     assert {"pays", "method", "gain", "candidates"} <= found.keys() and len(found["candidates"]) >= 12

@@ -50,7 +50,10 @@ def test_the_default_rule_named_is_the_default_rule(method):
     assert all(test.rejection is BY_TOKEN for test in method.verifications())
 
 
-@pytest.mark.parametrize("method", methods(Match()), ids=["speculative", "chain", "ensemble"])
+OF_MATCH = dict(zip(("speculative", "chain", "ensemble"), methods(Match()), strict=True))
+
+
+@pytest.mark.parametrize("method", OF_MATCH.values(), ids=OF_MATCH)
 def test_another_rule_is_applied_at_every_level_and_recorded(method):
     assert to_table(method)["rejection"] == {"name": "match"}
     assert all(test.rejection == Match() for test in method.verifications())
@@ -58,7 +61,13 @@ def test_another_rule_is_applied_at_every_level_and_recorded(method):
     assert construct(type(method), {k: v for k, v in to_table(method).items() if k != "name"}, "x") == method
 
 
-@pytest.mark.parametrize("method", methods(Match()), ids=["speculative", "chain", "ensemble"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(each, marks=pytest.mark.slow if name == "ensemble" else (), id=name)
+        for name, each in OF_MATCH.items()
+    ],
+)
 def test_methods_stay_exact_under_another_exact_rule(method):
     assert all(comparison.exact for comparison in examine(method))
 
@@ -115,7 +124,7 @@ def accepted(rule, seed):
     return sum(count * mass for count, mass in counts.items())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_block_rejection_accepts_more_than_token_by_token(seed):
     assert accepted(BLOCK, seed) > accepted(None, seed) + 0.01
 

@@ -215,7 +215,7 @@ def test_an_unknown_set_of_instructions_is_an_error(monkeypatch):
 
 
 @needs_kernels
-@pytest.mark.parametrize("compiler", ["false", "/nonexistent/c++", "env c++"])
+@pytest.mark.parametrize("compiler", ["false", "/nonexistent/c++", pytest.param("env c++", marks=pytest.mark.slow)])
 def test_the_compiler_may_be_a_command_and_may_fail(compiler, tmp_path):
     text = rule_in_a_process(CXX=compiler, XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
     assert text.startswith(f"{TORCH} Missing(") == (compiler != "env c++")

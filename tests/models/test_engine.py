@@ -473,6 +473,7 @@ def test_transformers_methods_apply_top_k_and_top_p(peer):
         assert all(float(probs[token]) > 0 for probs, token in zip(distributions, tokens, strict=True))
 
 
+@pytest.mark.slow
 def test_assisted_generation_samples_from_the_target():
     """Second tokens of 500 draws: by Hoeffding their frequency of one token is off by 0.1 with odds below 1e-4."""
     oracle, sampler = open_session(random_model("llama", 2)), Sampler(temperature=0.7)

@@ -45,7 +45,7 @@ def records(folder):
     return [json.loads(line) for path in folder.glob("*/samples.jsonl") for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_every_method_without_transformers_decodes_on_a_plugins_engine(place, temperature):
     methods = without_heads(place / "pair.toml")
     assert {"sd", "pld", "we-se", "we-p", "cascade-opt", "polybasic-model", "seq-cascade"} <= set(methods)

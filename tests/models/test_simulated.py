@@ -72,7 +72,7 @@ def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
 CASES = [
     (SD, 0.3, 1.0),
     (SD, 0.6, 0.0),
-    (ensemble(Mixture(weights=(0.2, 0.8))), 0.9, 1.0),
+    pytest.param(ensemble(Mixture(weights=(0.2, 0.8))), 0.9, 1.0, marks=pytest.mark.slow),
     (ensemble(Contrastive(mu=0.1), (5, 1)), 0.6, 1.0),
 ]
 
@@ -87,7 +87,7 @@ def test_the_measured_acceptance_is_the_requested_one(method, wanted, temperatur
     assert abs(accepted / tested - wanted) < 0.025
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_every_level_of_a_chain_has_its_own_rate(temperature):
     """The middle model is nearer to the target than the draft, which is tested by the middle model."""
     chain = Chain(proposer=DraftModel(model="draft", gamma=3), model="middle", threshold=5)

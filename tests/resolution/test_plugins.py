@@ -46,11 +46,16 @@ def test_what_a_method_must_not_yield_fails_the_generation(kind, tmp_path):
         "drafts": (plugin_faults.PROPOSER, plugin_faults.DRAFTS),
         "targets": (plugin_faults.TARGET, plugin_faults.TARGETS),
     }[kind]
-    for source, message in faults.items():
-        folder, _ = run(tmp_path, template, source, "run", "-m", "bad", "-t", "gsm8k", code=3)
-        found = errors(folder)
-        assert message in (found["bad"] or ""), source
-        assert kind == "targets" or found["ar"] is None
+    words = []
+    for i, source in enumerate(faults):
+        (tmp_path / f"bad{i}.py").write_text(template.replace("SOURCE", source).replace('name="bad"', f'name="bad{i}"'))
+        words += ["-m", f"bad{i}", "--plugin", f"bad{i}.py"]
+    done = specbench("run", *words, "-t", "gsm8k", *FEW[:-2], cwd=tmp_path, code=3)
+    assert "Traceback" not in done.stderr
+    found = errors(tmp_path)
+    for i, (source, message) in enumerate(faults.items()):
+        assert message in (found[f"bad{i}"] or ""), source
+    assert kind == "targets" or found["ar"] is None
 
 
 @pytest.mark.parametrize("source", plugin_faults.SCORES)

@@ -111,6 +111,7 @@ def whole(tmp_path_factory):
     return folder, observer.messages
 
 
+@pytest.mark.slow
 def test_the_same_command_finishes_an_interrupted_collection(whole, tmp_path):
     """Interrupted in the third of three shards: two are kept, and the head is that of an uninterrupted training."""
     with pytest.raises(KeyboardInterrupt):

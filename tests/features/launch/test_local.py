@@ -68,6 +68,7 @@ def test_a_job_can_have_several_gpus(tmp_path, monkeypatch):
     assert job.log.read_text() == "GPU-0,GPU-1\n" and launcher.free(0) == 1
 
 
+@pytest.mark.slow
 def test_shards_of_a_run_are_jobs_and_are_combined(tmp_path):
     (tmp_path / "own.toml").write_text(SUITE.replace(', "xsum"', ""))
     command = ("run", "--suite", tmp_path / "own.toml", "--shards", 2)

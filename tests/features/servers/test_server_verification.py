@@ -62,7 +62,9 @@ def test_a_server_that_drafted_nothing_is_not_called_exact(checkpoint, tmp_path)
             "greedy drafts", "from the second token on, where speculation begins, only at temperatures above 0",
             {"outputs": 80, "max_tokens": 6},
         ),
-        ("bonus from the draft", "too few first tokens", {"outputs": 32, "samplings": (NUCLEUS,)}),
+        pytest.param(
+            "bonus from the draft", "too few first tokens", {"outputs": 32, "samplings": (NUCLEUS,)}, marks=pytest.mark.slow
+        ),
         ("one token in 40", "from the second token on", {"samplings": (ServedSampling(),), "prompts": prompts(24)}),
         ("rounded logits", "from the second token on", {}),
     ],

@@ -80,6 +80,7 @@ def test_an_eagle_head_is_trained_on_the_targets_outputs_and_their_acceptance_is
     assert same >= 0.9 * len(texts) == 18.0, "batched generation may differ in near-ties"
 
 
+@pytest.mark.slow
 def test_reference_answers_are_an_explicit_choice_and_the_acceptance_is_still_that_of_decoding(tmp_path, rows):
     shown = specbench(
         "train", *quick(rows, tmp_path / "head", "--answers", "reference", "--trial", 12), cwd=tmp_path
