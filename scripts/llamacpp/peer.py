@@ -105,10 +105,12 @@ class _Served:
 class LlamaCpp(Method, name="llama.cpp"):
     """Greedy decoding by a llama.cpp server, in one request. The decoding time is the server's own."""
 
-    greedy_only = True
-
     url: str
     model: str = "target"
+
+    @classmethod
+    def undefined_at(cls, temperature: float) -> str:
+        return "llama.cpp is asked for its most likely tokens" if temperature > 0.0 else ""
 
     def roles(self) -> tuple[str, ...]:
         return (self.model,)

@@ -244,6 +244,11 @@ def _ensemble(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     return theory.speculative_ensemble([by_model.get(role, overall) for role in method.models], method.gamma)
 
 
+def _drawn_model(method: Theory, rates: Rates) -> theory.RoundCounts:
+    weights = method.parameters or {}
+    return theory.drawn_model([weights[role] for role in method.models])
+
+
 def _sprinter(method: Theory, rates: Rates) -> theory.RoundCounts:
     drafted, accepted = rates.per_test()
     return theory.sprinter(drafted, accepted, bonus=method.bonus != "none")
@@ -262,6 +267,7 @@ FORMULAS: dict[str, Formula] = {
     "tree": _tree,
     "chain": _chain,
     "ensemble": _ensemble,
+    "drawn model": _drawn_model,
     "sprinter": _sprinter,
     "token cascade": _token_cascade,
     "sequence cascade": _sequence_cascade,

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import floor
+from math import ceil, floor, log
 from typing import NamedTuple
 
 from specbench.decoding.traits import Theory
@@ -24,6 +24,7 @@ Cost = Callable[[int, int], float]
 Lengths = Mapping[int, float]
 NEGLIGIBLE = 1e-12
 MOST_TOKENS = 20_000  # the longest run without rejections that is followed
+REST, LARGEST_READ = 1e-3, 64  # of a distribution of read tokens: probability of the last size, and the size
 DEEPEST = 8  # depths of the trees that are compared
 
 
@@ -125,6 +126,23 @@ def speculative(scheme: Scheme, a: float, pending: float = 1.0) -> RoundCounts:
         drafting = {1: gamma + whole} if exact else {1: gamma - whole, 2: whole}
     verifying = {gamma + 1 if more else gamma: 1.0}
     return RoundCounts(accepted + (1.0 if more else 1.0 - whole), [drafting, *[verifying] * scorers])
+
+
+# The mixture-model-like ensemble
+
+
+def drawn_model(weights: Sequence[float]) -> RoundCounts:
+    """Return the counts of a token that one model writes, model i with probability weights[i].
+
+    The model reads what was written since it was drawn before: k tokens with probability w (1 - w)^(k - 1). So its forward
+    reads 1 / w tokens on average, and the last size holds what is left of the distribution.
+    """
+    forwards = []
+    for weight in weights:
+        last = min(LARGEST_READ, max(ceil(log(REST) / log(1.0 - weight)), 1)) if 0.0 < weight < 1.0 else 1
+        sizes = {k: weight * weight * (1.0 - weight) ** (k - 1) for k in range(1, last)} if weight else {}
+        forwards.append(sizes | ({last: weight * (1.0 - weight) ** (last - 1)} if weight else {}))
+    return RoundCounts(1.0, forwards)
 
 
 # Speculative Ensemble

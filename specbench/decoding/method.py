@@ -108,13 +108,17 @@ class Method(Named):
     Its fields are the paper's hyperparameters; state per sequence lives in the generator's locals.
     """
 
-    greedy_only: ClassVar[bool] = False  # whether the method is undefined at T > 0
     concurrent: ClassVar[bool] = False  # whether the forwards of its models run at the same time
     needs_transformers: ClassVar[bool] = False  # whether it runs the models of transformers itself
 
     @abstractmethod
     def roles(self) -> tuple[str, ...]:
         """Return the roles of the models that the method needs."""
+
+    @classmethod
+    def undefined_at(cls, temperature: float) -> str:
+        """Return why the method is not defined at a temperature; empty if it is."""
+        return ""
 
     @property
     def blocks(self) -> tuple[int, ...]:

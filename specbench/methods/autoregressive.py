@@ -1,16 +1,20 @@
-"""Autoregressive decoding with one or more models: the sequential ensemble (SE, Section 3.2) and the parallel ensemble.
+"""Autoregressive decoding with one or more models: the sequential, the parallel and the mixture-model-like ensemble.
 
-In the parallel ensemble (WE-P and CD-P in CoS), every model reads every token, and their forwards run concurrently.
+In the sequential ensemble (SE, Section 3.2) and the parallel ensemble (WE-P and CD-P in CoS), every model reads every token
+before the next one. In the mixture-model-like ensemble (ME, arXiv 2605.00419), one model does.
 """
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler, read_tokens
 from specbench.decoding.speculation import draw_token
-from specbench.decoding.targets import Last, Target
+from specbench.decoding.targets import Last, Mixture, Target
+from specbench.decoding.traits import Theory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,47 @@ class Autoregressive(Method, name="autoregressive"):
                 current = Round(tokens, counters=counters)
             ids += current.tokens
             yield current
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureLike(Method, name="mixture-like"):
+    """i ~ w, x ~ p_i: the weighted ensemble with one forward of one model per token (ME, arXiv 2605.00419).
+
+    A token that is drawn from model i with probability w_i follows the mixture of all models, whatever the other models
+    would have said. So they need no forward: a model reads the tokens of the others when it is drawn next. Sampling follows
+    the mixture exactly. At T = 0 there is nothing to draw, and the arg max of a drawn model is not that of the mixture.
+    """
+
+    scorers: tuple[str, ...]
+    target: Mixture
+
+    def __post_init__(self) -> None:
+        self.target.check(len(self.scorers))
+        if len(set(self.scorers)) < len(self.scorers):
+            raise ValueError(f"scorers = {list(self.scorers)}: list each role once, with the sum of its weights")
+
+    @classmethod
+    def undefined_at(cls, temperature: float) -> str:
+        return "" if temperature > 0.0 else "the arg max of a drawn model is not that of the ensemble"
+
+    def roles(self) -> tuple[str, ...]:
+        return self.scorers
+
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
+        return self.scorers, self.target
+
+    def theory(self) -> Theory:
+        weights = dict(zip(self.scorers, self.target.weights_of(len(self.scorers)), strict=True))
+        return Theory(formula="drawn model", models=self.scorers, parameters=weights)
+
+    def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
+        sessions, ids = [models[role] for role in self.scorers], list(models.ids)
+        weights = torch.tensor(self.target.weights_of(len(sessions)), dtype=torch.float64, device=models.device)
+        while stop.room(ids) > 0:
+            (i,) = read_tokens(sampler.choose(weights[None]))
+            tokens = sessions[i].roll(ids, 1, sampler, frozenset()).tokens
+            ids += tokens
+            yield Round(tokens, counters={f"drawn.{self.scorers[i]}": 1})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,11 +34,13 @@ class OriginalBild(Method, name="bild"):
     gamma: int = 10
     check_eos: bool = True
 
-    greedy_only = True
-
     def __post_init__(self) -> None:
         for key, least in (("fallback", 0.0), ("rollback", 0.0), ("gamma", 1)):
             within(key, getattr(self, key), least, math.inf)
+
+    @classmethod
+    def undefined_at(cls, temperature: float) -> str:
+        return "it is a greedy heuristic of two models" if temperature > 0.0 else ""
 
     def roles(self) -> tuple[str, ...]:
         return self.small, self.large

@@ -140,8 +140,8 @@ class Methods:
         method = Method.build(draft.table, options.location("method", source.path, variant.applied))
         if formula := method.theory():
             formula_of(formula)
-        if method.greedy_only and temperature > 0.0:
-            raise ConfigError(f"{source.name} is defined for greedy decoding only, not at T = {temperature:g}")
+        if why := method.undefined_at(temperature):
+            raise ConfigError(f"{source.name} is not defined at T = {temperature:g}: {why}")
         baseline = source.table.get("baseline")
         settings = variant.settings(method)
         resolved = ResolvedMethod(source.name, baseline, temperature, method, clock, settings=settings)

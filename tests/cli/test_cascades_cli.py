@@ -145,7 +145,7 @@ def test_gamma_is_the_short_name_of_every_draft_length(method, key, labels):
         ),
         (["-m", "lossy", "--over", "method.target.alpha=0.1"], "expected method.key=[values]"),
         (["-m", "lossy", "--over", "sd.bonus=[1]"], "lossy does not have this key"),
-        (["-m", "bild", "--temperature", "1"], "bild is defined for greedy decoding only"),
+        (["-m", "bild", "--temperature", "1"], "bild is not defined at T = 1: it is a greedy heuristic of two models"),
         (["-m", "lossy", "--set", "method.target.alpha=2"], "alpha = 2.0 must be in [0, 1]"),
         (["-m", "cascade-opt", "--set", "method.bonus=defered"], "did you mean"),
         (["-m", "token-cascade", "--set", "method.target.name=diff"], "needs the large model at every position"),

@@ -29,8 +29,12 @@ class Mixture(Target, name="mixture"):
         if self.weights and len(self.weights) != n:
             raise ValueError(f"weights = {list(self.weights)}: {len(self.weights)} weights for {n} models")
 
+    def weights_of(self, n: int) -> tuple[float, ...]:
+        """Return the weights of n models."""
+        return self.weights or (1.0 / n,) * n
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
-        weights = self.weights or (1.0 / len(logits),) * len(logits)
+        weights = self.weights_of(len(logits))
         if sampler.temperature == 0.0:
             mixed = sum(w * model_logits.softmax(-1) for w, model_logits in zip(weights, logits, strict=True))
         else:

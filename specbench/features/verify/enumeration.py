@@ -227,7 +227,7 @@ class ExactComparison:
 def examine(
     method: Method, heads: Mapping[str, str] | None = None, vocabulary: int | None = None
 ) -> list[ExactComparison]:
-    """Compare the method's distribution with the one that it must declare, at every setting.
+    """Compare the method's distribution with the one that it must declare, at every setting at which it is defined.
 
     `heads` names the kinds of the heads that the method reads. Untrained heads suffice, since no distribution may depend on
     them. By default, the vocabulary has three tokens. It has two for three or more models and for draft trees, which have
@@ -240,7 +240,7 @@ def examine(
     roles = method.roles()
     tokens = vocabulary or (2 if len(roles) > 2 or _drafts_trees(method) else 3)
     worlds = [tables(roles, tokens, seed, heads=heads) for seed in range(SEEDS)]
-    return [_compared(method, plain, worlds, name, LENGTH) for name in SETTINGS]
+    return [_compared(method, plain, worlds, name, LENGTH) for name in _settings_of(method)]
 
 
 def examine_drafts(
@@ -259,7 +259,12 @@ def examine_drafts(
     plain, roles = Autoregressive(scorers=scorers, target=target), method.roles()
     length = min(method.depth, DEEPEST if _drafts_trees(method) else LONGEST) + 1
     worlds = [tables(roles, vocabulary, heads=heads)]
-    return [_compared(method, plain, worlds, name, length, first=1) for name in SETTINGS if name != TOP_K]
+    return [_compared(method, plain, worlds, name, length, first=1) for name in _settings_of(method) if name != TOP_K]
+
+
+def _settings_of(method: Method) -> list[str]:
+    """Return the names of the settings at which a method is defined."""
+    return [name for name, setting in SETTINGS.items() if not method.undefined_at(setting["temperature"])]
 
 
 def _drafts_trees(method: Method) -> bool:

@@ -116,8 +116,8 @@ def undeclared(method: Method, name: str) -> Verdict:
     why = ""
     if getattr(method, "bonus", "") == "paper":
         why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"
-    elif method.greedy_only:
-        why = ": it is a greedy heuristic of two models"
+    elif reason := method.undefined_at(1.0):
+        why = f": {reason}"
     return Verdict(
         VerdictKind.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
     )
@@ -249,7 +249,7 @@ def _verdict(case: Case, resolved: ResolvedMethod, baseline: Method, pair: str, 
 def _is_greedy(method: str) -> bool:
     """Return whether a method is defined at T = 0 only."""
     cls = Method.members.get(preset("method", method).table.get("name", ""))
-    return cls is not None and cls.greedy_only
+    return cls is not None and bool(cls.undefined_at(1.0))
 
 
 def _prompts(chosen: Sequence[selection.SelectedTask], loaded: LoadedPair, options: Options) -> list[list[int]]:

@@ -44,7 +44,7 @@ METHODS = {
     "polybasic": Style(GREEN, "P"), "polybasic-model": Style(GREEN, "X"), "polybasic-pld": Style(GREEN, "d"),
     "we-sd": Style(ORANGE, "v"), "we-se": Style(RED, "o"), "se": Style(RED, "o"), "cd-sd": Style(SKY, "D"),
     "cd-se": Style(BLUE, "s"), "dtr-sd": Style(PURPLE, "X"), "dtr-se": Style(GREEN, "D"),
-    "se-small-large": Style(RED, "<"),
+    "se-small-large": Style(RED, "<"), "me": Style(PURPLE, "o"),
     "cascade-chow": Style(ORANGE, "o"), "cascade-chow-log": Style(ORANGE, "^"), "cascade-diff": Style(GREEN, "s"),
     "cascade-diff-log": Style(GREEN, "<"), "cascade-opt": Style(RED, "D"), "cascade-opt-log": Style(RED, "d"),
     "cascade-token": Style(PURPLE, "P"), "lossy": Style(BLUE, "X"), "lossy-star": Style(BLUE, ">"),
