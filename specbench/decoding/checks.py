@@ -142,6 +142,9 @@ class _CheckedRejection(Rejection):
             raise PluginError(f"the rejection rule '{self._rule.name}': {fault}")
         return out
 
+    def after(self, ids: list[int]) -> Rejection:
+        return _CheckedRejection(self._rule.after(ids))
+
     def distance(self, q: Tensor, pi: Tensor) -> Tensor | None:
         return self._rule.distance(q, pi)
 

@@ -163,6 +163,9 @@ class Method(Named):
             adaptive=self.adaptive,
             theory=self.theory(),
             flops=self.flops,
+            published_rule=next(
+                (test.rejection.name for test in self.verifications() if not test.rejection.exact), None
+            ),
         )
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:

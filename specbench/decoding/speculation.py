@@ -93,7 +93,7 @@ class Speculation:
         pi, deferred = self.target.distributions(logits, sampler)  # (rows, V), (rows,) or None
         self._require_columns(draft, pi)
         observed = Observed.of(deferred, draft, pi, self.rejection)
-        out = self.rejection(draft, pi, sampler, unread=observed.packed if observed else None)
+        out = self.rejection.after(ids)(draft, pi, sampler, unread=observed.packed if observed else None)
         tested = min(out.accepted + 1, k)
         round_ = Round(
             out.tokens,
@@ -127,7 +127,7 @@ class Speculation:
         ]  # n x (rows, V)
         pi, deferred = self.target.distributions(logits, self.sampler)  # (rows, V), (rows,) or None
         self._require_columns(draft, pi)
-        out = self.rejection(draft, pi, self.sampler, unread=deferred)
+        out = self.rejection.after(ids)(draft, pi, self.sampler, unread=deferred)
         below = children_of(draft.parents)
         ranks = [below[draft.parents[token] + 1].index(token) + 1 for token in out.path]
         failed = below[out.path[-1] + 1 if out.path else 0]  # children that were all rejected

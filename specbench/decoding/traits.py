@@ -30,7 +30,7 @@ class Traits:
 
     `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `adaptive` says
     that a stop rule decides how long a draft is. `flops` names the paper's formula for the FLOPs per generation, which
-    takes the first and the last of `roles`.
+    takes the first and the last of `roles`. `published_rule` names a rejection whose tokens follow no declared distribution.
     """
 
     roles: tuple[str, ...]
@@ -39,3 +39,4 @@ class Traits:
     adaptive: bool = False
     theory: Theory | None = None
     flops: Literal["", "speculation", "sprinter"] = ""
+    published_rule: str | None = None

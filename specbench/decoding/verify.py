@@ -203,11 +203,22 @@ class Rejection(Named):
     """A rule that turns a draft into tokens that follow pi, for any distributions that the draft was sampled from.
 
     `independent` says whether every token of a chain is accepted with the probability that `expected` returns,
-    independently of the others; the formulas for speedups assume this. `trees` says whether drafts may be trees.
+    independently of the others; the formulas for speedups assume this. `trees` says whether drafts may be trees. The tokens
+    of a rule that is not `exact` do not follow pi.
     """
 
+    exact: ClassVar[bool] = True
     independent: ClassVar[bool] = False
     trees: ClassVar[bool] = False
+
+    @classmethod
+    def undefined_at(cls, temperature: float) -> str:
+        """Return why the rule is not defined at a temperature; empty if it is."""
+        return ""
+
+    def after(self, ids: list[int]) -> "Rejection":
+        """Return the rule for a draft after the committed ids. It may depend on nothing else."""
+        return self
 
     @abstractmethod
     def __call__(self, draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = None) -> Verified:

@@ -206,6 +206,10 @@ class Chain(Proposer, name="chain"):
     def __post_init__(self) -> None:
         within("threshold", self.threshold, 1, math.inf)
         object.__setattr__(self, "rejection", without_default(self.rejection))
+        if self.rejection is not None and not self.rejection.exact:
+            raise ValueError(
+                f'rejection = "{self.rejection.name}": a level of a chain needs a rule whose tokens follow pi'
+            )
         if self.proposer.tree:
             require_trees(self.rejection)
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from specbench.decoding import relaxed_rejection  # noqa: F401  (registers its rules)
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
@@ -115,7 +116,9 @@ class Speculative(Method, name="speculative"):
         return (outermost, *reversed(inner))
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
-        return None if self.bonus == "paper" and self.proposer.role in self.scorers else (self.scorers, self.target)
+        is_exact = all(test.rejection.exact for test in self.verifications())
+        is_biased = self.bonus == "paper" and self.proposer.role in self.scorers
+        return (self.scorers, self.target) if is_exact and not is_biased else None
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, drafter = list(models.ids), self.proposer.role
@@ -147,7 +150,7 @@ class Speculative(Method, name="speculative"):
                     models[drafter].score(ids + pending.tokens, len(ids) - 1)
                 target, deferred = pi()
                 observed = Observed.of(deferred, pending, target, rejection)
-                out = rejection(pending, target, sampler, unread=observed.packed if observed else None)
+                out = rejection.after(ids)(pending, target, sampler, unread=observed.packed if observed else None)
                 ids += out.tokens
                 rejected = () if out.accepted else tuple(pending.tokens)
                 pending = None

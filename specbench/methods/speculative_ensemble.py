@@ -64,8 +64,8 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             return None
         return Theory(formula="ensemble", models=self.models, gamma=self.gamma)
 
-    def declared_distribution(self) -> tuple[tuple[str, ...], Target]:
-        return self.models, self.target
+    def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
+        return (self.models, self.target) if (self.rejection or BY_TOKEN).exact else None
 
     def verifications(self) -> tuple[Verification, ...]:
         return (Verification(self.models[0], self.models, self.target, self.rejection or BY_TOKEN),)
@@ -117,7 +117,7 @@ class SpeculativeEnsemble(Method, name="speculative-ensemble"):
             heads = [pending.popleft() for _ in range(ready)]
             draft = Draft([head.token for head in heads], torch.cat([head.probs for head in heads]))
             logits = [torch.cat([rows.popleft() for _ in heads]) for rows in scored]  # n x (heads, V)
-            out = rejection(draft, self.target(logits, sampler), sampler, unread=token)
+            out = rejection.after(ids)(draft, self.target(logits, sampler), sampler, unread=token)
             if probs is not None:
                 pending.append(Proposal(out.extra_values[0], probs, self.models[i]))
                 drafted += 1

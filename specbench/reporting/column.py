@@ -9,6 +9,7 @@ from specbench.analysis.points import CurveChoice, PointValue
 from specbench.analysis.run_metrics import METRICS, Spread
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.machine.hardware import bandwidth_of
+from specbench.runs.run_spec import MethodSpec
 
 RUN_TABLES = (
     "speed", "theory", "steps", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality",
@@ -200,12 +201,24 @@ def score(name: str) -> ValueOf:
 
 
 def lossless(run: RunSummary, row: MethodSummary) -> str | None:
-    """Return whether a method is lossless, as text; None for the baseline."""
+    """Return whether a method is lossless, and by which rule it is not, as text; None for the baseline."""
     if row.method == run.baseline:
         return None
     if run.contradicted(row):
         return CONTRADICTED
+    rule = lossy_rule(run.spec.methods[row.method])
+    if rule and run.lossless(row) is not True:
+        return f"no: {rule}"
     return {True: "yes", False: "no", None: "undeclared"}[run.lossless(row)]
+
+
+def lossy_rule(spec: MethodSpec) -> str:
+    """Return the name of the rule that makes a method lossy, a rejection as published or a target; empty without one."""
+    if spec.traits.published_rule:
+        return f"{spec.traits.published_rule}, as published"
+    target = spec.options.get("target")
+    name = str(target.get("name", "")) if isinstance(target, dict) else ""
+    return "" if name == "last" else name
 
 
 def counter(name: str) -> ValueOf:

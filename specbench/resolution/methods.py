@@ -140,7 +140,8 @@ class Methods:
         method = Method.build(draft.table, options.location("method", source.path, variant.applied))
         if formula := method.theory():
             formula_of(formula)
-        if why := method.undefined_at(temperature):
+        reasons = [test.rejection.undefined_at(temperature) for test in method.verifications()]
+        if why := next(filter(None, (method.undefined_at(temperature), *reasons)), ""):
             raise ConfigError(f"{source.name} is not defined at T = {temperature:g}: {why}")
         baseline = source.table.get("baseline")
         settings = variant.settings(method)

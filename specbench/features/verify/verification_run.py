@@ -116,6 +116,8 @@ def undeclared(method: Method, name: str) -> Verdict:
     why = ""
     if getattr(method, "bonus", "") == "paper":
         why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"
+    elif inexact := next((test.rejection.name for test in method.verifications() if not test.rejection.exact), ""):
+        why = f": tokens that the rule '{inexact}' accepts do not follow the scorers"
     elif reason := method.undefined_at(1.0):
         why = f": {reason}"
     return Verdict(
