@@ -13,6 +13,10 @@ DRAFT = {"method": "draft_model", "model": str(MODELS / "middle"), "num_speculat
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
+ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
+LATER = ("from the second token on", "in tokens after the first")  # the latter if there were too few first tokens
+
+
 def verify(url: str, out: Path, *words: object, code: int, weights: Path = MODELS / "target") -> dict:
     """Return the verdict on a server against the weights of the bundled target."""
     specbench(
@@ -51,10 +55,7 @@ def test_llama_cpp_with_ngrams_is_exact(llama_cpp, tmp_path, kind):
 def test_the_synthetic_acceptance_of_llama_cpp_is_found(llama_cpp, tmp_path):
     url = llama_cpp("--synthetic-rates", "0.8,0.8,0.8,0.8", draft=True)
     found = verify(url, tmp_path, "-c", "1", "--prompts", "raw", code=5)
-    assert "from the second token on" in found["line"]
-
-
-ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
+    assert any(words in found["line"] for words in LATER)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
     [
         ("temperature", ("-T", "1", "--outputs", "96", *ALONE), "outputs depart"),
         ("top-p ignored", ("-T", "1", "--top-p", "0.8", *ALONE), "from the first token on"),
-        ("greedy drafts, wrong rule", ("-T", "1", "--outputs", "64", *ALONE), "from the second token on"),
-        ("bonus token from the draft", ("-T", "1", "--outputs", "128", *ALONE), "from the second token on"),
+        ("greedy drafts, wrong rule", ("-T", "1", "--outputs", "64", *ALONE), LATER),
+        ("bonus token from the draft", ("-T", "1", "--outputs", "128", *ALONE), LATER),
         ("dropped seed", ("-T", "1", "-c", "1", "--prompts", "raw"), "equal seeds do not repeat outputs"),
         (
             "cached prefix of another prompt",
@@ -77,7 +78,7 @@ def test_a_fault_that_a_proxy_plants_is_found(llama_cpp, tmp_path, fault, words,
     target, draft = llama_cpp("--cache", "float32", draft=True), llama_cpp("--cache", "float32", model="middle")
     with falsified(target, fault, draft) as url:
         found = verify(url, tmp_path, *words, code=5)
-    assert where in found["line"]
+    assert any(words in found["line"] for words in ((where,) if isinstance(where, str) else where))
 
 
 def test_a_quantized_cache_is_found_against_a_server_without_it(llama_cpp, wide, tmp_path):
@@ -105,7 +106,7 @@ def test_vllm_on_a_cpu_is_not_exact_above_temperature_0(vllm, tmp_path, config):
     if described(vllm(config), tmp_path)["version"] != "0.32.0":
         pytest.skip("the fault is known for vLLM 0.32.0")
     found = verify(vllm(config), tmp_path, "-T", "1", "-c", "1", "--prompts", "raw", code=5)
-    assert "from the second token on, where speculation begins" in found["line"]
+    assert any(words in found["line"] for words in LATER)
 
 
 def test_vllm_without_speculation_is_exact(vllm, tmp_path):
