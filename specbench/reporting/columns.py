@@ -55,7 +55,7 @@ from specbench.reporting.column import (
 
 RANKED = {  # the best value is bold in LaTeX
     "speedup", "end_to_end_speedup", "over_sd", "geometric_mean_speedup", "papers_speedup", "speed_groups", "matching",
-    "score", "main_score", "score_groups", "best",
+    "within_drop", "score", "main_score", "score_groups", "best",
 }  # fmt: skip
 POSITIONS = 6  # of a draft that the column "by position" shows
 COLUMNS = (
@@ -320,6 +320,10 @@ COLUMNS = (
     Column(
         key="matching", heading="speed at the large model's quality", clock=END_TO_END, format=TIMES, tables=(SUITES,),
         definition="The large model's latency / the smallest latency at which the curve reaches its quality.",
+    ),
+    Column(
+        key="within_drop", heading="speed within the allowed drop", clock=END_TO_END, format=TIMES, tables=(SUITES,),
+        definition="The large model's latency / the smallest latency at which the curve reaches its quality minus the drop.",
     ),
     Column(
         key="best", heading="best quality within its latency", format=SCORE, tables=(SUITES,), unit="x 100",

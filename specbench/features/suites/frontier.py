@@ -25,6 +25,7 @@ from specbench.analysis.points import CurveChoice, Point
 from specbench.analysis.quality import scores_of
 from specbench.analysis.run_metrics import seconds
 from specbench.config.construct import Table
+from specbench.note import Note
 from specbench.runs.run_folder import Scores, read, spec_of
 from specbench.runs.run_spec import MethodSpec
 from specbench.runs.settings import label_of, setting_text, swept_number
@@ -32,6 +33,7 @@ from specbench.runs.settings import label_of, setting_text, swept_number
 RESAMPLES = 500
 LIKELY = 0.05  # share of resamples that choose a setting, from which on it may be the best
 FEWEST_POINTS = 3  # of a curve
+WITHIN_DROP = "within_drop"
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,29 @@ class Curve:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The curves of one run, with the large model's point. `combine` names how the metric combines prompts."""
+    """The curves of one run, with the large model's point. `combine` names how the metric combines prompts.
+
+    `drop` is the loss of score that `within_drop` allows, as a share: 0.02 are two points of 100.
+    """
 
     prompts: int
     seconds: np.ndarray  # (prompts,), the baseline's
     statistics: np.ndarray  # (prompts, d)
     combine: str
     curves: list[Curve]
+    drop: float = 0.0
 
 
 class Summaries(NamedTuple):
-    """The speedup over the large model at its quality (`matching`), and the quality within its latency (`best`)."""
+    """The summaries of a curve.
+
+    `matching` is the speedup over the large model at its quality, `best` the quality within its latency. `within_drop` is the
+    speedup at its quality minus the allowed drop.
+    """
 
     matching: CurveChoice
     best: CurveChoice
+    within_drop: CurveChoice
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class _Measurements:
         return [sample for sample in samples if all(is_complete(name, sample) for name in methods)]
 
 
-def frontier_of(folder: Path) -> Frontier | None:
+def frontier_of(folder: Path, drop: float = 0.0) -> Frontier | None:
     """Return the curves of a run folder, over the prompts that every method completed. None if nothing is scored or swept."""
     spec, scores = spec_of(folder), scores_of(folder)
     names = list(spec.methods)
@@ -120,7 +131,7 @@ def frontier_of(folder: Path) -> Frontier | None:
         for key, ordered in families
     ]
     base = spec.baseline
-    return Frontier(len(prompts), seconds_of(base), statistics(base), combine, curves)
+    return Frontier(len(prompts), seconds_of(base), statistics(base), combine, curves, drop)
 
 
 def _measured(folder: Path, scores: Scores) -> _Measurements:
@@ -220,26 +231,36 @@ def _at(frontier: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarra
 
 def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
     everything, at = np.arange(frontier.prompts), partial(_at, frontier, curve)
-    matched, finest = _Resampled(), _Resampled()
+    matched, finest, within = _Resampled(), _Resampled(), _Resampled()
     for pick in picks:
         inside, others = at(pick), np.setdiff1d(everything, pick)
         matched.inside.append(matching(*inside) or 0.0)
         finest.inside.append(best(*inside) or 0.0)
+        allowed = (*inside[:2], inside[2] - frontier.drop)
+        within.inside.append(matching(*allowed) or 0.0)
         if not len(others):
             continue
         latency, quality, required = at(others)
         if (point := _fastest(*inside)) is not None:
             matched.unseen.append(float(1 / latency[point]))
             matched.met.append(bool(quality[point] >= required))
+        if (point := _fastest(*allowed)) is not None:
+            within.unseen.append(float(1 / latency[point]))
+            within.met.append(bool(quality[point] >= required - frontier.drop))
         if (point := _finest(*inside)) is not None:
             finest.unseen.append(float(quality[point]))
             finest.met.append(bool(latency[point] <= 1.0))
     overall = at(everything)
+    allowed = (*overall[:2], overall[2] - frontier.drop)
     settings = [
         None if point is None else setting_text(curve.settings[point])
-        for point in (_fastest(*overall), _finest(*overall))
+        for point in (_fastest(*overall), _finest(*overall), _fastest(*allowed))
     ]
-    return Summaries(matched.choice(matching(*overall), settings[0]), finest.choice(best(*overall), settings[1]))
+    return Summaries(
+        matched.choice(matching(*overall), settings[0]),
+        finest.choice(best(*overall), settings[1]),
+        within.choice(matching(*allowed), settings[2]),
+    )
 
 
 def matching(latency: np.ndarray, quality: np.ndarray, required: float) -> float | None:
@@ -277,13 +298,40 @@ def _finest(latency: np.ndarray, quality: np.ndarray, required: float) -> int | 
     return int(within[quality[within].argmax()]) if len(within) else None
 
 
-def frontier_points(folder: Path, points: Sequence[Point]) -> list[Point]:
+def frontier_points(folder: Path, points: Sequence[Point], drop: float = 0.0) -> list[Point]:
     """Return the summaries of a run's curves as points, with the pair and task of the method's other points."""
-    frontier = frontier_of(folder)
+    frontier = frontier_of(folder, drop)
     out = []
     for key, summaries in summaries_of(frontier) if frontier else ():
         template = next((p for p in points if (p.run, p.method) == (folder.name, key.method)), None)
         if template:
             values = {"matching": summaries.matching, "best": summaries.best}
+            values |= {WITHIN_DROP: summaries.within_drop} if drop else {}
             out.append(replace(template, settings=key.settings, label=key.label, is_curve=True, values=dict(values)))
     return out
+
+
+def fastest_within(points: Sequence[Point], drop: float) -> list[Note]:
+    """Return for each pair, task and temperature the fastest curve within the allowed drop, and which equal it."""
+    groups: dict[tuple[str, str, float], list[tuple[str, CurveChoice]]] = defaultdict(list)
+    for point in points:
+        choice = point.values.get(WITHIN_DROP)
+        if isinstance(choice, CurveChoice) and choice.value is not None:
+            groups[point.pair, point.task, point.T].append((point.label, choice))
+    return [_fastest_of(f"{pair}, {task}, T = {t:g}", found, drop) for (pair, task, t), found in groups.items()]
+
+
+def _fastest_of(where: str, found: Sequence[tuple[str, CurveChoice]], drop: float) -> Note:
+    name, fastest = max(found, key=lambda each: each[1].value or 0.0)
+    interval = "" if fastest.low is None else f" [{fastest.low:.2f}, {fastest.high:.2f}]"
+    speed = f"{fastest.value:.2f}x{interval}"
+    text = f"{where}: {name} ({fastest.setting}) is the fastest within a drop of {100 * drop:g} points, {speed}"
+    differences = {other: fastest.minus(choice) for other, choice in found if other != name}
+    equal = [
+        other for other, change in differences.items() if change is None or change.low is None or change.low <= 0.0
+    ]
+    if equal:
+        text += f"; it cannot be distinguished from {', '.join(equal)}"
+    elif differences:
+        text += f"; it is faster than each of the {len(differences)} others"
+    return Note("fastest within drop", text, subject=where)

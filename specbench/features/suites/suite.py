@@ -139,7 +139,7 @@ class Suite:
 
     `kind` is `runs` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
     `against` are compared too. `note` is printed below the tables. `frontier` adds the cascades paper's two summaries of
-    quality against latency.
+    quality against latency. With a `drop` above 0, a share of the score, it also adds the speed within that loss of quality.
     """
 
     name: str
@@ -149,6 +149,7 @@ class Suite:
     note: str = ""
     kind: Kind = "runs"
     frontier: bool = False
+    drop: float = 0.0
     judge: dict[str, Any] = field(default_factory=dict)
     prepare: tuple[Preparation, ...] = ()
     finetune: tuple[Finetune, ...] = ()

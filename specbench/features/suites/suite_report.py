@@ -13,7 +13,7 @@ from specbench.config.presets import preset
 from specbench.errors import ConfigError
 from specbench.features.profile.chain_profile import Profile
 from specbench.features.profile.chain_tables import forwards_table, pairs_table, prices_table, verdicts
-from specbench.features.suites.frontier import frontier_points
+from specbench.features.suites.frontier import fastest_within, frontier_points
 from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons
 from specbench.features.suites.papers.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
@@ -80,7 +80,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     for folder in folders:
         measured += judged_points(folder, measured)
         if suite.frontier:
-            measured += frontier_points(folder, measured)
+            measured += frontier_points(folder, measured, suite.drop)
     verifiers = verifier_reports(suite, results, measured)
     measured = with_auc(suite, with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
@@ -103,7 +103,8 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     missing = [run.folder or run.key for run in index.done if run not in runs]
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=measured, tables=tables,
-        judged=judged, verdicts=lines, conclusion=_conclusion(suite, summaries, judged, chain_verdicts), verifiers=verifiers,
+        judged=judged, verdicts=lines, verifiers=verifiers,
+        conclusion=_conclusion(suite, summaries, judged, chain_verdicts, measured),
     )  # fmt: skip
 
 
@@ -203,7 +204,11 @@ def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference
 
 
 def _conclusion(
-    suite: Suite, summaries: Sequence[RunSummary], judged: Sequence[ExpectationVerdict], chains: Sequence[Note]
+    suite: Suite,
+    summaries: Sequence[RunSummary],
+    judged: Sequence[ExpectationVerdict],
+    chains: Sequence[Note],
+    measured: Sequence[Point],
 ) -> list[Note]:
     """Return the conclusion of a suite: the verdicts on its chains if there are any, else its speeds and expectations.
 
@@ -212,9 +217,10 @@ def _conclusion(
     if chains:
         return [*overstated(summaries), *chains]
     speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
+    fastest = fastest_within(measured, suite.drop)
     counts = [Note("outcomes", text) for text in outcome_counts(judged, suite.is_of_paper)]
     stand_ins = [Note("stand-ins", STAND_INS)] if counts and suite.is_tiny and suite.is_of_paper else []
-    return [*speeds, *counts, *stand_ins]
+    return [*speeds, *fastest, *counts, *stand_ins]
 
 
 def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:
