@@ -332,6 +332,6 @@ def _fastest_of(where: str, found: Sequence[tuple[str, CurveChoice]], drop: floa
     ]
     if equal:
         text += f"; it cannot be distinguished from {', '.join(equal)}"
-    elif differences:
-        text += f"; it is faster than each of the {len(differences)} others"
+    if slower := [other for other in differences if other not in equal]:
+        text += f"; it is faster than {', '.join(slower)}"
     return Note("fastest within drop", text, subject=where)

@@ -8,7 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.features.suites.frontier import Curve, CurveKey, Frontier, best, candidates, matching, summaries_of
+from specbench.analysis.points import CurveChoice, Point
+from specbench.features.suites.frontier import (
+    Curve,
+    CurveKey,
+    Frontier,
+    best,
+    candidates,
+    fastest_within,
+    matching,
+    summaries_of,
+)
 
 
 def test_the_speed_at_the_large_models_quality_is_interpolated():
@@ -113,3 +123,44 @@ def test_candidates_are_the_settings_that_may_be_chosen_and_their_neighbors():
     assert by_label(candidates(slow))["rule"] == [{"alpha": i} for i in (0, 4, 9)], (
         "never chosen from: the ends and the middle"
     )
+
+
+# The allowed drop
+
+
+def curve(name: str, quality: float, seconds: float, prompts: int = 40) -> Curve:
+    """A curve of three points with one quality and one time."""
+    statistics = np.stack([np.full(prompts, quality), np.zeros(prompts)], axis=1)
+    return Curve(CurveKey(name), [{"x": i} for i in range(3)], np.full((3, prompts), seconds), [statistics] * 3)
+
+
+def within(drop: float) -> dict[str, float | None]:
+    """Return the speed within a drop of two curves, one a point of 100 worse than the large model and faster."""
+    large = np.stack([np.full(40, 0.8), np.zeros(40)], axis=1)
+    curves = [curve("equal", 0.8, 0.5), curve("worse", 0.79, 0.25)]
+    found = by_label(summaries_of(Frontier(40, np.ones(40), large, "mean", curves, drop)))
+    return {label: summaries.within_drop.value for label, summaries in found.items()}
+
+
+def test_a_faster_curve_counts_once_its_loss_is_allowed():
+    assert within(0.0) == {"equal": 2.0, "worse": None}
+    assert within(0.02) == {"equal": 2.0, "worse": 4.0}
+
+
+def choice(value: float, *resamples: float) -> CurveChoice:
+    return CurveChoice(value, min(resamples), max(resamples), "x=1", resamples=resamples)
+
+
+def test_the_conclusion_names_the_fastest_curve_and_which_equal_it():
+    rows = {"a": choice(2.0, 1.9, 2.1, 2.0), "b": choice(1.95, 1.85, 2.2, 1.9), "c": choice(1.0, 1.0, 1.0, 1.0)}
+    points = [
+        Point(pair="p", task="t", T=1.0, method=name, run="r", label=name, is_curve=True, values={"within_drop": found})
+        for name, found in rows.items()
+    ]
+    (note,) = fastest_within(points, 0.02)
+    assert str(note) == (
+        "p, t, T = 1: a (x=1) is the fastest within a drop of 2 points, 2.00x [1.90, 2.10];"
+        " it cannot be distinguished from b; it is faster than c"
+    )
+    (note,) = fastest_within(points[::2], 0.02)
+    assert str(note).endswith("it is faster than c")
