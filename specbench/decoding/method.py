@@ -2,8 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,14 @@ class StopCriteria:
         return bool(tokens) and tokens[-1] in self.eos
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The outputs that a method wrote before, oldest first. `derived` keeps what proposers compute from them, by name."""
+
+    outputs: list[list[int]] = field(default_factory=list)
+    derived: dict[str, Any] = field(default_factory=dict)
+
+
 class Sessions(Protocol):
     """The open sessions of one prompt by role, and the ids that its sequence starts with."""
 
@@ -60,6 +68,10 @@ class Sessions(Protocol):
 
     def __getitem__(self, role: str, /) -> Session:
         """Return the session of a role."""
+
+    @property
+    def earlier(self) -> "Earlier":
+        """What the method wrote before in this repeat of a run; empty in checks."""
 
     def head(self, name: str, kind: type[H], /) -> H:
         """Return a trained head of the pair."""
@@ -275,7 +287,7 @@ def _heads_in(part: object) -> tuple[str, ...]:
     if not is_dataclass(part):
         return ()
     heads: list[str] = []
-    for field in fields(part):
-        value = getattr(part, field.name)
-        heads += [value] if field.name == "head" else _heads_in(value)
+    for each in fields(part):
+        value = getattr(part, each.name)
+        heads += [value] if each.name == "head" else _heads_in(value)
     return tuple(dict.fromkeys(heads))

@@ -16,7 +16,7 @@ from specbench.config.request import Request
 from specbench.data.prompting import Turn, continuation, encode, encode_firsts, pieces, special_tokens
 from specbench.data.task import Data, Sample, Task
 from specbench.decoding.loop import Generation, GenerationLimits, decode, output_logits
-from specbench.decoding.method import Method, Round
+from specbench.decoding.method import Earlier, Method, Round
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Ends
 from specbench.decoding.targets.target import Target, wrong_tokens
@@ -41,12 +41,14 @@ class Setting:
     """What generations share: the loaded pair, the task, and how to sample.
 
     `declared` are the scorers and the target that greedy tokens are compared with; None if they are not compared.
+    `earlier` is what the method wrote before in this repeat.
     """
 
     pair: LoadedPair
     task: Task
     decoding: DecodingSpec
     declared: tuple[tuple[str, ...], Target] | None = None
+    earlier: Earlier | None = None
 
     def sampler(self, seed: int, sample: Sample) -> Sampler:
         """Return a sampler whose draws depend on the prompt and the seed alone, not on what ran before."""
@@ -102,7 +104,7 @@ def generate(method: Method, record: Record, setting: Setting, sample: Sample, h
     record.captured, record.capture_seconds = capture(pair, setting.longest(len(prompt)))
     limits = setting.limits(method)
     ends = Ends(limits.eos, limits.max_new_tokens)
-    models = pair.open(prompt, ends)
+    models = pair.open(prompt, ends, setting.earlier)
     if cuda:
         for device in _gpus(pair):
             torch.cuda.reset_peak_memory_stats(device)

@@ -1,6 +1,7 @@
 """Measurement of a planned run. Methods are interleaved prompt by prompt in one process, after the same warm-up."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from specbench.config.request import Access
 from specbench.data.prompting import Turn, encode_firsts
 from specbench.data.task import Data, Sample
-from specbench.decoding.method import Method
+from specbench.decoding.method import Earlier, Method
 from specbench.errors import ConfigError
 from specbench.experiment.generation import Setting, attempt, calibrated, capture
 from specbench.files import read_with_checksum, write, write_with_checksum
@@ -228,16 +229,23 @@ def decode_missing(
     compared = dataclasses.replace(setting, declared=baseline) if _has_greedy_reference(spec) else setting
     same = first_samples(data.samples)
     captured = _warm_up(methods, setting, run, captured)
+    earlier = defaultdict[tuple[str, int], Earlier](Earlier)
+    for done in sorted(read(recorder.folder), key=lambda record: record.order):
+        if done.error is None:
+            earlier[done.method, done.repeat].outputs.append(done.tokens)
     for order, (label, repeat, sample) in enumerate(todo, len(recorder.done)):
         blank = _blank(spec, label, sample.id, (repeat, order))
         blank.same_as = same.get(sample.id, "")
         how = compared if repeat == 0 and spec.methods[label].lossless else setting
+        how = dataclasses.replace(how, earlier=earlier[label, repeat])
         record = attempt(methods[label], blank, how, sample, conversations.before(sample, label, repeat))
         record.simulated = spec.pair.simulated
         record.captured, record.capture_seconds = record.captured + captured[0], record.capture_seconds + captured[1]
         captured = 0, 0.0
         record = recorder.append(record)
         conversations.add(record)
+        if record.error is None:
+            earlier[label, repeat].outputs.append(record.tokens)
         yield record
 
 

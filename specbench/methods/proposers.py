@@ -1,6 +1,5 @@
 """Proposers, the sources of drafts."""
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -8,10 +7,10 @@ import torch
 
 from specbench.config.construct import within
 from specbench.decoding.checks import checked_rejection
-from specbench.decoding.drafting import common_prefix, roll, widened
+from specbench.decoding.drafting import roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.round import Round
-from specbench.decoding.sampling import Draft, Sampler, to_device
+from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
 from specbench.decoding.verify import Rejection, require_trees, without_default
@@ -52,87 +51,6 @@ class DraftModel(Proposer, name="model"):
             return lambda ids, room: session.roll(ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos)
         rule = self.stop.open(models, session, sampler)
         return lambda ids, room: roll(session, ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos, rule)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptLookup(Proposer, name="pld"):
-    """Copies what followed the last earlier occurrence of the sequence's newest tokens; uses no model.
-
-    Finds the longest n-gram at the end of the sequence, of `ngram` tokens or fewer, that also occurs earlier. The draft is up
-    to gamma tokens that follow its newest earlier occurrence; it is empty if there is none. For example, after
-    `the cat sat on the cat` the 2-gram `the cat` is found at the beginning, and the draft is `sat on the cat`. Each token
-    has q = 1, so x is accepted with probability pi(x). Saxena 2023; Spec-Bench's PLD takes the first occurrence.
-    """
-
-    gamma: int = 10
-    ngram: int = 3
-
-    def __post_init__(self) -> None:
-        within("gamma", self.gamma, 1, math.inf)
-        within("ngram", self.ngram, 1, math.inf)
-
-    @property
-    def role(self) -> str:
-        return self.name
-
-    @property
-    def longest(self) -> int:
-        return self.gamma
-
-    def roles(self) -> tuple[str, ...]:
-        return ()
-
-    def index(self) -> "NGramIndex":
-        """Return a new index for one sequence, which `copied` fills."""
-        return NGramIndex(self.ngram)
-
-    def copied(self, index: "NGramIndex", ids: list[int], vocabulary: int, eos: frozenset[int]) -> list[int]:
-        """Return the tokens copied after ids: at most gamma, ending at an EOS or before an id of `vocabulary` or above."""
-        at = index.continuation(ids)
-        tokens = ids[at : at + self.gamma] if at else []
-        tokens = list(itertools.takewhile(lambda token: token < vocabulary, tokens))
-        return tokens[: next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))]
-
-    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
-        index = self.index()
-
-        def propose(ids: list[int], room: int) -> Draft:
-            tokens = self.copied(index, ids, models.vocabulary, stop.eos)[:room]
-            probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)
-            if tokens:
-                probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
-            return Draft(tokens, probs)
-
-        return propose
-
-
-class NGramIndex:
-    """The positions at which each n-gram of a sequence ended, updated incrementally."""
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self._ids: list[int] = []
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions after its occurrences, oldest first
-
-    def continuation(self, ids: list[int]) -> int:
-        """Return the position after the newest earlier occurrence of the longest n-gram at the end of ids; 0 if none."""
-        self._read(ids)
-        for n in range(min(self._longest, len(ids)), 0, -1):
-            earlier = self._ends[tuple(ids[-n:])]
-            if len(earlier) > 1:
-                return earlier[-2]
-        return 0
-
-    def _read(self, ids: list[int]) -> None:
-        """Remove the n-grams that end at dropped tokens, and add the n-grams that end at new tokens."""
-        common = common_prefix(ids, self._ids)
-        for end in range(len(self._ids), common, -1):
-            for n in range(1, min(self._longest, end) + 1):
-                self._ends[tuple(self._ids[end - n : end])].pop()
-        for end in range(common + 1, len(ids) + 1):
-            for n in range(1, min(self._longest, end) + 1):
-                self._ends.setdefault(tuple(ids[end - n : end]), []).append(end)
-        self._ids = list(ids)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.verify import BlockRejection, Rejection
-from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
+from specbench.methods.lookups import Lookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Confidence, Unsure
 from specbench.methods.tree_drafts import EagleTree, ModelTree
@@ -51,7 +52,7 @@ class Replay:
 
 def _drafts(proposer: Proposer, rejection: Rejection | None, scorer: str, output: RecordedOutput) -> Drafts:
     """Return a proposer's drafts along an output. `scorer` tests them; if it is empty, the output's distribution does."""
-    if isinstance(proposer, PromptLookup):
+    if isinstance(proposer, Lookup):
         text, start = output.ids + output.tokens, len(output.ids)
         index = proposer.index()
         copies = [
@@ -107,7 +108,7 @@ def drafters_of(proposer: Proposer) -> tuple[str, ...]:
     """Return the models and heads whose probabilities of an output determine a proposer's drafts, innermost first."""
     if isinstance(proposer, Chain):
         return (*drafters_of(proposer.proposer), proposer.model)
-    return () if isinstance(proposer, PromptLookup) else (proposer.role,)
+    return () if isinstance(proposer, Lookup) else (proposer.role,)
 
 
 def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, temperature: float) -> str:
@@ -128,13 +129,15 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
             return "its head is on the middle model"
         if isinstance(inner, DraftModel) and inner.stop is not None:
             return "its stop rule is not replayed within a chain"
-        if not isinstance(inner, PromptLookup | DraftModel):
+        if not isinstance(inner, Lookup | DraftModel):
             return f"chains that begin with '{inner.name}' are not replayed"
         return _why_not(inner, proposer.rejection, target, temperature)
     if isinstance(proposer, DraftModel):
         recorded = proposer.stop is None or isinstance(proposer.stop, Unsure | Confidence)
         return "" if recorded else "its stop rule is not replayed"
-    known = isinstance(proposer, PromptLookup | ModelTree)
+    if isinstance(proposer, Lookup) and proposer.remembers:
+        return "its drafts depend on earlier outputs"
+    known = isinstance(proposer, Lookup | ModelTree)
     return "" if known else f"drafts of '{proposer.name}' depend on earlier drafts"
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from specbench.decoding.method import Method
+from specbench.decoding.method import Earlier, Method
 from specbench.decoding.session import UNENDING, Concurrent, Counted, Ends, Session, TrainedHead
 from specbench.errors import ConfigError
 from specbench.machine.hardware import ForwardCheck
@@ -201,15 +201,15 @@ class LoadedPair:
             self.streams[role] = cuda.Stream(self.models[role].device)
         return self.streams[role]
 
-    def open(self, prompt: list[int], ends: Ends = UNENDING) -> "Models":
-        """Return new sessions for one prompt, given as token ids.
+    def open(self, prompt: list[int], ends: Ends = UNENDING, earlier: Earlier | None = None) -> "Models":
+        """Return new sessions for one prompt, given as token ids. `earlier` is what the method wrote before.
 
         `ends` is what ends the output; rules of a generation config may depend on it. Raises ValueError if a deciding model
         lacks one of the prompt's ids.
         """
         for role in self.deciding:
             replace(self.reaches[role], window=None).require(prompt)
-        return Models(self, prompt, ends)
+        return Models(self, prompt, ends, earlier)
 
     def session(self, role: str, source: list[int] | None, start: int = 1, ends: Ends = UNENDING) -> Session:
         """Return a fresh session of one model.
@@ -242,8 +242,11 @@ class LoadedPair:
 class Models:
     """The sessions of one prompt, opened on first use. `ids` holds the token ids that the sequence starts with."""
 
-    def __init__(self, pair: LoadedPair, prompt: list[int], ends: Ends = UNENDING) -> None:
+    def __init__(
+        self, pair: LoadedPair, prompt: list[int], ends: Ends = UNENDING, earlier: Earlier | None = None
+    ) -> None:
         self._pair, self._prompt, self._ends = pair, prompt, ends
+        self.earlier = earlier or Earlier()
         self.sessions: dict[str, Any] = {}  # Session, InstrumentedSession or Concurrent
         if pair.encoder_decoder:
             start = pair.models[pair.target].start

@@ -14,7 +14,8 @@ from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.decoding.verify import BlockRejection
 from specbench.features.verify.enumeration import generate, tables
-from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
+from specbench.methods.lookups import PromptLookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.recorded_drafts import Replay, probabilities, replay_of
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence, Unsure

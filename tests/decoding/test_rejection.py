@@ -11,7 +11,8 @@ from specbench.decoding.sampling import exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.verify import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
 from specbench.features.verify.enumeration import examine, generate, tables
-from specbench.methods.proposers import Chain, DraftModel, PromptLookup
+from specbench.methods.lookups import PromptLookup
+from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import Confidence

@@ -15,7 +15,8 @@ from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last
 from specbench.features.verify.enumeration import TableModels, TableSession, generate, tables
-from specbench.methods.proposers import Chain, DraftModel, NGramIndex, PromptLookup
+from specbench.methods.lookups import NGramIndex, PromptLookup
+from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from tests.fixtures.worlds import open_models, random_model
 from tests.methods.test_chains import ProposersDistribution

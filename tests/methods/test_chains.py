@@ -13,7 +13,8 @@ from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Last
 from specbench.features.verify.enumeration import Distribution, TableModels, distance, joint_distribution, tables
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
+from specbench.methods.lookups import PromptLookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import AdaEDL, Confidence
 from tests.fixtures.worlds import until_eos

@@ -9,7 +9,8 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Diff, Last
 from specbench.features.verify.enumeration import TableModels, generate
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import DraftModel, PromptLookup
+from specbench.methods.lookups import PromptLookup
+from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.models.cached_session import CachedSession
 from specbench.models.transformers_session import EagerFeeder

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import Method, Round, StopCriteria
+from specbench.decoding.method import Earlier, Method, Round, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
@@ -109,6 +109,7 @@ class TableModels:
     """The sessions of one sequence by role, and its first ids: an implementation of `Sessions` for tests."""
 
     device = torch.device("cpu")
+    earlier = Earlier()
 
     def __init__(
         self,

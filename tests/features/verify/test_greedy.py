@@ -6,7 +6,8 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Chow, Contrastive, Diff, Last, Mixture, Opt
 from specbench.features.verify.enumeration import generate
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import Chain, DraftModel, Eagle, PromptLookup
+from specbench.methods.lookups import PromptLookup
+from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.sequential_cascades import TokenCascade
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
