@@ -111,6 +111,11 @@ class Server:
         return re.sub(r"//[^/@]*@", "//", self.url)
 
 
+def _not_finite(word: str) -> None:
+    """Reject NaN and infinite numbers, which are no JSON."""
+    raise ValueError(word)
+
+
 class HttpClient:
     """Connections to one server, open inside `async with`. Paths are appended to the server's URL.
 
@@ -178,7 +183,7 @@ class HttpClient:
     def parsed(self, content: bytes) -> Any:
         """Return the value of a JSON text. Raises RequestFailed for other texts."""
         try:
-            return json.loads(content)
+            return json.loads(content, parse_constant=_not_finite)
         except (ValueError, RecursionError):
             shown = self.server.redacted(content[: 2 * SHOWN].decode(errors="replace"))
             raise RequestFailed(FailureKind.garbage, f"not JSON: {shown!r}") from None

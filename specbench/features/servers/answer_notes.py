@@ -20,7 +20,7 @@ def answer_notes(entries: Sequence[LoggedRequest], model: str, where: str) -> li
     """Warn about answers of another model than the requested one, and about changed sampling parameters."""
     notes = []
     if other := next((entry.model for entry in entries if entry.model and entry.model != model), ""):
-        text = f"answers name the model {other!r}, {model!r} was requested ({where})"
+        text = f"answers name the model {other!r}, but {model!r} was requested ({where})"
         notes.append(warning("another model", text, subject=where))
     for name, (sent, echoed) in next((entry.changed for entry in entries if entry.changed), {}).items():
         text = f"{name} = {sent:g} was sent, and the server answers that it used {echoed:g} ({where})"

@@ -47,7 +47,7 @@ class RequestKey:
     """Which request of a command this is.
 
     Args:
-        side: `on` or `off`, the server that it is sent to.
+        side: `on` or `off`, the server that it is sent to. In noise pairs under load, both are the server off.
         kind: The settings that are tested; None under load.
         block: The block of load that it belongs to; 0 outside one.
         prompt: The index of the prompt.
@@ -61,9 +61,3 @@ class RequestKey:
     prompt: int = 0
     number: int = 0
     role: Role = Role.sample
-
-    @property
-    def label(self) -> str:
-        """The key in a few words."""
-        words = [self.kind.label] if self.kind else []
-        return ", ".join([*words, f"prompt {self.prompt}", f"output {self.number}"])

@@ -13,6 +13,8 @@ from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.served import Completion, ServedRequest, SpeculationCounts
 from specbench.http_client import RequestFailed
 
+LOG_VERSION = 2  # of the form of logs, in the names of their folders
+
 
 @dataclass(kw_only=True)
 class LoggedRequest:

@@ -20,6 +20,7 @@ from specbench.features.servers.load.server_run import Level, ServerRun
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
 from specbench.features.servers.served_results import Result
+from specbench.note import warnings_of
 
 ACCEPTANCE_LIMIT = 0.01  # relative change of the acceptance; a smaller one is no finding
 FEWEST_PAIRS = 3
@@ -80,10 +81,9 @@ def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdi
     out = []
     if changes := [*_changes(base.on, new.on), *_changes(base.off, new.off)]:
         out.append(verdict("", "comparability", Finding(Status.same, "other servers", "; ".join(changes), "changed")))
-    if new.notes:
-        finding = Finding(
-            Status.skipped, "warnings of NEW", "; ".join(note.line for note in new.notes), f"{len(new.notes)} warnings"
-        )
+    if found := warnings_of(new.notes):
+        lines = "; ".join(note.line for note in found)
+        finding = Finding(Status.skipped, "warnings of NEW", lines, f"{len(found)} warnings")
         out.append(verdict("", "comparability", finding))
     by_level = {level.concurrency: level for level in new.levels}
     for level in base.levels:

@@ -1,6 +1,7 @@
 """Stored results of server commands, which `compare`, `gate` and passports read: summary.json and verdict.json."""
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +13,7 @@ from specbench.reporting.escaping import json_text
 
 RUN, VERIFICATION = "summary.json", "verdict.json"
 Result = ServerRun | VerificationResult
+R = TypeVar("R", ServerRun, VerificationResult)
 
 
 class _Kind(msgspec.Struct):
@@ -21,14 +23,24 @@ class _Kind(msgspec.Struct):
 
 
 def results_in(path: Path) -> list[Result]:
-    """Return the results in a folder or in the folders in it; empty if it contains none. Raises ConfigError if damaged."""
+    """Return the results in a folder or in the folders in it; empty if it contains none.
+
+    Raises ConfigError for a result that cannot be read. Files that are no results are ignored.
+    """
     found: list[Result] = []
     for folder in (path, *sorted(each for each in path.iterdir() if each.is_dir())) if path.is_dir() else ():
         if _kind_of(folder / RUN) == RUN_KIND:
-            found.append(files.read_json(folder / RUN, ServerRun))
+            found.append(_read(folder / RUN, ServerRun))
         if _kind_of(folder / VERIFICATION) == VERIFICATION_KIND:
-            found.append(files.read_json(folder / VERIFICATION, VerificationResult))
+            found.append(_read(folder / VERIFICATION, VerificationResult))
     return found
+
+
+def _read(path: Path, kind: type[R]) -> R:
+    try:
+        return files.read_json(path, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; help: it may be of another version, so measure again") from None
 
 
 def as_json(result: Result) -> str:

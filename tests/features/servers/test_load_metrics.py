@@ -23,8 +23,8 @@ from specbench.features.servers.load.load_metrics import (
     time_speedup,
 )
 from specbench.features.servers.load.pays import (
+    LevelTimes,
     MeasuredSpeculation,
-    StepTimes,
     best_length,
     break_even,
     predicted_speedups,
@@ -180,7 +180,7 @@ def test_cut_outputs_other_models_and_changed_parameters_are_found():
     rows[0].finish, rows[1].model, rows[2].changed = "length", "other", {"top_p": (1.0, 0.95)}
     found = notes_of(block("on", 0, *rows), decoded("off", 0, 0.02))
     assert f"1 of {len(rows)} outputs of on were cut" in found["truncation"]
-    assert "name the model 'other', 'm' was requested" in found["another model"]
+    assert "name the model 'other', but 'm' was requested" in found["another model"]
     assert "top_p = 1 was sent, and the server answers that it used 0.95 (on)" in found["changed parameter"]
 
 
@@ -209,29 +209,28 @@ def test_buffered_streams_and_missing_usage_are_found():
 SHARES = (0.8, 0.6, 0.5, 0.4)
 
 
-def measured(length: int, rounds: dict[int, float], blocks: int = 3) -> MeasuredSpeculation:
-    """Return a run with steps of 10 ms."""
-    return MeasuredSpeculation(
-        length,
-        StepTimes({level: [0.01] * blocks for level in rounds}),
-        StepTimes({level: [seconds] * blocks for level, seconds in rounds.items()}),
-    )
+def measured(length: int, rounds: dict[int, float], shares=SHARES, pairs: int = 3) -> MeasuredSpeculation:
+    """Return a run with steps of 10 ms, and rounds of so many seconds by concurrency."""
+    counts = [counted(shares)] * pairs
+    tokens = tokens_per_round(shares, length)
+    levels = {
+        level: LevelTimes([0.01] * pairs, [seconds / tokens] * pairs, counts) for level, seconds in rounds.items()
+    }
+    return MeasuredSpeculation(length, levels)
 
 
-def predicted(
-    runs: list[MeasuredSpeculation], shares: tuple[float, ...], levels: list[int]
-) -> dict[tuple[int, int], Estimate]:
-    return {(row.length, row.concurrency): row.speedup for row in predicted_speedups(runs, counted(shares), levels)}
+def predicted(*runs: MeasuredSpeculation) -> dict[tuple[int, int], Estimate]:
+    return {(row.length, row.concurrency): row.speedup for row in predicted_speedups(runs[0], runs[1:])}
 
 
-def counted(shares: tuple[float, ...], blocks: int = 5) -> list[SpeculationCounts]:
-    """Return the counts of blocks of 1,000 rounds, which have these shares of accepted tokens by position."""
+def counted(shares: tuple[float, ...]) -> SpeculationCounts:
+    """Return the counts of 1,000 rounds, which have these shares of accepted tokens by position."""
     accepted = tuple(round(1000 * share) for share in shares)
-    return [SpeculationCounts(1000, 1000 * len(shares), sum(accepted), accepted)] * blocks
+    return SpeculationCounts(1000, 1000 * len(shares), sum(accepted), accepted)
 
 
 def test_the_model_goes_through_the_measured_speedup_and_is_uncertain_at_other_lengths():
-    found = predicted([measured(4, {1: 0.02, 4: 0.025})], SHARES, [1, 4])
+    found = predicted(measured(4, {1: 0.02, 4: 0.025}))
     tokens = 1.0 + sum(SHARES)
     at_4 = found[4, 1]
     assert at_4.value == at_4.low == at_4.high == pytest.approx(tokens / 2.0)
@@ -241,30 +240,32 @@ def test_the_model_goes_through_the_measured_speedup_and_is_uncertain_at_other_l
     assert tokens_per_round(SHARES, 6) == pytest.approx(tokens + 0.4 * 0.8 + 0.4 * 0.8**2)
 
 
-def test_blocks_of_different_acceptance_widen_the_interval_at_other_lengths_alone():
-    counts = [SpeculationCounts(1000, 4000, 4 * each, (each,) * 4) for each in (300, 500, 700)]
-    found = {row.length: row.speedup for row in predicted_speedups([measured(4, {1: 0.02})], counts, [1])}
-    assert found[4].low == pytest.approx(found[4].high)  # measured: a round's time has these tokens
-    calm = {row.length: row.speedup for row in predicted_speedups([measured(4, {1: 0.02})], counts[1:2] * 3, [1])}
-    assert found[1].high - found[1].low > calm[1].high - calm[1].low > 0.0
+def test_pairs_of_different_acceptance_widen_the_interval_at_other_lengths_alone():
+    shares = [(each / 1000,) * 4 for each in (300, 500, 700)]
+    rounds = [tokens_per_round(each, 4) for each in shares]  # a round takes 20 ms, whatever its tokens
+    level = LevelTimes([0.01] * 3, [0.02 / tokens for tokens in rounds], [counted(each) for each in shares])
+    found = {row.length: row.speedup for row in predicted_speedups(MeasuredSpeculation(4, {1: level}))}
+    calm = predicted(measured(4, {1: 0.02}, (0.5,) * 4))
+    assert found[1].high - found[1].low > calm[1, 1].high - calm[1, 1].low > 0.0
 
 
-def test_two_blocks_have_no_interval():
-    assert predicted_speedups([measured(4, {1: 0.02}, blocks=2)], counted(SHARES), [1])[0].speedup.low is None
+def test_two_pairs_have_no_interval_at_their_concurrency_alone():
+    few, many = measured(4, {1: 0.02}, pairs=2), measured(4, {4: 0.02})
+    found = predicted(MeasuredSpeculation(4, {**few.levels, **many.levels}))
+    assert found[1, 1].low is None and found[1, 4].low is not None
 
 
 def test_two_lengths_show_what_a_round_costs_at_length_zero():
-    runs = [measured(1, {1: 0.016}), measured(3, {1: 0.022})]  # 0.3 steps, and 0.3 for each drafted token
-    found = predicted(runs, SHARES, [1])
+    found = predicted(measured(1, {1: 0.016}), measured(3, {1: 0.022}))  # 0.3 steps, and 0.3 for each drafted token
     assert found[2, 1].low == found[2, 1].high == pytest.approx(2.4 / 1.9)
-    falling = predicted([measured(1, {1: 0.02}), measured(3, {1: 0.018})], SHARES, [1])
+    falling = predicted(measured(1, {1: 0.02}), measured(3, {1: 0.018}))
     assert falling[6, 1].value == pytest.approx(tokens_per_round(SHARES, 6) / 1.9)  # never cheaper with more tokens
 
 
 def test_the_best_length_is_zero_where_no_length_pays():
-    slow = predicted_speedups([measured(2, {1: 0.05})], counted((0.5, 0.2)), [1])
+    slow = predicted_speedups(measured(2, {1: 0.05}, (0.5, 0.2)))
     assert best_length(slow, 1) == 0
-    quick = predicted_speedups([measured(2, {1: 0.011})], counted((0.9, 0.8)), [1])
+    quick = predicted_speedups(measured(2, {1: 0.011}, (0.9, 0.8)))
     assert best_length(quick, 1) == 8
 
 

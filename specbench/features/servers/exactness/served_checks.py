@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.exactness.reference import MISSING
 from specbench.features.servers.exactness.served_tests import ServedTest, categories_of, statistics
 from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
@@ -16,6 +17,7 @@ from specbench.features.servers.served import ServedSampling, SpeculationCounts,
 
 ALARM = 1e-3  # bound for the probability that a sampled check of a server that is right fails
 GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output; the first one is never drafted
+EXPECTED_FAULTS = 3.9  # at this expected number, none occurs with a probability of 2 %
 CONTROL = 1.25  # the control scores outputs as if they had been sampled at this multiple of the temperature
 
 
@@ -81,6 +83,12 @@ class GreedyCheck:
     near_ties: tuple[Difference, ...]
     faults: tuple[Difference, ...]
 
+    @property
+    def would_show_in_first_tokens(self) -> bool:
+        """Whether so many outputs would have a fault at a first token, if first tokens were wrong as often as later ones."""
+        later = self.tokens - self.outputs
+        return later > 0 and len(self.faults) / later * self.outputs >= EXPECTED_FAULTS
+
 
 def greedy_check(rows: Iterable[tuple[RequestKey, ReferenceRow]], deviation: float) -> GreedyCheck:
     """Return the first difference of each output. A gap of at most twice the deviation of logits is a near-tie."""
@@ -95,7 +103,8 @@ def greedy_check(rows: Iterable[tuple[RequestKey, ReferenceRow]], deviation: flo
         beyond = [i for i in differs if float(gaps[i]) > 2.0 * deviation]
         if differs:
             at = (beyond or differs)[0]
-            found = Difference(key, row.prompt, row.tokens[: at + 1], int(best.indices[at]), float(gaps[at]))
+            gap = min(float(gaps[at]), -MISSING)  # a token that the reference excludes
+            found = Difference(key, row.prompt, row.tokens[: at + 1], int(best.indices[at]), gap)
             (faults if beyond else ties).append(found)
     return GreedyCheck(outputs, tokens, tuple(ties), tuple(faults))
 
@@ -149,6 +158,9 @@ class SampledTests(Protocol):
 
     def smallest_temperature(self, alarm: float) -> float | None:
         """Return the smallest multiple of the temperature that would be found; None if it is unknown."""
+
+    def would_show_in_first_tokens(self, alarm: float) -> bool:
+        """Return whether the first tokens are enough to show a deviation of the size that the later ones have."""
 
 
 def worst(check: SampledTests, group: str) -> tuple[str, TestResult] | None:
@@ -222,6 +234,15 @@ class SampledCheck:
         return min(
             (min(1.0, test.p * len(tests)) for test in tests if test.has_varied or test.is_impossible), default=1.0
         )
+
+    def would_show_in_first_tokens(self, alarm: float) -> bool:
+        """Return whether a first-token test reaches `alarm` on average at the shift that a later-token test shows."""
+        for name, test in self.tests["later"].items():
+            first = self.tests["first"].get(name)
+            needed = first.smallest_shift(alarm) if first else None
+            if needed is not None and abs(test.shift) >= needed:
+                return True
+        return False
 
     def smallest_temperature(self, alarm: float) -> float | None:
         """Return the smallest temperature above the requested one that these tokens would show, as a multiple of it.

@@ -97,6 +97,11 @@ class ServedTest:
         )
 
     @property
+    def shift(self) -> float:
+        """The observed shift of the statistic's mean, in its standard deviations."""
+        return self._sum / self.tokens / self.deviation if self.has_varied else 0.0
+
+    @property
     def deviation(self) -> float:
         """The standard deviation of one token's statistic."""
         return math.sqrt(self._variance / self.tokens) if self.tokens else 0.0

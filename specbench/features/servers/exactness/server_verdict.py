@@ -1,12 +1,10 @@
 """The verdict on a server: what differs, in which kinds of requests, and what was not tested."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
@@ -15,8 +13,6 @@ from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling
 from specbench.note import Note
-
-POWER = 2.0  # standard deviations beyond what rejects: a difference is then found with a probability of 98 %
 
 
 class Outcome(StrEnum):
@@ -115,32 +111,28 @@ def _outputs(evidence: Evidence) -> list[str]:
         return [text] if text else []
     tested = [r.kind for r in results if (r.greedy or r.texts or r.sampled) and r.kind not in differing]
     where = "from the second token on, where speculation begins"
-    if any("first" in groups for groups in differing.values()):
+    pools = [check for check in evidence.pooled if any(check.sampling == kind.sampling for kind in differing)]
+    if any("first" in groups for groups in (*differing.values(), *(pool.groups_that_differ(tests) for pool in pools))):
         where = "from the first token on"
-    elif not _are_first_tokens_tested(evidence):
+    elif not _are_first_tokens_tested(
+        [r for r in results if r.kind in differing], pools, ALARM / tests if tests else ALARM
+    ):
         where = "in tokens after the first (too few first tokens to say whether they differ too; help: more --outputs)"
     cause = shared_cause(list(differing), tested)
     share = f"{len(differing)} of {len(differing) + len(tested)} kinds of requests"
     return [f"outputs depart from {evidence.reference} in {share}, {where}{f', {cause}' if cause else ''}"]
 
 
-def _are_first_tokens_tested(evidence: Evidence) -> bool:
-    """Return whether the tests of first tokens would have found what the later tokens show.
-
-    Greedy tokens are compared one by one. A test of sampled tokens has a z that grows with the square root of their number,
-    so that of the later tokens says what to expect for the first ones. It has to exceed what rejects by POWER.
-    """
-    checks = [result.sampled for result in evidence.results if result.kind in evidence.differing and result.sampled]
-    pools = [each for each in evidence.pooled if any(each.sampling == check.sampling for check in checks)]
-    needed = -NormalDist().inv_cdf(ALARM / (2.0 * evidence.number_of_tests)) + POWER if checks else 0.0
-    return not checks or any(_expected_z(check) >= needed for check in (*checks, *pools))
-
-
-def _expected_z(check: SampledTests) -> float:
-    """Return the largest z to expect of the first tokens if they deviate as the later ones do."""
-    first, later = check.results("first"), check.results("later")
-    sizes = [abs(test.z) * math.sqrt(first[name].tokens / test.tokens) for name, test in later.items() if name in first]
-    return max(sizes, default=0.0)
+def _are_first_tokens_tested(differing: Sequence[KindResult], pools: Sequence[SampledTests], alarm: float) -> bool:
+    """Return whether the tests of first tokens would have found what the later tokens show, in each differing kind."""
+    pooled = {pool.sampling for pool in pools if pool.would_show_in_first_tokens(alarm)}
+    return all(
+        result.greedy.would_show_in_first_tokens
+        if result.greedy
+        else result.sampled is not None
+        and (result.kind.sampling in pooled or result.sampled.would_show_in_first_tokens(alarm))
+        for result in differing
+    )
 
 
 def _logits(evidence: Evidence) -> list[str]:

@@ -24,7 +24,7 @@ from specbench.features.servers.exactness.verify_request import (
     requests_of,
 )
 from specbench.features.servers.request_key import PromptKind, RequestKind, Role
-from specbench.features.servers.request_log import LoggedRequest, RequestLog, compact
+from specbench.features.servers.request_log import LOG_VERSION, LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
 from specbench.features.servers.served import Counters, ServedRequest
 from specbench.http_client import RequestFailed
@@ -111,6 +111,7 @@ class _Verification:
     def _hash(self) -> str:
         """Return a hash of what the outputs depend on besides their keys."""
         described = {
+            "version": LOG_VERSION,
             "on": asdict(self.on.description),
             "prompts": [prompt.text for prompt in self.request.prompts],
             "tokens": [self.request.max_tokens, self.request.max_prompt_tokens],
@@ -243,7 +244,7 @@ class _Verification:
         """Return the first request of a kind whose equal seed did not repeat its output."""
         for again in self._entries(kind, Role.again):
             first = self.log.entries[replace(again.key, role=Role.sample)]
-            if first.tokens != again.tokens and first.prompt:
+            if first.error is None and again.error is None and first.tokens != again.tokens and first.prompt:
                 request = ServedRequest(
                     prompt=tuple(first.prompt), sampling=kind.sampling, max_tokens=self.request.max_tokens,
                     seed=first.seed,

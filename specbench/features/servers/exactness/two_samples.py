@@ -120,6 +120,10 @@ class TwoSampleCheck:
         found = self._tested("control", group)
         return found.p if found else 1.0
 
+    def would_show_in_first_tokens(self, alarm: float) -> bool:
+        """Return whether the control is found in the first units of outputs."""
+        return self.control_p("first") <= alarm
+
     def smallest_temperature(self, alarm: float) -> float | None:
         """Return about the smallest multiple of the temperature that is found with a probability of 0.9.
 

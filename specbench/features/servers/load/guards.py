@@ -50,11 +50,12 @@ def load_notes(
 
 def _of_models(on: Description, off: Description) -> list[Note]:
     """Compare the models that the two servers serve."""
-    names = [(each.weights or each.model, each.vocabulary) for each in (on, off)]
-    if names[0] == names[1]:
+    one, two = (each.weights or each.model for each in (on, off))
+    sizes = on.vocabulary, off.vocabulary
+    if one == two and (None in sizes or sizes[0] == sizes[1]):
         return []
-    one, two = (f"{name}{f' ({size} tokens)' if size else ''}" for name, size in names)
-    return [warning("other models", f"on serves {one}, off serves {two}: speedups need one model on both")]
+    words = [f"{name} ({size} tokens)" if size else name for name, size in zip((one, two), sizes, strict=True)]
+    return [warning("other models", f"on serves {words[0]}, off serves {words[1]}: speedups need one model on both")]
 
 
 def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:

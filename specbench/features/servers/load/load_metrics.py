@@ -145,11 +145,6 @@ def time_speedup(
     return interval_of_ratio(table, ratio)
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """Return the mean; nan without values."""
-    return sum(values) / len(values) if values else float("nan")
-
-
 # Speculation, in one definition: tokens per round are accepted drafted tokens and the target's own token
 
 
@@ -173,8 +168,9 @@ class Acceptance:
 
     @property
     def counts(self) -> SpeculationCounts | None:
-        """The counters' counts, else those of the answers; None without either."""
-        return self.by_counters or self.by_answers
+        """The counts of the counters or the answers, preferably of a source with positions; None without either."""
+        known = [counts for counts in (self.by_counters, self.by_answers) if counts is not None]
+        return next((counts for counts in known if counts.shares_by_position), next(iter(known), None))
 
 
 def acceptance_of(blocks: Sequence[Block], streams_steps: bool) -> Acceptance:

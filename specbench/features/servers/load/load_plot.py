@@ -29,7 +29,8 @@ def _draw(axes: "Axes", run: ServerRun) -> Sequence[Label]:
         lengths = [row.length for row in rows]
         axes.plot(lengths, [row.speedup.value for row in rows], color=color, label=f"concurrency {level}: predicted")
         low, high = ([getattr(row.speedup, bound) for row in rows] for bound in ("low", "high"))
-        axes.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0.0)
+        if None not in (*low, *high):
+            axes.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0.0)
         for point in (row for row in run.measured if row.concurrency == level):
             axes.errorbar(
                 point.length, point.speedup.value, yerr=errors(point.speedup), fmt=marker, color=color,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import msgspec
 
@@ -16,7 +17,6 @@ from specbench.features.servers.load.load_metrics import (
     TIMES,
     acceptance_by_prompt,
     acceptance_of,
-    mean_of,
     paired,
     percentiles,
     throughput_ratios,
@@ -24,10 +24,10 @@ from specbench.features.servers.load.load_metrics import (
     time_per_token,
     time_speedup,
 )
-from specbench.features.servers.load.pays import MeasuredSpeculation, PredictedSpeedup, StepTimes, predicted_speedups
+from specbench.features.servers.load.pays import LevelTimes, MeasuredSpeculation, PredictedSpeedup, predicted_speedups
 from specbench.features.servers.load.server_run import Level, Load, MeasuredLength, ServerRun, ServerRunRequest
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import Description
+from specbench.features.servers.served import Description, SpeculationCounts
 from specbench.note import Note
 from specbench.runs.record import Record
 
@@ -41,18 +41,14 @@ class RoundTimes(msgspec.Struct, kw_only=True):
         off: What identifies the server without speculation.
         on: What identifies the server with it, besides its draft length.
         load: What was sent.
-        length: The draft length.
-        steps: Seconds of a step without speculation, by concurrency and block.
-        rounds: Seconds of a round, by concurrency and block.
+        speculation: The times and counts.
         measured: The speedups of the time per token.
     """
 
     off: Description
     on: Description
     load: Load
-    length: int
-    steps: dict[int, list[float]]
-    rounds: dict[int, list[float]]
+    speculation: MeasuredSpeculation
     measured: list[MeasuredLength]
 
 
@@ -104,7 +100,7 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     return Level(
         concurrency=concurrency,
         pairs=len(pairs),
-        throughput={side: mean_of([block.throughput for block in rows]) for side, rows in sides.items() if rows},
+        throughput={side: mean(block.throughput for block in rows) for side, rows in sides.items() if rows},
         speedups=speedups,
         noise=throughput_speedup(paired(blocks_of(blocks, concurrency, NOISE))),
         times={
@@ -154,23 +150,12 @@ def _predictions(
     Both are empty without acceptance by position. Levels that queue are left out.
     """
     free = [level for level in levels if not level.is_queueing]
-    counts = [
-        counted
-        for level in free
-        for _, block in paired(blocks_of(blocks, level.concurrency, "on"))
-        if (counted := acceptance_of([block], False).counts) and counted.shares_by_position
-    ]
-    if not counts:
+    found = {level.concurrency: _level_times(blocks, level.concurrency) for level in free}
+    by_level = {concurrency: times for concurrency, times in found.items() if times.off}
+    if not by_level:
         return [], []
-    positions = min(len(each.shares_by_position) for each in counts)
+    positions = min(len(counts.shares_by_position) for times in by_level.values() for counts in times.counts)
     length = min(on.speculation.length or positions, positions)
-    steps = {level.concurrency: _step_seconds(blocks, level.concurrency, "off", 1.0) for level in free}
-    rounds = {
-        level.concurrency: _step_seconds(blocks, level.concurrency, "on", level.acceptance.tokens_per_round or 1.0)
-        for level in free
-    }
-    if not all(steps.values()) or not all(rounds.values()):
-        return [], []
     measured = [
         MeasuredLength(length=length, concurrency=level.concurrency, speedup=level.speedups["time per token"])
         for level in free
@@ -180,18 +165,26 @@ def _predictions(
         off=_without_address(off),
         on=_without_address(on),
         load=load,
-        length=length,
-        steps=steps,
-        rounds=rounds,
+        speculation=MeasuredSpeculation(length, by_level),
         measured=measured,
     )
     (folder / ROUNDS).write_bytes(msgspec.json.encode(this))
     others = _other_lengths(this, folder)
-    speculation = [
-        MeasuredSpeculation(each.length, StepTimes(each.steps), StepTimes(each.rounds)) for each in (this, *others)
-    ]
-    predictions = predicted_speedups(speculation, counts, sorted(steps))
+    predictions = predicted_speedups(this.speculation, [each.speculation for each in others])
     return predictions, [*measured, *(row for each in others for row in each.measured)]
+
+
+def _level_times(blocks: Sequence[Block], concurrency: int) -> LevelTimes:
+    """Return the times and counts of the pairs whose blocks have times per token, and counts by position."""
+    off_seconds, on_seconds, counts = list[float](), list[float](), list[SpeculationCounts]()
+    for off, on in paired(blocks_of(blocks, concurrency, "on")):
+        without, with_ = (percentiles(block.done, time_per_token) for block in (off, on))
+        counted = acceptance_of([on], False).counts
+        if without and with_ and without.mean > 0.0 and with_.mean > 0.0 and counted and counted.shares_by_position:
+            off_seconds.append(without.mean)
+            on_seconds.append(with_.mean)
+            counts.append(counted)
+    return LevelTimes(off_seconds, on_seconds, counts)
 
 
 def _other_lengths(this: RoundTimes, folder: Path) -> list[RoundTimes]:
@@ -203,8 +196,9 @@ def _other_lengths(this: RoundTimes, folder: Path) -> list[RoundTimes]:
         except msgspec.DecodeError:
             continue  # of another version
         is_same = (other.off, other.on, other.load) == (this.off, this.on, this.load)
-        if is_same and other.length != this.length and this.steps.keys() <= other.steps.keys():
-            found[other.length] = other
+        ours, theirs = this.speculation, other.speculation
+        if is_same and theirs.length != ours.length and ours.levels.keys() <= theirs.levels.keys():
+            found[theirs.length] = other
     return list(found.values())
 
 
@@ -212,13 +206,6 @@ def _without_address(description: Description) -> Description:
     """Return a description without address and draft length, in which runs of one server may differ."""
     speculation = replace(description.speculation, length=None, settings={})
     return replace(description, url="", speculation=speculation)
-
-
-def _step_seconds(blocks: Sequence[Block], concurrency: int, side: str, tokens: float) -> list[float]:
-    """Return in each block the mean time per token, times the tokens of a step or a round."""
-    chosen = [pair[side == "on"] for pair in paired(blocks_of(blocks, concurrency, "on"))]
-    found = [percentiles(block.done, time_per_token) for block in chosen]
-    return [tokens * times.mean for times in found if times is not None and times.mean > 0.0]
 
 
 def _done(blocks: Sequence[Block]) -> list[LoggedRequest]:

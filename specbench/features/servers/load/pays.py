@@ -4,13 +4,13 @@
 - A round takes more than a step. From runs at several draft lengths, this excess is a line in the draft length, fitted by
   least squares. With one length, it is unknown how much of the excess does not depend on the length: a share of FIXED is
   assumed, and the intervals cover FIXED_RANGE.
-- The tokens of a round follow from the acceptance by position, over all blocks. Beyond the measured positions, each further
-  token is accepted at the conditional rate of the last measured one.
+- The tokens of a round follow from the acceptance by position at that concurrency. Beyond the measured positions, a token is
+  accepted at the conditional rate of the last measured one.
 
-The predicted speedup is that of the time per token. Between measured concurrencies, times are interpolated linearly.
+The predicted speedup is that of the time per token.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,54 +27,45 @@ QUANTILES = (2.5, 97.5)
 
 
 @dataclass(frozen=True)
-class StepTimes:
-    """Seconds of a step by concurrency, one value for each block."""
+class LevelTimes:
+    """What pairs of blocks measured at one concurrency, one value for each pair.
 
-    by_concurrency: Mapping[int, Sequence[float]]
+    Args:
+        off: Seconds of a token, which are those of a step, without speculation.
+        on: Seconds of a token with speculation.
+        counts: The speculation, with positions.
+    """
 
-    @property
-    def blocks(self) -> Iterable[Sequence[float]]:
-        """The values of each concurrency."""
-        return self.by_concurrency.values()
+    off: Sequence[float]
+    on: Sequence[float]
+    counts: Sequence[SpeculationCounts]
 
-    def at(self, concurrency: int, chooser: np.random.Generator | None = None) -> float:
-        """Return the mean at a concurrency, interpolated linearly between the measured ones.
+    def drawn(self, chooser: np.random.Generator) -> "LevelTimes":
+        """Return as many pairs, drawn again with replacement. A pair's times and counts stay together."""
+        picks = chooser.integers(len(self.off), size=len(self.off)).tolist()
+        return LevelTimes(*([values[i] for i in picks] for values in (self.off, self.on, self.counts)))
 
-        With `chooser`, the blocks are drawn again with replacement.
-        """
-        levels = sorted(self.by_concurrency)
-        means = []
-        for level in levels:
-            values = np.asarray(self.by_concurrency[level])
-            means.append(float((values if chooser is None else chooser.choice(values, len(values))).mean()))
-        return float(np.interp(concurrency, levels, means))
+    def tokens(self, length: int) -> float:
+        """Return the expected tokens of a round that drafts `length` tokens."""
+        whole = total(self.counts)
+        return tokens_per_round(whole.shares_by_position if whole else (), length)
+
+    def excess(self, length: int) -> float:
+        """Return what a round beyond a step takes, in steps, at the measured draft length."""
+        return max(self.tokens(length) * float(np.mean(self.on)) / float(np.mean(self.off)) - 1.0, 0.0)
 
 
 @dataclass(frozen=True)
 class MeasuredSpeculation:
-    """What was measured at one draft length.
-
-    Args:
-        length: The draft length.
-        steps: Seconds of a step without speculation, in the same run.
-        rounds: Seconds of a round.
-    """
+    """What a run measured at its draft length, by concurrency."""
 
     length: int
-    steps: StepTimes
-    rounds: StepTimes
-
-    def excess(self, concurrency: int, chooser: np.random.Generator | None = None, scale: float = 1.0) -> float:
-        """Return what a round takes beyond a step, in steps. With `chooser`, the blocks are drawn again.
-
-        `scale` multiplies the seconds of a round, which are those of a token times the tokens of a round.
-        """
-        return max(scale * self.rounds.at(concurrency, chooser) / self.steps.at(concurrency, chooser) - 1.0, 0.0)
+    levels: Mapping[int, LevelTimes]
 
 
 @dataclass(frozen=True)
 class PredictedSpeedup:
-    """The predicted speedup of a draft length at a concurrency, with its interval over blocks."""
+    """The predicted speedup of a draft length at a concurrency, with its interval over pairs of blocks."""
 
     length: int
     concurrency: int
@@ -82,46 +73,40 @@ class PredictedSpeedup:
 
 
 def predicted_speedups(
-    measured: Sequence[MeasuredSpeculation],
-    counts: Sequence[SpeculationCounts],
-    concurrencies: Sequence[int],
+    this: MeasuredSpeculation,
+    others: Sequence[MeasuredSpeculation] = (),
     lengths: Sequence[int] = range(1, LONGEST + 1),
 ) -> list[PredictedSpeedup]:
-    """Return the predicted speedup of each draft length at each concurrency.
+    """Return the predicted speedup of each draft length at each concurrency of a run.
+
+    Pairs of blocks are resampled. There is no interval for fewer than FEWEST_VALUES pairs.
 
     Args:
-        measured: Runs at one or several draft lengths. The first one is the run that `counts` are of.
-        counts: The speculation of each block, with positions.
-        concurrencies: Where to predict.
+        this: The run, whose acceptance is used.
+        others: Runs at other draft lengths, which have at least its concurrencies.
         lengths: Draft lengths to predict.
-
-    Times and acceptance are resampled over blocks. There is no interval for fewer than FEWEST_VALUES blocks.
     """
-    chooser = np.random.default_rng(0)
-    at = np.array(lengths, dtype=float)
-    known = [each.length for each in measured]
-    tokens, of_this = _tokens(counts, lengths), _tokens(counts, known[:1])
-    fewest = min(len(rows) for each in measured for times in (each.steps, each.rounds) for rows in times.blocks)
-    has_interval = min(fewest, len(counts)) >= FEWEST_VALUES
+    chooser, at = np.random.default_rng(0), np.array(lengths, dtype=float)
+    known = [each.length for each in (this, *others)]
 
-    def resampled(concurrency: int) -> np.ndarray:
-        """Return speedups (lengths) of blocks that are drawn again. A round of this run has the tokens that are drawn."""
-        drawn = [counts[i] for i in chooser.integers(len(counts), size=len(counts))]
-        scales = [float(_tokens(drawn, known[:1])[0] / of_this[0]), *[1.0] * (len(measured) - 1)]
-        excess = [each.excess(concurrency, chooser, scale) for each, scale in zip(measured, scales, strict=True)]
-        return _tokens(drawn, lengths) / (1.0 + _excess_at(at, known, excess, chooser.uniform(*FIXED_RANGE)))
+    def speedups(levels: Sequence[LevelTimes], fixed: float) -> np.ndarray:
+        """Return speedups (lengths) from the pairs at one concurrency, of this run and the others."""
+        excess = [level.excess(length) for level, length in zip(levels, known, strict=True)]
+        return np.array([levels[0].tokens(length) for length in lengths]) / (1.0 + _excess_at(at, known, excess, fixed))
 
     out = []
-    for concurrency in concurrencies:
-        excess = _excess_at(at, known, [each.excess(concurrency) for each in measured], FIXED)
-        values = tokens / (1.0 + excess)
+    for concurrency in sorted(this.levels):
+        levels = [each.levels[concurrency] for each in (this, *others)]
         bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(lengths)
-        if has_interval:
-            rows = np.percentile([resampled(concurrency) for _ in range(RESAMPLES)], QUANTILES, axis=0)  # (2, lengths)
-            bounds = [(float(low), float(high)) for low, high in rows.T]
+        if min(len(level.off) for level in levels) >= FEWEST_VALUES:
+            drawn = [
+                speedups([level.drawn(chooser) for level in levels], chooser.uniform(*FIXED_RANGE))
+                for _ in range(RESAMPLES)
+            ]
+            bounds = [(float(low), float(high)) for low, high in np.percentile(drawn, QUANTILES, axis=0).T]
         out += [
             PredictedSpeedup(length, concurrency, Estimate(float(value), *bound))
-            for length, value, bound in zip(lengths, values, bounds, strict=True)
+            for length, value, bound in zip(lengths, speedups(levels, FIXED), bounds, strict=True)
         ]
     return out
 
@@ -138,12 +123,6 @@ def _excess_at(lengths: np.ndarray, known: Sequence[int], excess: Sequence[float
     elif intercept < 0.0:
         slope, intercept = float((x * y).sum() / (x * x).sum()), 0.0
     return intercept + slope * lengths
-
-
-def _tokens(counts: Sequence[SpeculationCounts], lengths: Sequence[int]) -> np.ndarray:
-    """Return the expected tokens of a round at draft lengths."""
-    whole = total(counts)
-    return np.array([tokens_per_round(whole.shares_by_position if whole else (), length) for length in lengths])
 
 
 def tokens_per_round(by_position: Sequence[float], length: int) -> float:

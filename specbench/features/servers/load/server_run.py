@@ -10,6 +10,7 @@ from specbench.features.servers.load.load_metrics import Acceptance, Percentiles
 from specbench.features.servers.load.managed import ServerCommand
 from specbench.features.servers.load.pays import PredictedSpeedup
 from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.request_log import LOG_VERSION
 from specbench.features.servers.served import Description, ServedSampling
 from specbench.http_client import KEY, Server
 from specbench.note import Note
@@ -144,6 +145,7 @@ class ServerRun:
 def described(on: Description, off: Description, request: ServerRunRequest, restarts: bool) -> dict[str, object]:
     """Return what identifies a measurement. With `restarts`, the servers are started in turn."""
     return {
+        "version": LOG_VERSION,
         "on": asdict(on),
         "off": asdict(off),
         "load": asdict(request.load),
