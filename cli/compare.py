@@ -232,7 +232,9 @@ def _plain(text: str) -> str:
 def compare(
     base: Annotated[
         Path,
-        typer.Argument(help="A run folder, a folder of run folders, a snapshot file, or results of servers."),
+        typer.Argument(
+            help="A run folder, a folder of run folders, a snapshot file, results of servers, or another tool's profile."
+        ),
     ],
     new: Annotated[Path, typer.Argument(help="The measurement to compare with BASE.")],
     form: Form = VerdictFormat.table,
@@ -248,16 +250,21 @@ def compare(
 ) -> None:
     """Compare two measurements: decoding, quality, speed.
 
-    Of servers: exactness, acceptance, quality, speedup.
+    Of servers: exactness, acceptance, quality, speedup. If a side is a profile of another tool (NVIDIA's
+    speculation_profile.json, or a saved page of /metrics), acceptance alone.
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """
     # imports numpy
+    from specbench.features.exchange import profile_comparison, profile_sources
     from specbench.features.gate import comparison, snapshot
     from specbench.features.servers import served_comparison, served_gate
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    if served_gate.is_served(base):
+    if profile_sources.is_profile(base) or profile_sources.is_profile(new):
+        one, other = (profile_sources.profiles_of(path) for path in (base, new))
+        verdicts = profile_comparison.compare_profiles(one, other, limits)
+    elif served_gate.is_served(base):
         before, after = (served_gate.results_of(path) for path in (base, new))
         verdicts = served_comparison.compare_served(before, after, limits)
     else:

@@ -40,6 +40,7 @@ class ReportFormat(StrEnum):
     json = "json"
     html = "html"
     passport = "passport"
+    speculation_profile = "speculation-profile"
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,15 @@ def report(
         raise ConfigError(
             "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
         )
-    if suite and form is ReportFormat.passport:
+    if suite and form in (ReportFormat.passport, ReportFormat.speculation_profile):
         raise ConfigError(f"--format {form} applies to run folders; help: specbench report RUN... -f {form}")
     if explain and (suite or keys or form is not ReportFormat.table):
         raise ConfigError(
             "--explain applies to run folders as a table, without --columns; help: docs/reading-a-table.md"
         )
+    if form is ReportFormat.speculation_profile:
+        _write_profiles(runs or newest(results), out)
+        return
     if form is ReportFormat.passport and runs and (served := _served_passports(runs)):
         _write(served, out)
         return
@@ -131,6 +135,24 @@ def _require_runs(folders: Sequence[Path]) -> None:
                 f"{folder} contains results of servers; help: repeat the `specbench server` command, which shows them, or add"
                 f" -f {ReportFormat.passport}"
             )
+
+
+def _write_profiles(folders: Sequence[Path], out: Path | None) -> None:
+    """Write NVIDIA's speculation_profile.json of the method of a run or server; of several, a file each in folder `out`."""
+    from specbench.features.exchange import profile_sources, speculation_profile  # imports aiohttp
+
+    profiles = [profile for folder in folders for profile in profile_sources.profiles_of(folder)]
+    if len(profiles) == 1:
+        _write(speculation_profile.written(profiles[0]), out)
+        return
+    if out is None or out.suffix:
+        names = ", ".join(profile.source for profile in profiles)
+        raise ConfigError(
+            f"{len(profiles)} profiles, and a file holds one ({names}); help: -o FOLDER writes a file each"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for number, profile in enumerate(profiles, 1):
+        _write(speculation_profile.written(profile), out / f"{number}-{profile.method or 'profile'}.json")
 
 
 def _served_passports(folders: Sequence[Path]) -> str:

@@ -1,0 +1,1 @@
+"""Acceptance profiles of other tools: read, written and compared with ours."""

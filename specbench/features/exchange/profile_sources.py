@@ -1,0 +1,114 @@
+"""Profiles of runs, of servers, of NVIDIA's files and of saved /metrics pages."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from specbench.analysis.run_metrics import Records, complete, rounds_of
+from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.summary import summary_of
+from specbench.errors import ConfigError
+from specbench.features.exchange import speculation_profile
+from specbench.features.exchange.acceptance_profile import AcceptanceProfile, of_lengths
+from specbench.features.servers.dialects.dialect import metrics_of
+from specbench.features.servers.endpoint import DIALECTS
+from specbench.features.servers.load.server_run import ServerRun
+from specbench.features.servers.served import SpeculationCounts
+from specbench.features.servers.served_results import results_in
+from specbench.files import read_text
+from specbench.runs.run_folder import read, runs_in
+
+METHODS = {"model": "draft_model", "eagle": "eagle1", "pld": "ngram"}  # our proposers, by the names of NVIDIA's files
+
+
+def is_profile(path: Path) -> bool:
+    """Return whether a file is an acceptance profile of another tool."""
+    if not path.is_file():
+        return False
+    try:
+        text = read_text(path)
+    except (ConfigError, OSError):
+        return False
+    return speculation_profile.is_speculation_profile(speculation_profile.parsed(text)) or "# TYPE " in text
+
+
+def profiles_of(path: Path) -> list[AcceptanceProfile]:
+    """Return the profiles in a file, in a run folder, or in results of servers. Raises ConfigError if there are none."""
+    if path.is_file():
+        text = read_text(path)
+        if speculation_profile.is_speculation_profile(speculation_profile.parsed(text)):
+            return [speculation_profile.read(text, str(path))]
+        return [of_counters(_counted(text, path), str(path))]
+    found = [profile for folder in runs_in(path) for profile in of_run(folder)]
+    found += [profile for result in results_in(path) if isinstance(result, ServerRun) for profile in of_server(result)]
+    if not found:
+        raise ConfigError(f"{path} contains no acceptance of drafts")
+    return found
+
+
+def of_run(folder: Path) -> Iterator[AcceptanceProfile]:
+    """Yield the profile of each method of a run that drafts chains."""
+    summary, records = summary_of(folder), list(read(folder))
+    for row in summary.measured_methods:
+        rows = complete(records, row.method)
+        drafted = max((entry.drafted for entry in rounds_of(rows)), default=0)
+        if drafted and not any(entry.siblings for entry in rounds_of(rows)):
+            yield _of_method(summary, row.method, rows, drafted)
+
+
+def _of_method(summary: RunSummary, method: str, rows: Records, drafted: int) -> AcceptanceProfile:
+    lengths = Counter(entry.accepted + 1 for entry in rounds_of(rows))
+    spec, roles = summary.spec.methods[method], summary.spec.methods[method].traits.roles
+    proposer = spec.options.get("proposer")
+    name = str(proposer.get("name", "")) if isinstance(proposer, dict) else spec.preset
+    models = {role: summary.models[role].source for role in roles if role in summary.models}
+    decoding = summary.decoding
+    return of_lengths(
+        lengths, drafted, f"{summary.folder} ({method})",
+        method=METHODS.get(name, name), target=next(reversed(models.values()), ""),
+        draft=next(iter(models.values()), "") if len(models) > 1 else "",
+        conditions={
+            "task": summary.task, "temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p,
+            "max_new_tokens": decoding.max_new_tokens, "prompts": len({record.prompt for record in rows}),
+            "engine": f"specbench {summary.spec.engine}", "rounds cut by the end of an output": "included",
+        },
+    )  # fmt: skip
+
+
+def of_server(run: ServerRun) -> Iterator[AcceptanceProfile]:
+    """Yield the profile of each level of a server run whose server reports acceptance by position."""
+    for level in run.levels:
+        counts = level.acceptance.counts
+        if counts is not None and counts.shares_by_position:
+            yield of_counters(
+                counts, f"{run.name}, concurrency {level.concurrency}", run.on.speculation.method, run.on.weights,
+                run.on.speculation.draft,
+            )  # fmt: skip
+
+
+def of_counters(
+    counts: SpeculationCounts, source: str, method: str = "", target: str = "", draft: str = ""
+) -> AcceptanceProfile:
+    """Return the profile of a server's counters. Raises ConfigError if they do not agree with each other."""
+    by, rounds = counts.by_position or (), counts.rounds or 0
+    if not by or not rounds:
+        raise ConfigError(f"{source}: there are no counters of accepted tokens by position")
+    if sum(by) != counts.accepted:
+        raise ConfigError(f"{source}: {counts.accepted} tokens were accepted, and {sum(by)} by position")
+    return AcceptanceProfile(
+        source=source, survival=tuple(count / rounds for count in by), rounds=rounds, method=method, target=target,
+        draft=draft,
+    )  # fmt: skip
+
+
+def _counted(text: str, path: Path) -> SpeculationCounts:
+    """Return the counters in a saved /metrics page of a known server."""
+    samples = metrics_of(text)
+    for dialect in DIALECTS:
+        if dialect.metrics_prefix and (counts := dialect.read_counters(samples).speculation) is not None:
+            return counts
+    raise ConfigError(f"{path}: there are no counters of speculation; known: {_known()}")
+
+
+def _known() -> str:
+    return ", ".join(dialect.name for dialect in DIALECTS if dialect.metrics_prefix)
