@@ -194,6 +194,13 @@ def rule_rate(rows: Records) -> float | None:
 
 
 @metric("share")
+def outside_vocabulary(rows: Records) -> float | None:
+    """Mean probability that a draft model with another tokenizer gives to tokens that the target lacks; None for others."""
+    sums = counters(rows)
+    return sums["outside"] / sums["translated_positions"] if sums.get("translated_positions") else None
+
+
+@metric("share")
 def expected_acceptance(rows: Records) -> float | None:
     """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 

@@ -26,6 +26,7 @@ from specbench.machine.hardware import OtherLoad
 from specbench.machine.memory import without_garbage_collection
 from specbench.machine.threads import using
 from specbench.models.loaded_pair import LoadedPair, Models
+from specbench.models.translated_session import TranslatedSession
 from specbench.observer import Observer
 from specbench.resolution import selection
 from specbench.resolution.plugins import location_of
@@ -172,6 +173,10 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
     record.first_token_seconds = rounded(out.first_token_seconds)
     record.prefill_seconds, record.decode_seconds = rounded(out.prefill_seconds), rounded(out.decode_seconds)
     record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}
+    for session in models.sessions.values():
+        if isinstance(session, TranslatedSession) and session.rows and out.rounds:
+            outside = {"outside": session.outside, "translated_positions": session.rows}
+            out.rounds[-1] = out.rounds[-1].with_counters(outside)
     if any(step.drafted or step.counters for step in out.rounds):
         record.rounds = [
             round_record(step, rejected_text(step, tokenizer) if step.rejected else "") for step in out.rounds

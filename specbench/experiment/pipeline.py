@@ -165,7 +165,12 @@ def load(plan: PairPlan, models: LoadedModels, observer: Observer) -> None:
 def decode(loaded: LoadedPair, run: PlannedRun, recording: _Recording, observer: Observer) -> None:
     """Measure the missing generations of a run whose folder is locked."""
     checks = loaded.forward_checks
-    recorder = runner.open_recorder(run, recording.lock, recording.access, checks, recording.threads_reason)
+    translations = {role: mapping.words for role, mapping in loaded.translations.items()}
+    recorder = runner.open_recorder(
+        run, recording.lock, recording.access, checks, recording.threads_reason, translations
+    )
+    for role, words in translations.items() if not recorder.done else ():
+        observer.message(f"{role} has another tokenizer than the target, which has {words} of it")
     with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
         for _ in runner.decode_missing(run, loaded, recorder):
             advance()

@@ -59,6 +59,7 @@ def open_recorder(
     access: Access,
     checks: Mapping[str, ForwardCheck] | None = None,
     threads_reason: str = "",
+    translations: Mapping[str, str] | None = None,
 ) -> Recorder:
     """Return the recorder of a run's folder. A folder without records first gets the spec, manifest and environment.
 
@@ -71,6 +72,7 @@ def open_recorder(
         access: How the folder is accessed.
         checks: The checks of the loaded models' forwards, by role.
         threads_reason: Why torch uses its number of threads.
+        translations: How much of the vocabulary of a draft model with another tokenizer is mapped, by role.
 
     Raises:
         ConfigError: The folder has records of another run, or without a config, or measured under other conditions: times of
@@ -99,6 +101,7 @@ def open_recorder(
             "copy_bytes_per_second": copy_bandwidth(device),
             "read_bytes_per_second": read_bandwidth(device),
             "forward_checks": {role: check for role, check in (checks or {}).items() if role in run.spec.roles},
+            "translations": {role: words for role, words in (translations or {}).items() if role in run.spec.roles},
         }
         write_with_checksum(folder / ENVIRONMENT, measured, indent=2)
         write_with_checksum(folder / MANIFEST, dataclasses.asdict(manifest))

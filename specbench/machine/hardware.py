@@ -92,12 +92,13 @@ class Environment(Fingerprint):
     """A run folder's env.json: the fingerprint, and what was measured before decoding.
 
     Folders of earlier revisions have no read bandwidth. `forward_checks` are by role, of models that another engine than
-    `eager` runs.
+    `eager` runs. `translations` say, of draft models with another tokenizer, how many of their tokens the target has.
     """
 
     copy_bytes_per_second: Annotated[float, Meta(gt=0.0)]
     read_bytes_per_second: NotRequired[Annotated[float, Meta(gt=0.0)]]
     forward_checks: NotRequired[dict[str, ForwardCheck]]
+    translations: NotRequired[dict[str, str]]
 
 
 @dataclass(frozen=True)

@@ -63,21 +63,23 @@ def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTr
         raise unreadable(role, source, error) from None
 
 
-def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:
-    """Raise ConfigError unless two tokenizers have the same base vocabulary and split text alike.
+def is_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase) -> bool:
+    """Return whether two tokenizers have the same base vocabulary and split text alike.
 
     One of them may have additional tokens after the base vocabulary.
     """
     shared = min(len(one), len(two))
     a, b = ({i: t for t, i in tokenizer.get_vocab().items() if i < shared} for tokenizer in (one, two))
-    if (
-        one.vocab_size != two.vocab_size
-        or a != b
-        or len({str(t.encode(PROBE, add_special_tokens=False)) for t in (one, two)}) > 1
-    ):
+    splits = {str(tokenizer.encode(PROBE, add_special_tokens=False)) for tokenizer in (one, two)}
+    return one.vocab_size == two.vocab_size and a == b and len(splits) == 1
+
+
+def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase, role: str, other: str) -> None:
+    """Raise ConfigError unless two tokenizers are the same (`is_same_tokenizer`)."""
+    if not is_same_tokenizer(one, two):
         raise ConfigError(
             f"the tokenizers differ: {role} has {one.name_or_path} ({one.vocab_size} tokens), "
-            f"{other} has {two.name_or_path} ({two.vocab_size}); models that decode together must share one"
+            f"{other} has {two.name_or_path} ({two.vocab_size}); models that define one output together must share one"
         )
 
 

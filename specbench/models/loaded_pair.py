@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from specbench.decoding.session import UNENDING, Concurrent, Counted, Ends, Sess
 from specbench.errors import ConfigError
 from specbench.machine.hardware import ForwardCheck
 from specbench.models.cached_session import NO_TREES, CachedSession
-from specbench.models.checkpoints import require_same_tokenizer
+from specbench.models.checkpoints import is_same_tokenizer, require_same_tokenizer
 from specbench.models.engines import LoadedModel
 from specbench.models.feeder import checked_feeder
 from specbench.models.generation_rules import RuledSession, applicable, processors
@@ -24,6 +24,8 @@ from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.models.switching_session import SwitchingSession
 from specbench.models.transformers_session import InstrumentedSession
+from specbench.models.translated_session import TranslatedSession
+from specbench.models.vocabulary_map import VocabularyMap
 
 H = TypeVar("H", bound=TrainedHead)
 
@@ -47,7 +49,7 @@ class LoadedPair:
     """
 
     def __init__(self, models: Mapping[str, LoadedModel], device: torch.device, simulated: bool = False) -> None:
-        """Raise ConfigError, naming both, if two roles' tokenizers differ.
+        """Map the vocabularies of models whose tokenizer is another than the target's; they can only draft.
 
         Models with random weights share one tokenizer.
         """
@@ -58,8 +60,11 @@ class LoadedPair:
         self.streams: dict[str, Any] = {}  # of models that run concurrently on a GPU, by role
         self.synthetic: dict[str, SyntheticDistribution] = {}
         self.workers: Workers | None = None
-        for role, model in self.models.items():
-            require_same_tokenizer(self.tokenizer, model.tokenizer, self.target, role)
+        self.translations = {
+            role: _map_of(self.tokenizer, model.tokenizer)
+            for role, model in self.models.items()
+            if not is_same_tokenizer(self.tokenizer, model.tokenizer)
+        }
         rows = min(reach.entries for reach in self.reaches.values())
         if simulated and rows < len(self.tokenizer):
             raise ConfigError(
@@ -121,6 +126,7 @@ class LoadedPair:
 
         Raises it too if an engine lacks what the method needs: a model of transformers, or reading draft trees.
         """
+        self._require_translatable(label, method)
         for role in method.roles() if method.needs_transformers else ():
             try:
                 self.models[role].transformers()
@@ -136,6 +142,23 @@ class LoadedPair:
                 f"{label} combines the logits of {', '.join(method.deciding)}, and '{lacking[0]}' has"
                 f" {self.reaches[lacking[0]].entries} of {self.vocabulary} tokens; help: a method whose baseline does too"
             )
+
+    def _require_translatable(self, label: str, method: Method) -> None:
+        """Raise ConfigError if a method uses a model with another tokenizer for more than drafting chains of tokens."""
+        for role in self.translations.keys() & set(method.roles()):
+            if role in method.deciding:
+                require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)
+            trees = any(test.tree for test in method.verifications() if role in (test.proposer, *test.scorers))
+            reads = (
+                method.needs_transformers
+                or method.concurrent
+                or any(getattr(head, "base", "") == role for name, head in self.heads.items() if name in method.heads)
+            )
+            if trees or reads:
+                raise ConfigError(
+                    f"{label}: model '{role}' has another tokenizer than '{self.target}', so it can only draft chains of"
+                    " tokens; help: -m sd"
+                )
 
     def is_elsewhere(self, role: str) -> bool:
         """Return whether a model is on another device than the run's."""
@@ -217,6 +240,8 @@ class LoadedPair:
         `source` is what an encoder reads, `start` the number of tokens that the sequence starts with.
         """
         model, reach = self.models[role], self.reaches[role]
+        if role in self.translations:
+            return self._translated(role, source)
         size = min(reach.entries, self.vocabulary)
         cached = CachedSession(checked_feeder(model.feeder(size, source), size))
         session: Session = cached
@@ -233,10 +258,25 @@ class LoadedPair:
             SyntheticSession(session, self.synthetic[role], self.device, source) if role in self.synthetic else session
         )
 
+    def _translated(self, role: str, source: list[int] | None) -> Session:
+        """Return a session of a model with another tokenizer, without the rules of its generation config."""
+        model, reach = self.models[role], self.reaches[role]
+        session: Session = CachedSession(checked_feeder(model.feeder(reach.entries, source), reach.entries))
+        if reach.window is not None:
+            session = LimitedSession(session, reach, reach.entries, source, strict=False)
+        if self.is_elsewhere(role):
+            session = MovedSession(session, model.device, self.device)
+        return TranslatedSession(session, self.translations[role], self.vocabulary)
+
     def _needs_limited_session(self, reach: Reach) -> bool:
         """Return whether a model can read fewer tokens or shorter sequences than the output may have."""
         is_short = reach.window is not None and (self.window is None or reach.window < self.window)
         return is_short or reach.embedded < max(self.vocabulary, len(self.tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _map_of(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> VocabularyMap:
+    return VocabularyMap(target, drafter)
 
 
 class Models:

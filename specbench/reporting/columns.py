@@ -172,6 +172,11 @@ COLUMNS = (
         f" accepted; at most {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Column(
+        key="outside_vocabulary", heading="outside the vocabulary", format=TENTHS_OF_PERCENT, tables=(ACCEPTANCE,),
+        is_visible=defined("outside_vocabulary"), lower_is_better=True,
+        definition="Mean probability that a draft model with another tokenizer gives to tokens that the target lacks.",
+    ),
+    Column(
         key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), is_visible=has_trees,
         value=lambda run, row: row.survival[:POSITIONS],
         definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"

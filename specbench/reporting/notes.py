@@ -89,6 +89,12 @@ def _reason(environment: Environment) -> str:
 def _models(summary: RunSummary) -> Iterator[Note]:
     if summary.simulated:
         yield _not_real(summary)
+    for role, words in summary.environment.get("translations", {}).items():
+        text = f"{role} has another tokenizer than the target, which has {words} of it: the others are never drafted"
+        outside = {
+            row.method: value for row in summary.methods if (value := row.number("outside_vocabulary")) is not None
+        }
+        yield Note("tokenizers differ", text, subject=role, values=outside)
     for name, head in summary.heads.items():
         data = summary.data
         unseen = data.samples <= head.skipped and not data.drawn and not data.shard

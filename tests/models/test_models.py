@@ -66,17 +66,21 @@ def test_the_whole_head_of_the_target_is_the_vocabulary(draft, target, tmp_path)
     assert bool((rows["draft"][:, draft:] == -torch.inf).all())
 
 
-def test_different_tokenizers_are_rejected_with_both_names(tmp_path):
+WE = Autoregressive(scorers=("draft", "target"), target=Mixture())
+
+
+def test_different_tokenizers_of_an_ensemble_are_rejected_with_both_names(tmp_path):
     model_folder(tmp_path / "one")
     model_folder(tmp_path / "two", words=WORDS[::-1])
+    _, pair = bring(tmp_path, draft="one", target="two")
     with pytest.raises(ConfigError, match=r"tokenizers differ.*/(one|two) .*/(one|two) "):
-        bring(tmp_path, draft="one", target="two")
+        pair.only(("draft", "target"), decided_by=WE).require_defined("we", WE)
 
 
 def test_plan_names_different_tokenizers(tmp_path):
     model_folder(tmp_path / "one")
     model_folder(tmp_path / "two", words=WORDS[::-1])
-    arguments = ["-m", "sd", "-p", "draft=one,target=two", "-t", "gsm8k", "--data", "synthetic"]
+    arguments = ["-m", "cascade-opt", "-p", "draft=one,target=two", "-t", "gsm8k", "--data", "synthetic"]
     done = console.specbench("plan", *arguments, cwd=tmp_path, code=2)
     assert "tokenizers differ" in done.stderr and "/one" in done.stderr and "/two" in done.stderr
 

@@ -150,7 +150,12 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
             else:
                 resolved = plans_of(choice)
                 (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
-                require_shared_tokenizer(part.plan.models, part.plan.pair.base)
+                deciding = {
+                    role for run in part.plan.runs for method in run.methods.values() for role in method.deciding
+                }
+                require_shared_tokenizer(
+                    {role: model for role, model in part.plan.models.items() if role in deciding}, part.plan.pair.base
+                )
                 part.assets = [resolved.unscored] if resolved.unscored else []
         except MissingAsset as error:
             others = [] if on else _missing(with_heads, pair, task)

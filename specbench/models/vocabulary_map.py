@@ -1,0 +1,111 @@
+"""Which tokens of two tokenizers stand for the same bytes: a drafting model with a tokenizer of its own (TLI).
+
+Timor et al. 2025 (arXiv 2502.05202), token-level intersection. Tokens are compared as the bytes that they stand for, so that
+the mark of a leading space and the tokens of single bytes may be written differently. Special tokens are compared by their
+role. Several tokens of the drafter may stand for one of the target; their probabilities are added.
+"""
+
+import re
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+ROLES = ("bos_token_id", "eos_token_id", "unk_token_id", "pad_token_id")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+SPACE, BYTE_SPACE = "▁", "Ġ"  # marks of a space, of SentencePiece and of byte-level BPE
+UNKNOWN = -1
+
+
+class VocabularyMap:
+    """The tokens of a target and of a drafter that stand for the same bytes.
+
+    `target_ids` (W,) is the target's token of each of the drafter's, or UNKNOWN. `mapped` is how many have one.
+    """
+
+    def __init__(self, target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> None:
+        self._target, self._drafter = target, drafter
+        by_bytes: dict[bytes, int] = {}
+        for token, text in sorted(_bytes_of(target).items()):
+            by_bytes.setdefault(text, token)
+        self.target_ids = [UNKNOWN] * (max(drafter.get_vocab().values()) + 1)
+        for token, text in _bytes_of(drafter).items():
+            self.target_ids[token] = by_bytes.get(text, UNKNOWN)
+        for role in ROLES[:2]:
+            one, two = getattr(drafter, role), getattr(target, role)
+            if one is not None and two is not None:
+                self.target_ids[one] = two
+
+    @property
+    def mapped(self) -> int:
+        """The number of the drafter's tokens that have one of the target's."""
+        return sum(token != UNKNOWN for token in self.target_ids)
+
+    @property
+    def words(self) -> str:
+        """What is mapped, in words."""
+        return f"{self.mapped:,} of {len(self.target_ids):,} tokens"
+
+    @property
+    def start(self) -> list[int]:
+        """The drafter's tokens before a sequence: its BOS, else its EOS, so that it always has read one token."""
+        first = self._drafter.bos_token_id
+        return [self._drafter.eos_token_id or 0 if first is None else first]
+
+    @cached_property
+    def _own(self) -> dict[int, list[int]]:
+        """The drafter's tokens of the target's, where one is mapped; the lowest id of several."""
+        found: dict[int, list[int]] = {}
+        for token, other in enumerate(self.target_ids):
+            if other != UNKNOWN:
+                found.setdefault(other, [token])
+        return found
+
+    def own(self, token: int) -> list[int]:
+        """Return the drafter's tokens that stand for a token of the target; empty for a part of a character."""
+        if token not in self._own:
+            text = self._target.decode([token], clean_up_tokenization_spaces=False)
+            readable = text and "\N{REPLACEMENT CHARACTER}" not in text
+            self._own[token] = self._drafter.encode(text, add_special_tokens=False) if readable else []
+        return self._own[token]
+
+    def rows(self, logits: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+        """Return logits (n, V) over the target's tokens from the drafter's (n, W), and the mass (n,) of unmapped tokens.
+
+        Probabilities of tokens that stand for the same bytes are added. A token that nothing stands for has -inf.
+        """
+        ids = torch.tensor(self.target_ids[: logits.shape[-1]], device=logits.device)
+        usable = (ids >= 0) & (ids < vocabulary)
+        ids = ids[usable]
+        logits = logits.double() - logits.double().logsumexp(-1, keepdim=True)
+        known = logits[:, : len(usable)][:, usable]
+        mass = logits.new_zeros(len(logits), vocabulary).index_add_(1, ids, known.exp())
+        return mass.log(), 1.0 - mass.sum(-1)
+
+
+def _bytes_of(tokenizer: PreTrainedTokenizerBase) -> dict[int, bytes]:
+    """Return the bytes of each token that is not special."""
+    vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_ids)
+    of_bytes = _characters() if any(text.startswith(BYTE_SPACE) for text in vocabulary) else None
+    found = {}
+    for text, token in vocabulary.items():
+        if token in special:
+            continue
+        if of_bytes is not None and all(character in of_bytes for character in text):
+            found[token] = bytes(of_bytes[character] for character in text)
+        elif match := BYTE.fullmatch(text):
+            found[token] = bytes([int(match[1], 16)])
+        else:
+            found[token] = text.replace(SPACE, " ").encode()
+    return found
+
+
+def _characters() -> dict[str, int]:
+    """Return the byte of each character with which byte-level BPE writes its tokens.
+
+    Printable bytes of Latin-1 are themselves. The others are the characters from 256 on, in order.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -1,0 +1,114 @@
+"""A draft model with another tokenizer: which tokens are mapped, rows in the target's vocabulary, and exact outputs."""
+
+import json
+import math
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specbench.decoding.targets import Last
+from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
+from specbench.methods.autoregressive import Autoregressive
+from specbench.methods.proposers import Chain, DraftModel
+from specbench.methods.speculative import Speculative
+from specbench.models.translated_session import TranslatedSession
+from specbench.models.vocabulary_map import VocabularyMap
+from tests.fixtures import console
+from tests.models.test_models import WORDS, model_folder
+
+
+def tokenizer(*words: str, **special: str) -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+
+
+def test_tokens_are_mapped_by_the_bytes_that_they_stand_for():
+    target = tokenizer("<u>", "▁the", "the", "<0x41>", "é", "x", "</s>", unk_token="<u>", eos_token="</s>")
+    drafter = tokenizer("<e>", "Ġthe", "the", "A", "Ã©", "y", "<e2>", unk_token="<e>", eos_token="<e2>")
+    assert VocabularyMap(target, drafter).target_ids == [-1, 1, 2, 3, 4, -1, 6]
+    assert VocabularyMap(target, drafter).words == "5 of 7 tokens"
+
+
+class Mapping(VocabularyMap):
+    """A map that is given instead of two tokenizers."""
+
+    start = property(lambda self: [0])
+
+    def __init__(self, *target_ids: int) -> None:
+        self.target_ids = list(target_ids)
+
+    def own(self, token: int) -> list[int]:
+        return [self.target_ids.index(token)] if token in self.target_ids else []
+
+
+def test_rows_are_renormalized_over_the_shared_tokens_and_masses_are_added():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    rows, outside = Mapping(7, 5, 9, -1).rows(logits, 10)
+    row = rows.softmax(-1)[0]
+    assert {i: float(row[i]) for i in (5, 7, 9)} == pytest.approx({7: 4 / 9, 5: 3 / 9, 9: 2 / 9})
+    assert float(row.sum()) == pytest.approx(1.0) and float(outside[0]) == pytest.approx(0.1)
+    rows, _ = Mapping(7, 5, 7, -1).rows(logits, 10)
+    assert float(rows.softmax(-1)[0, 7]) == pytest.approx(6 / 9)
+    assert math.isinf(float(rows[0, 0]))
+
+
+@pytest.mark.parametrize("mapping", [(0, 1, 1), (0, -1, 1), (1, 0, -1), (-1, -1, 1)])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.75}, {"temperature": 0.0}])
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_outputs_follow_the_target_whatever_is_mapped(mapping, sampling, is_chain):
+    drafter = DraftModel(model="a", gamma=2)
+    proposer = Chain(proposer=drafter, model="b", threshold=2) if is_chain else drafter
+    method = Speculative(proposer=proposer, scorers=("c",), target=Last())
+
+    def world() -> TableModels:
+        translated = {
+            role: TranslatedSession(TableSession(3, seed), Mapping(*mapping), 2) for seed, role in enumerate("ab")
+        }
+        return TableModels({**translated, "c": TableSession(2, 5)})
+
+    plain = joint_distribution(Autoregressive(scorers=("c",), target=Last()), world(), 3, **sampling)
+    assert distance(joint_distribution(method, world(), 3, **sampling), plain) < 1e-12
+
+
+def test_a_dropped_token_is_read_again_and_a_part_of_a_character_is_not_read():
+    target = tokenizer("<u>", "a", "b", "ab", unk_token="<u>")
+    drafter = tokenizer("<u>", "b", "a", unk_token="<u>", bos_token="<u>")
+    mapping = VocabularyMap(target, drafter)
+    table = TableSession(3, 0)
+    session = TranslatedSession(table, mapping, 4)
+    first = session.score([1, 2], 0)
+    assert table.last_scored == [0, 2, 1]
+    session.score([1, 1], 0)
+    assert table.last_scored == [0, 2, 2]
+    assert torch.equal(session.score([1, 2], 0), first)
+
+
+def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
+    model_folder(tmp_path / "one")
+    model_folder(tmp_path / "two", words=WORDS[::-1])
+    prompts = [{"prompt": "".join(WORDS[i : i + 4])} for i in (5, 9, 13, 17)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    words = ("-p", "draft=one,target=two", "-t", "prompts", "--data", "rows.jsonl", "--repeats", 1, "--max-new-tokens", 8)
+    done = console.specbench("run", "-m", "sd", *words, cwd=tmp_path)
+    assert "draft has another tokenizer than the target, which has 93 of 94 tokens" in " ".join(done.stderr.split())
+    (path,) = tmp_path.glob("results/*/samples.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
+    assert all(tokens["sd", sample] == tokens["ar", sample] for _, sample in tokens) and not any(
+        row["error"] for row in rows
+    )
+    shown = console.specbench("report", "--full", cwd=tmp_path)
+    assert "has another tokenizer than the target" in " ".join(shown.stdout.split())
+
+
+def test_an_ensemble_of_two_tokenizers_is_an_error_with_both_names(tmp_path):
+    model_folder(tmp_path / "one")
+    model_folder(tmp_path / "two", words=WORDS[::-1])
+    words = ("-p", "draft=one,target=two", "-t", "gsm8k", "--data", "synthetic", "-n", 1)
+    done = console.specbench("run", "-m", "cascade-opt", *words, cwd=tmp_path, code=2)
+    assert "tokenizers differ" in done.stderr and "/one" in done.stderr and "/two" in done.stderr
+    done = console.specbench("run", "-m", "sd-tree", *words, cwd=tmp_path, code=2)
+    assert "it can only draft chains of tokens" in " ".join(done.stderr.split())
