@@ -23,8 +23,8 @@ STRICT = {1: (4, 75), 2: (3, 66), 3: (2, 66), 4: (2, 66)}
 class NgramMod(Lookup, name="ngram-mod"):
     """Follows a table with one continuation for each n-gram, the newest one, until an n-gram has none.
 
-    Tokens are added `chunk` at a time. Drafts of fewer than `shortest` tokens are discarded. With `remember`, outputs of
-    earlier prompts are in the table too, as in llama.cpp, where all slots share it.
+    Tokens are added `chunk` at a time. Drafts of fewer than `shortest` tokens, or gamma if that is less, are discarded. With
+    `remember`, outputs of earlier prompts are in the table too, as in llama.cpp, where all slots share it.
     """
 
     gamma: int = 64
@@ -37,7 +37,7 @@ class NgramMod(Lookup, name="ngram-mod"):
     def __post_init__(self) -> None:
         super().__post_init__()
         within("ngram", self.ngram, 1, math.inf)
-        within("shortest", self.shortest, 1, self.gamma)
+        within("shortest", self.shortest, 1, math.inf)
         within("chunk", self.chunk, 1, math.inf)
         within("slots", self.slots, 1, math.inf)
 
@@ -79,7 +79,7 @@ class ModIndex:
                 break
             found.append(token)
             text.append(token)
-        self._draft = found if len(found) >= rule.shortest else []
+        self._draft = found if len(found) >= min(rule.shortest, rule.gamma) else []
         return self._draft
 
     def _add(self, ids: list[int], begin: int, end: int) -> None:

@@ -168,29 +168,22 @@ def test_a_models_own_draft_is_measured_against_the_target():
     assert (base.spec.options["scorers"], draft.spec.options["scorers"]) == (["target"], ["draft"])
 
 
+UNDECLARED = {
+    "bild", "fly", "seq-cascade", "seq-cascade-threshold", "sprinter", "typical-published", "relaxed-published",
+    "thresholds-published",
+}  # fmt: skip
+
+
 def test_every_cascade_preset_declares_its_distribution():
     for name in names("method"):
         resolved = Methods((name,), pair_of(name), Options()).groups(SIZES)[0][-1]
-        undeclared = {
-            "bild",
-            "seq-cascade",
-            "seq-cascade-threshold",
-            "sprinter",
-            "hf-generate",
-            "hf-static",
-            "hf-assisted",
-        }
-        assert (resolved.method.declared_distribution() is None) == (name in undeclared), name
+        is_undeclared = name in UNDECLARED or name.startswith("hf-")
+        assert (resolved.method.declared_distribution() is None) == is_undeclared, name
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n
-        for n in names("method")
-        if n not in ("bild", "seq-cascade", "seq-cascade-threshold", "sprinter", "se", "se-small-large")
-        and not n.startswith("hf-")
-    ],
+    [n for n in names("method") if n not in UNDECLARED | {"se", "se-small-large"} and not n.startswith("hf-")],
 )
 def test_every_preset_follows_the_distribution_that_it_declares(name):
     """Enumerated over tables, drafts of one or two tokens, at every sampling setting: as `specbench enumerate` does.

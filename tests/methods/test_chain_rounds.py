@@ -239,13 +239,14 @@ def test_an_index_after_any_history_equals_a_new_one(index):
         else:
             ids = ids[: rng.randint(1, len(ids))]
         try:
-            found = places.continuation(ids)
+            found = places.continuation(ids, 4)
         except (KeyError, IndexError):
-            found = -1
-        wrong += found != longest_match(ids, 3)
+            found = [-1]
+        at = longest_match(ids, 3)
+        wrong += found != (ids[at : at + 4] if at else [])
         if index is NGramIndex:
             fresh = NGramIndex(3)
-            fresh.continuation(ids)
+            fresh.continuation(ids, 4)
             assert {gram: ends for gram, ends in places._ends.items() if ends} == fresh._ends
         ids = ids[:60]
     assert (wrong == 0) == (index is NGramIndex)

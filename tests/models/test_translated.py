@@ -91,9 +91,20 @@ def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
     model_folder(tmp_path / "two", words=WORDS[::-1])
     prompts = [{"prompt": "".join(WORDS[i : i + 4])} for i in (5, 9, 13, 17)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    words = ("-p", "draft=one,target=two", "-t", "prompts", "--data", "rows.jsonl", "--repeats", 1, "--max-new-tokens", 8)
+    words = (
+        "-p",
+        "draft=one,target=two",
+        "-t",
+        "prompts",
+        "--data",
+        "rows.jsonl",
+        "--repeats",
+        1,
+        "--max-new-tokens",
+        8,
+    )
     done = console.specbench("run", "-m", "sd", *words, cwd=tmp_path)
-    assert "draft has another tokenizer than the target, which has 93 of 94 tokens" in " ".join(done.stderr.split())
+    assert "draft has another tokenizer than the target, which has 91 of 94 tokens" in " ".join(done.stderr.split())
     (path,) = tmp_path.glob("results/*/samples.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
