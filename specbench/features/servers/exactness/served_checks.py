@@ -236,11 +236,18 @@ class SampledCheck:
         )
 
     def would_show_in_first_tokens(self, alarm: float) -> bool:
-        """Return whether a first-token test reaches `alarm` on average at the shift that a later-token test shows."""
+        """Return whether a first-token test would find what a later-token test shows.
+
+        It reaches `alarm` on average at the same shift, or would have EXPECTED_FAULTS impossible tokens at the same rate.
+        """
         for name, test in self.tests["later"].items():
             first = self.tests["first"].get(name)
-            needed = first.smallest_shift(alarm) if first else None
+            if first is None:
+                continue
+            needed = first.smallest_shift(alarm)
             if needed is not None and abs(test.shift) >= needed:
+                return True
+            if test.impossible / (test.impossible + test.tokens) * first.tokens >= EXPECTED_FAULTS:
                 return True
         return False
 

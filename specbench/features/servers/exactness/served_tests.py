@@ -29,7 +29,7 @@ class ServedTest:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self.is_impossible = False  # a token had probability 0 in all allowed distributions
+        self.impossible = 0  # further tokens, which had probability 0 in all allowed distributions
         self._log_wealth = [0.0] * len(LAMBDAS)
         self._cost = [0.0] * len(LAMBDAS)  # expected decrease of the logarithms, under the reference
         self._sum = self._variance = 0.0
@@ -37,7 +37,7 @@ class ServedTest:
     def add(self, g: Tensor, within: Allowed, x: Tensor) -> None:
         """Add tokens x (m,) with their allowed distributions and the statistic g (m, V)."""
         possible = within.high.gather(-1, x.unsqueeze(-1)).squeeze(-1) > 0.0
-        self.is_impossible |= not bool(possible.all())
+        self.impossible += int((~possible).sum())
         g, within, x = g[possible], within.part(possible), x[possible]
         if not len(x):
             return
@@ -54,10 +54,15 @@ class ServedTest:
     def merge(self, other: "ServedTest") -> None:
         """Add the tokens of another test of the same statistic."""
         self.tokens += other.tokens
-        self.is_impossible |= other.is_impossible
+        self.impossible += other.impossible
         self._sum, self._variance = self._sum + other._sum, self._variance + other._variance
         self._log_wealth = [a + b for a, b in zip(self._log_wealth, other._log_wealth, strict=True)]
         self._cost = [a + b for a, b in zip(self._cost, other._cost, strict=True)]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether a token had probability 0 in all allowed distributions."""
+        return self.impossible > 0
 
     @property
     def has_varied(self) -> bool:
