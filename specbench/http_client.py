@@ -22,6 +22,7 @@ import aiohttp
 KEY = "OPENAI_API_KEY"  # default environment variable of the key
 MOST_BYTES = 2**26  # of an answer, decoded
 SHOWN = 200  # characters of an error's text
+IDLE_SECONDS = 2.0  # after which a connection is not used again; servers close idle ones, often after 5 s
 DATA = b"data:"
 DONE = b"[DONE]"
 
@@ -132,7 +133,7 @@ class HttpClient:
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.server.key}"} if self.server.key else {}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections),
+            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=self.server.seconds),
             headers={**headers, "Accept-Encoding": "identity"},
             trust_env=not self.server.is_local,  # proxies of the environment
