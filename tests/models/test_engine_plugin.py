@@ -27,16 +27,16 @@ def place(tmp_path):
     return tmp_path
 
 
-def without_heads(pair_file) -> list[str]:
-    """The methods of the pair without hf-*, heads, BiLD, which is for T = 0 only, and se, which stands for another."""
+def without_heads(pair_file, temperature: str) -> list[str]:
+    """The methods of the pair at a temperature, without hf-*, heads, and se, which stands for another."""
     _, pair = read_pair(str(pair_file), Options())
-    found = []
+    options, found = Options(temperature=float(temperature)), []
     for name in names("method"):
         try:
-            Methods((name,), pair, Options()).groups(dict.fromkeys(pair.models, 1))
+            Methods((name,), pair, options).groups(dict.fromkeys(pair.models, 1))
         except (ConfigError, MissingAsset):
             continue
-        if not name.startswith(("hf-", "bild")) and name != "se" and not Methods((name,), pair, Options()).heads:
+        if not name.startswith("hf-") and name != "se" and not Methods((name,), pair, Options()).heads:
             found.append(name)
     return found
 
@@ -47,7 +47,7 @@ def records(folder):
 
 @pytest.mark.parametrize("temperature", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_every_method_without_transformers_decodes_on_a_plugins_engine(place, temperature):
-    methods = without_heads(place / "pair.toml")
+    methods = without_heads(place / "pair.toml", temperature)
     assert {"sd", "pld", "we-se", "we-p", "cascade-opt", "polybasic-model", "seq-cascade"} <= set(methods)
     methods = [name for name in methods if name != ("cd-p" if temperature == "0" else "we-p")]  # processes start slowly
     chosen = [word for name in methods for word in ("-m", name)]
