@@ -110,7 +110,7 @@ class LlamaCpp(Method, name="llama.cpp"):
 
     @classmethod
     def undefined_at(cls, temperature: float) -> str:
-        return "llama.cpp is asked for its most likely tokens" if temperature > 0.0 else ""
+        return "requests to llama.cpp are greedy" if temperature > 0.0 else ""
 
     def roles(self) -> tuple[str, ...]:
         return (self.model,)

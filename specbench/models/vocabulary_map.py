@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-ROLES = ("bos_token_id", "eos_token_id", "unk_token_id", "pad_token_id")
+ROLES = ("bos_token_id", "eos_token_id")  # of special tokens that are mapped
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 SPACE, BYTE_SPACE = "▁", "Ġ"  # marks of a space, of SentencePiece and of byte-level BPE
 UNKNOWN = -1
@@ -32,7 +32,7 @@ class VocabularyMap:
         self.target_ids = [UNKNOWN] * (max(drafter.get_vocab().values()) + 1)
         for token, text in _bytes_of(drafter).items():
             self.target_ids[token] = by_bytes.get(text, UNKNOWN)
-        for role in ROLES[:2]:
+        for role in ROLES:
             one, two = getattr(drafter, role), getattr(target, role)
             if one is not None and two is not None:
                 self.target_ids[one] = two

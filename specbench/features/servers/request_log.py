@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.served import Completion, ServedRequest, SpeculationCounts
 from specbench.http_client import RequestFailed
 
+T = TypeVar("T")
 LOG_VERSION = 2  # of the form of logs, in the names of their folders
 
 
@@ -101,6 +102,19 @@ def complete_lines(path: Path) -> list[bytes]:
     return lines
 
 
+def read_log(path: Path, kind: type[T]) -> list[T]:
+    """Return the entries of a log, without an incomplete last line. Raises ConfigError, with the line, if one is damaged."""
+    found = []
+    for number, line in enumerate(complete_lines(path), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=kind))
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"{path}:{number}: damaged ({error}); help: remove the folder, and verify or run again"
+            ) from None
+    return found
+
+
 class RequestLog:
     """An append-only file of finished requests. Only the last line can be incomplete, after a kill; it is ignored.
 
@@ -115,14 +129,7 @@ class RequestLog:
             self._read()
 
     def _read(self) -> None:
-        for number, line in enumerate(complete_lines(self.path), 1):
-            try:
-                entry = msgspec.json.decode(line, type=LoggedRequest)
-            except msgspec.DecodeError as error:
-                raise ConfigError(
-                    f"{self.path}:{number}: damaged ({error}); help: remove the folder, and verify or run again"
-                ) from None
-            self.entries[entry.key] = entry
+        self.entries |= {entry.key: entry for entry in read_log(self.path, LoggedRequest)}
 
     def has(self, key: RequestKey) -> bool:
         """Return whether a request is finished and did not fail."""

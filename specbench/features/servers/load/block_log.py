@@ -5,9 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from specbench.errors import ConfigError
 from specbench.features.servers.load.blocks import Block
-from specbench.features.servers.request_log import LoggedRequest, RequestLog, complete_lines
+from specbench.features.servers.request_log import LoggedRequest, RequestLog, read_log
 
 BLOCKS, REQUESTS = "blocks.jsonl", "requests.jsonl"
 
@@ -23,14 +22,7 @@ class BlockLog:
             by_block: dict[int, list[LoggedRequest]] = {}
             for request in self.requests.entries.values():
                 by_block.setdefault(request.key.block, []).append(request)
-            for line in complete_lines(self.path):
-                try:
-                    block = msgspec.json.decode(line, type=Block)
-                except msgspec.DecodeError as error:
-                    raise ConfigError(
-                        f"{self.path}: damaged ({error}); help: remove the folder, and run again"
-                    ) from None
-                self.blocks.append(replace(block, requests=by_block.get(block.id, [])))
+            self.blocks = [replace(block, requests=by_block.get(block.id, [])) for block in read_log(self.path, Block)]
 
     def add(self, block: Block) -> None:
         """Append a finished block."""
