@@ -17,11 +17,11 @@ from scripts.gpu.common import Engines, Small, decode, generator
 from specbench.decoding.drafting import roll
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
+from specbench.decoding.rejection import Verified, verify_at_once
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, path_to
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.trees import Growth, growth
-from specbench.decoding.verify import Verified, verify_at_once
 from specbench.features.verify.enumeration import TableModels
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel
@@ -151,7 +151,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
     begin = time.perf_counter()
     with ExitStack() as stack:
         if engine != "listed":
-            stack.enter_context(patch("specbench.decoding.verify.verify", verify_at_once))
+            stack.enter_context(patch("specbench.decoding.rejection.verify", verify_at_once))
         while n < draws and time.perf_counter() - begin < SECONDS:
             counts[tuple(decode(method, world.open(engine), sampler, limits).tokens)] += 1
             n += 1
@@ -162,7 +162,7 @@ def distribution_matches(world: World, engine: str, name: str, draws: int, seed:
 
 def accepting_all_matches(world: World, draws: int) -> Verdict:
     """Run the same check on a deliberate mistake: every draft token is accepted."""
-    with patch("specbench.decoding.verify.verify", _accept_all):
+    with patch("specbench.decoding.rejection.verify", _accept_all):
         return distribution_matches(world, "listed", "sd", draws, seed=9)
 
 

@@ -16,11 +16,11 @@ from scripts.gpu import common as gpu
 from scripts.gpu.common import Small, decode, generator
 from scripts.gpu.exactness import METHODS, Verdict
 from specbench.decoding import sampling
-from specbench.decoding import verify as verify_module
+from specbench.decoding import rejection as rejection_module
 from specbench.decoding.loop import GenerationLimits
+from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Session
-from specbench.decoding.verify import verify_at_once
 from specbench.errors import MissingAsset
 from specbench.features.verify.enumeration import TableModels
 from specbench.models import simulated
@@ -207,7 +207,7 @@ def verification_does_not_wait(device: torch.device) -> Verdict:
     try:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("error")
-        with patch.object(verify_module, "read_tokens", allowed if device.type == "cuda" else read):
+        with patch.object(rejection_module, "read_tokens", allowed if device.type == "cuda" else read):
             out = verify_at_once(draft, pi, sampler)
     finally:
         if device.type == "cuda":

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from specbench.config.construct import OURS
 from specbench.decoding.method import Method, Sessions, StopCriteria
+from specbench.decoding.rejection import BY_TOKEN, Rejection, Verified, rows_of_tree
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, children_of, path_to
-from specbench.decoding.verify import BY_TOKEN, Rejection, Verified, rows_of_tree
 from specbench.errors import PluginError, exits_as_errors, short_repr
 
 MOST_EMPTY = 1000  # successive rounds without tokens; a method that yields more does not end

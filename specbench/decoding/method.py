@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Named
+from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Concurrent, Counted, InstrumentedModel, Session, TrainedHead
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory, Traits
-from specbench.decoding.verify import BY_TOKEN, Rejection
 
 H = TypeVar("H", bound=TrainedHead)
 Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.leniency import Leniency, RelaxedRule, ThresholdsRule, TypicalRule
+from specbench.decoding.rejection import BY_TOKEN, Rejection, Verified, require_distributions, rows_of_tree
 from specbench.decoding.sampling import Draft, Sampler, children_of, path_to, read_tokens, to_device
-from specbench.decoding.verify import BY_TOKEN, Rejection, Verified, require_distributions, rows_of_tree
 
 LARGEST = 3  # probabilities whose entropy FLy reads
 

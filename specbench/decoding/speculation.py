@@ -9,11 +9,11 @@ from torch import Tensor
 
 from specbench.decoding.checks import require_draft
 from specbench.decoding.method import Propose, StopCriteria
+from specbench.decoding.rejection import BY_TOKEN, Rejection, rows_of_tree
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler, Tree, children_of, read_tokens, to_device
 from specbench.decoding.session import Session
 from specbench.decoding.targets import Target
-from specbench.decoding.verify import BY_TOKEN, Rejection, rows_of_tree
 from specbench.errors import PluginError
 
 

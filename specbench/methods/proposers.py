@@ -9,11 +9,11 @@ from specbench.config.construct import within
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.drafting import roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
+from specbench.decoding.rejection import Rejection, require_trees, without_default
 from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
-from specbench.decoding.verify import Rejection, require_trees, without_default
 from specbench.methods.stopping import Stop
 from specbench.models.heads import EagleHead, EagleSession
 

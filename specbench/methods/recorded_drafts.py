@@ -20,10 +20,10 @@ from specbench.analysis.replayed_drafts import (
     StoppedDrafts,
 )
 from specbench.decoding.method import Method, Proposer
+from specbench.decoding.rejection import BlockRejection, Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
-from specbench.decoding.verify import BlockRejection, Rejection
 from specbench.methods.lookups import Lookup
 from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.speculative import Speculative

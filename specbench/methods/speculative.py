@@ -9,11 +9,11 @@ from torch import Tensor
 from specbench.decoding import relaxed_rejection  # noqa: F401  (registers its rules)
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
+from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Observed, Speculation, counters_of, draw_token
 from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory
-from specbench.decoding.verify import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]

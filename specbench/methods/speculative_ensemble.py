@@ -10,10 +10,10 @@ from torch import Tensor
 
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria, Verification
+from specbench.decoding.rejection import BY_TOKEN, Rejection, without_default
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.traits import Theory
-from specbench.decoding.verify import BY_TOKEN, Rejection, without_default
 
 
 class Proposal(NamedTuple):

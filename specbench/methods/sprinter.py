@@ -10,10 +10,10 @@ from typing import Literal
 
 from specbench.config.construct import within
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
+from specbench.decoding.rejection import verify
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.traits import Theory
-from specbench.decoding.verify import verify
 from specbench.models.heads import Verifier
 
 

@@ -13,8 +13,8 @@ from specbench.config.options import GivenOption, Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope, preset
 from specbench.decoding.method import Method
+from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.verify import BY_TOKEN
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
 from specbench.resolution.partial_method import PartialMethod, key_error

@@ -16,8 +16,8 @@ from specbench.config.construct import Named, Table, convert
 from specbench.config.pair import Pair
 from specbench.config.presets import Override, Preset, preset
 from specbench.decoding.method import Method, Proposer
+from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
-from specbench.decoding.verify import Rejection
 from specbench.errors import ConfigError, hint
 from specbench.methods.stopping import Stop
 from specbench.methods.tree_drafts import HeadTree

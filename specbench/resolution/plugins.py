@@ -20,8 +20,8 @@ from specbench.config import presets
 from specbench.config.construct import Named, import_file
 from specbench.data.task import Task
 from specbench.decoding.method import Method, Proposer
+from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
-from specbench.decoding.verify import Rejection
 from specbench.errors import ConfigError, PluginError, Terminated
 from specbench.methods.stopping import Stop
 

@@ -10,9 +10,9 @@ import torch
 from specbench.analysis.recorded_output import OutputLimits, RecordedOutput
 from specbench.analysis.replay import replay
 from specbench.analysis.replayed_drafts import DraftsByToken, LimitedDrafts
+from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
-from specbench.decoding.verify import BlockRejection
 from specbench.features.verify.enumeration import generate, tables
 from specbench.methods.lookups import PromptLookup
 from specbench.methods.proposers import Chain, DraftModel, Eagle

@@ -25,12 +25,12 @@ from specbench.analysis.theory import (
 from specbench.config.presets import preset
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import StopCriteria
+from specbench.decoding.rejection import Rejection, Verified, tv
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Usage
 from specbench.decoding.targets import Diff, Last, Opt, Target
 from specbench.decoding.traits import Theory
 from specbench.decoding.trees import children_of, shape_of_widths
-from specbench.decoding.verify import Rejection, Verified, tv
 from specbench.features.verify.enumeration import TableModels, generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative

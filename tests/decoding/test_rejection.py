@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specbench.config.construct import construct, to_table
-from specbench.decoding import verify
+from specbench.decoding import rejection
+from specbench.decoding.rejection import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
 from specbench.decoding.sampling import exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
-from specbench.decoding.verify import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
 from specbench.features.verify.enumeration import examine, generate, tables
 from specbench.methods.lookups import PromptLookup
 from specbench.methods.proposers import Chain, DraftModel
@@ -132,7 +132,7 @@ def test_block_rejection_accepts_more_than_token_by_token(seed):
 
 @pytest.mark.parametrize("mutant", ["product without a limit", "residual of the last prefix", "limit only at the end"])
 def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
-    right = verify.prefix_weights
+    right = rejection.prefix_weights
 
     def wrong(x, pi, q):
         ratios = (pi.gather(-1, x) / q.gather(-1, x)).squeeze(-1)
@@ -143,7 +143,7 @@ def test_mutants_of_block_rejection_are_not_exact(mutant, monkeypatch):
             return torch.cat([right(x, pi, q)[:-1], products[-1:].clamp(max=1.0)])
         return right(x, pi, q).roll(1, 0)
 
-    monkeypatch.setattr(verify, "prefix_weights", wrong)
+    monkeypatch.setattr(rejection, "prefix_weights", wrong)
     assert not all(comparison.exact for comparison in examine(IN_BLOCKS["draft model"]))
 
 
@@ -162,8 +162,8 @@ def test_a_rule_is_set_swept_and_corrected_by_name(tmp_path):
 RULE = '''
 from dataclasses import dataclass
 
-from specbench.decoding.verify import Rejection
-from specbench.decoding.verify import Verified
+from specbench.decoding.rejection import Rejection
+from specbench.decoding.rejection import Verified
 
 
 @dataclass(frozen=True, kw_only=True)

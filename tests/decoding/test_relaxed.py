@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
+from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.relaxed_rejection import FlyRejection, RelaxedRejection, ThresholdsRejection, TypicalRejection
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets.relaxed import Relaxed, Thresholds, Typical, Unscaled, chosen, drawn
-from specbench.decoding.verify import BY_TOKEN
 from specbench.errors import ConfigError
 from specbench.features.verify.enumeration import examine
 from specbench.methods.proposers import Chain, DraftModel

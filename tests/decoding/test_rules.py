@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from specbench.decoding.rejection import residual, tv
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.speculation import Observed
 from specbench.decoding.targets import (
@@ -26,7 +27,6 @@ from specbench.decoding.targets import (
 )
 from specbench.decoding.targets.deferral import kl
 from specbench.decoding.targets.lossy import beta_star, lossy
-from specbench.decoding.verify import residual, tv
 from specbench.reporting.columns import column_of
 from tests.methods.test_cascades import GREEDY, RULES, T1
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from specbench.decoding.rejection import residual, tv, verify, verify_at_once
 from specbench.decoding.sampling import Draft, EnumeratingSampler, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned
-from specbench.decoding.verify import residual, tv, verify, verify_at_once
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 P = torch.tensor([0.2, 0.2, 0.5, 0.1], dtype=torch.float64)

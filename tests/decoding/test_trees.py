@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from specbench.decoding import trees, verify
+from specbench.decoding import rejection, trees
 from specbench.decoding.method import StopCriteria
+from specbench.decoding.rejection import BlockRejection
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.speculation import without_leaves
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.trees import Growth, shape_of_paths, shape_of_widths
-from specbench.decoding.verify import BlockRejection
 from specbench.features.verify.enumeration import (
     ROUNDING,
     SETTINGS,
@@ -113,7 +113,7 @@ def test_children_drawn_with_replacement_are_exact():
     def run(sampler: Sampler) -> int:
         draft = with_replacement(3)(world, sampler, [0], 3)
         pi = sampler.probs(world["target"].score([0], 0, Tree(draft.tokens, draft.parents)))
-        return verify.verify_tree(draft, pi, sampler).tokens[0]
+        return rejection.verify_tree(draft, pi, sampler).tokens[0]
 
     pi = Sampler().probs(world["target"].score([0], 0))[0]
     found = exact_distribution(run)
@@ -177,14 +177,14 @@ def test_mutants_of_growth_are_not_exact(part, change, method, monkeypatch):
 
 
 def test_the_residual_of_the_wrong_prefix_is_not_exact(monkeypatch):
-    right = verify.rows_of_tree
-    monkeypatch.setattr(verify, "rows_of_tree", lambda children, count: [0, *right(children, count)[:-1]])
+    right = rejection.rows_of_tree
+    monkeypatch.setattr(rejection, "rows_of_tree", lambda children, count: [0, *right(children, count)[:-1]])
     assert error_of(*EXACT["sampled"], 3) > 0.01
 
 
 def test_the_wrong_path_is_not_exact(monkeypatch):
-    right = verify.path_to
-    monkeypatch.setattr(verify, "path_to", lambda parents, token: right(parents, token)[-1:])
+    right = rejection.path_to
+    monkeypatch.setattr(rejection, "path_to", lambda parents, token: right(parents, token)[-1:])
     assert error_of(*EXACT["sampled"], 3) > 0.01
 
 

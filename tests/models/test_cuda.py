@@ -16,8 +16,8 @@ from scripts.gpu.exactness import METHODS
 from specbench.config.options import Options
 from specbench.config.request import Access, Request
 from specbench.decoding.loop import Generation, GenerationLimits
+from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.verify import verify_at_once
 from specbench.experiment import generation, runner
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.features.verify.enumeration import TableModels

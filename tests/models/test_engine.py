@@ -11,9 +11,9 @@ from specbench.config.pair import ModelSpec
 from specbench.decoding.drafting import roll
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import StopCriteria
+from specbench.decoding.rejection import verify, verify_at_once
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture
-from specbench.decoding.verify import verify, verify_at_once
 from specbench.features.verify.enumeration import TableModels, distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.hugging_face import Assisted, Generate
@@ -122,7 +122,7 @@ def test_verification_with_one_read_has_the_same_distribution():
 def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     """Exact distributions of three tokens under a small synthetic vocabulary, over real lean forwards."""
     if at_once:
-        monkeypatch.setattr("specbench.decoding.verify.verify", verify_at_once)
+        monkeypatch.setattr("specbench.decoding.rejection.verify", verify_at_once)
     session = _Blind if at_once else CachedSession
 
     def models() -> TableModels:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import specbench
 from specbench.cli.app import app
-from specbench.decoding import verify
+from specbench.decoding import rejection
+from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.targets import Diff, Last, Mixture
-from specbench.decoding.verify import verify_at_once
 from specbench.errors import ConfigError
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
@@ -223,7 +223,7 @@ def test_rows_of_a_wider_draft_are_cropped_and_those_of_a_narrower_one_padded():
 @pytest.mark.parametrize("draft", [Odd(rows=90, noise=0.02), Odd(noise=0.02, window=16), Odd(rows=128, plant=120)])
 def test_drafts_that_are_read_at_once_as_on_a_gpu_do_not_change_the_target_either(draft, tmp_path, monkeypatch):
     monkeypatch.setattr(CachedSession, "roll", CachedSession.roll_at_once)
-    monkeypatch.setattr(verify, "verify", verify_at_once)
+    monkeypatch.setattr(rejection, "verify", verify_at_once)
     found = written(tmp_path / "run", pair(tmp_path, draft=draft, target=Odd(eos_at=(15,))), ["ar", "sd"])
     for i in range(len(PROMPTS)):
         assert found["sd", i].tokens == found["ar", i].tokens

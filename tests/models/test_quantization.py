@@ -16,7 +16,7 @@ from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.presets import preset
 from specbench.data.synthetic import word_problems as gsm8k
-from specbench.decoding.verify import tv
+from specbench.decoding.rejection import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
 from specbench.models import products, simulated

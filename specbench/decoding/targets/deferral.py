@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import within
+from specbench.decoding.rejection import tv
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import TwoModels
-from specbench.decoding.verify import tv
 
 
 @dataclass(frozen=True, kw_only=True)

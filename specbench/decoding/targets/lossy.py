@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.config.construct import within
+from specbench.decoding.rejection import residual
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.targets.target import TwoModels
-from specbench.decoding.verify import residual
 
 MOST_LENIENT = 30.0  # upper limit of -log(1 - alpha), where alpha counts as 1
 POINTS = 64  # values of alpha per iteration of the search for a budget

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from specbench.decoding.method import Method, Round, StopCriteria
+from specbench.decoding.rejection import verify
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
 from specbench.decoding.targets import Contrastive, Last, Mixture, Realigned, Target
-from specbench.decoding.verify import verify
 from specbench.features.verify.enumeration import TableModels, distance, generate, joint_distribution
 from specbench.methods import speculative_ensemble
 from specbench.methods.autoregressive import Autoregressive

@@ -10,9 +10,9 @@ import math
 import pytest
 import torch
 
+from specbench.decoding.rejection import tv
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Last, Mixture
-from specbench.decoding.verify import tv
 from specbench.features.verify.enumeration import distance, generate, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import DraftModel

@@ -14,11 +14,11 @@ import torch
 from specbench import tasks as tasks  # registers them
 from specbench.config.options import Options
 from specbench.data.prompting import encode
-from specbench.decoding import verify as verify_module
+from specbench.decoding import rejection as rejection_module
 from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
+from specbench.decoding.rejection import Verified, verify
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.verify import Verified, verify
 from specbench.features.verify.case import Case, Decoding
 from specbench.features.verify.verification_run import VerdictKind
 from specbench.features.verify.verification_run import verify as verified
@@ -137,7 +137,7 @@ def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
 
     Greedy output is right, sampled output leans to the draft. p is below 1e-3 / 12 by far.
     """
-    monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
+    monkeypatch.setattr(rejection_module, "residual", lambda pi, q: pi)
     verdict = tiny.verdict("sd", **ENOUGH)
     assert verdict.outcome == VerdictKind.differs and failures(verdict) & {"first tokens", "later tokens"}
     assert not failures(verdict) & {"greedy tokens", "greedy acceptance", "acceptance"}
@@ -180,7 +180,7 @@ def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
         rest = verify(Draft(draft.tokens[1:], draft.probs[1:]), pi[1:], sampler) if len(pi) > 1 else Verified([], 0)
         return Verified([draft.tokens[0], *rest.tokens], 1 + rest.accepted)
 
-    monkeypatch.setattr(verify_module, "verify", credulous)
+    monkeypatch.setattr(rejection_module, "verify", credulous)
     found = failures(tiny.verdict("sd", **ENOUGH))
     assert {"greedy tokens", "greedy acceptance", "first tokens", "later tokens", "acceptance"} <= found
 
@@ -225,7 +225,7 @@ def test_the_command_prints_text_and_json(tmp_path):
 
 
 def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_module, "residual", lambda pi, q: pi)
+    monkeypatch.setattr(rejection_module, "residual", lambda pi, q: pi)
     done = specbench("verify", "-t", "wmt,gsm8k", "-n", "2", "--repeats", "9", "-m", "sd", cwd=tmp_path, code=5)
     assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution 'last' of target")
 

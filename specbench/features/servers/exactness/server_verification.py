@@ -10,8 +10,8 @@ import torch
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
 from specbench.features.servers.endpoint import SPARE, Endpoint, connected
-from specbench.features.servers.exactness.comparisons import ByReference, BySamples, Comparison
 from specbench.features.servers.exactness.kinds import kinds_of
+from specbench.features.servers.exactness.output_comparison import ByReference, BySamples, Comparison
 from specbench.features.servers.exactness.reference import Served, Weights
 from specbench.features.servers.exactness.served_checks import KindResult, counts_of
 from specbench.features.servers.exactness.server_verdict import Evidence, ServerVerification, verdict_of

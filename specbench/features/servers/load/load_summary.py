@@ -10,7 +10,6 @@ import msgspec
 from specbench.analysis.intervals import Estimate
 from specbench.experiment.scorer import grade
 from specbench.features.servers.endpoint import Endpoint
-from specbench.features.servers.load.answer import answer_of
 from specbench.features.servers.load.blocks import NOISE, Block
 from specbench.features.servers.load.guards import load_notes
 from specbench.features.servers.load.load_metrics import (
@@ -25,6 +24,7 @@ from specbench.features.servers.load.load_metrics import (
     time_speedup,
 )
 from specbench.features.servers.load.pays import LevelTimes, MeasuredSpeculation, PredictedSpeedup, predicted_speedups
+from specbench.features.servers.load.served_answer import answer_of
 from specbench.features.servers.load.server_run import Level, Load, MeasuredLength, ServerRun, ServerRunRequest
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Description, SpeculationCounts
