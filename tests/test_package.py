@@ -45,7 +45,9 @@ def test_an_import_of_the_command_line_by_the_library_breaks_the_contract(tree):
 
 def test_no_two_modules_have_one_name():
     """A command's module has the name of its command, which the library's modules do not use."""
-    modules = [path for top in ("specbench", "cli", "tasks") for path in (ROOT / top).rglob("*.py") if path.stem[:2] != "__"]
+    modules = [
+        path for top in ("specbench", "cli", "tasks") for path in (ROOT / top).rglob("*.py") if path.stem[:2] != "__"
+    ]
     by_name = Counter(path.name for path in modules)
     assert [str(path.relative_to(ROOT)) for path in modules if by_name[path.name] > 1] == []
 

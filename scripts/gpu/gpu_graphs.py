@@ -15,8 +15,8 @@ from transformers import LlamaConfig, PreTrainedModel
 from scripts.gpu import common as gpu
 from scripts.gpu.common import Small, decode, generator
 from scripts.gpu.exactness import METHODS, Verdict
-from specbench.decoding import sampling
 from specbench.decoding import rejection as rejection_module
+from specbench.decoding import sampling
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.sampling import Draft, Sampler
