@@ -239,7 +239,7 @@ def duration(seconds: float) -> str:
 
 
 class TerminalObserver(Observer):
-    """Shows progress on stderr. SIGINT and SIGTERM end the work between two items."""
+    """Shows progress on stderr. SIGINT and SIGTERM raise KeyboardInterrupt; what is finished is kept."""
 
     def __init__(self) -> None:
         self._interrupts = Interrupts()

@@ -29,7 +29,7 @@ ROWS = (1, 2, 4, 5, 8, 16)
 BYTES = 200 << 20  # of the matrices that one measurement reads
 REPEATS = 7
 PADDED = 4  # rows that smaller blocks are filled up to, for oneDNN
-LOSS = 0.05  # share of its speed from which on the rule is said to lose
+LOSS = 0.05  # share of its speed at which the rule is said to lose
 INTRODUCTION = [
     "# Products of a few rows on a CPU",
     "",

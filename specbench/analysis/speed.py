@@ -192,7 +192,7 @@ def repeat_spread(rows: Records) -> float | None:
     return float(np.median(spreads)) if spreads else None
 
 
-LONG = 8  # tokens of an output, from which on its seconds per token hardly depend on its length
+LONG = 8  # tokens of an output at which its seconds per token hardly depend on its length
 
 
 @metric("times")

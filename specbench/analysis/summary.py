@@ -52,8 +52,8 @@ from specbench.runs.run_folder import (
 )
 from specbench.runs.run_spec import Clock, MethodSpec, RunSpec
 
-PARALLEL_BYTES = 32 << 20  # of records, from which on summaries are computed in several processes
-PREFILL = 0.1  # share of the time from which on the headline includes prefill
+PARALLEL_BYTES = 32 << 20  # of records, at which summaries are computed in several processes
+PREFILL = 0.1  # share of the time at which the headline includes prefill
 SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
 HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
 

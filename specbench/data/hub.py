@@ -14,7 +14,7 @@ from specbench.errors import MissingAsset, NotCached
 
 MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 REACHED_WITHIN = 5.0  # seconds
-LARGE = 64 << 20  # bytes from which on the hash of a file is kept in the user's cache directory
+LARGE = 64 << 20  # bytes at which the hash of a file is kept in the user's cache directory
 
 
 def commit_of(repo: str, revision: str | None, file: str = "config.json") -> str:

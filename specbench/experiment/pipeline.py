@@ -23,7 +23,7 @@ from specbench.resolution.spec import unused_rates
 from specbench.runs.locking import FolderLock, locked
 from specbench.sandbox import Sandbox
 
-LONG_PACKING = 1.0  # seconds from which on the time of packing is shown
+LONG_PACKING = 1.0  # seconds at which the time of packing is shown
 
 
 @dataclass(frozen=True)

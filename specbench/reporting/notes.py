@@ -20,7 +20,7 @@ MOST_FOLDERS = 3  # that a command names
 MOST_METHODS = 3  # methods that a warning names if it is about many
 LENGTH_CUTS = "cut_by_length"
 WINDOW_CUTS = "cut by window"  # a kind of note
-LIMITS = {  # warnings with a value for each method, by column: the text, and the value from which on it is shown
+LIMITS = {  # warnings with a value for each method, by column: the text, and the value at which it is shown
     LENGTH_CUTS: ("outputs cut by the length limit", 0.05),
     "cut_prompts": ("truncated prompts", 0.0),
     "drift": ("drift of the speed within the run; other programs may use the machine", 0.1),

@@ -13,8 +13,8 @@ from specbench.reporting.columns import column_of
 from specbench.reporting.setup_lines import counted
 from specbench.runs.run_spec import DataSpec
 
-MOSTLY = 0.5  # share of prefill from which on decoding times are not explained
-OTHER_LOAD = 0.05  # share of the machine's processors from which on other programs count
+MOSTLY = 0.5  # share of prefill at which decoding times are not explained
+OTHER_LOAD = 0.05  # share of the machine's processors at which other programs count
 MACHINE_DRIFT = 0.2  # of a method's speed, between the first and the last repeat
 SPEEDUP_DRIFT = 0.1  # of a speedup, if it is more than its interval contains
 MOST_LOSSES = 6  # methods whose loss is explained

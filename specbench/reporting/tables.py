@@ -41,7 +41,7 @@ from specbench.reporting.differences import MergedRow, differences, distinct_tit
 from specbench.runs.run_folder import Judged, read
 
 ALWAYS = "method"  # the first column of every table
-SURELY_MEANT = 0.8  # similarity of a word to a column from which on it is not the name of a missing metric
+SURELY_MEANT = 0.8  # similarity of a word to a column at which it counts as that column misspelled
 POOLED: dict[str, Callable[[Records, Records], PointValue]] = {
     "speedup": speedup, "end_to_end_speedup": end_to_end_speedup, "papers_speedup": per_question_speedup
 }  # fmt: skip

@@ -17,11 +17,9 @@ from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
-from specbench.resolution.partial_method import PartialMethod, key_error
+from specbench.resolution.partial_method import GAMMA, PartialMethod, key_error
 from specbench.runs.run_spec import Clock, MethodSpec
 from specbench.runs.settings import label_of
-
-GAMMA = "gamma"  # the short name of every method's draft length
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class ResolvedMethod:
 
 @dataclass(frozen=True)
 class _Variant:
-    """A method's preset, its draft with overrides, sweeps, and the pair's roles and heads, and the swept paths."""
+    """A method's preset, the partial method with overrides, sweeps, and the pair's roles and heads, and the swept paths."""
 
     preset: Preset
-    draft: PartialMethod
+    partial: PartialMethod
     applied: tuple[Override, ...]
     swept: tuple[str, ...] = ()
 
@@ -89,21 +87,21 @@ class Methods:
         """The models that the methods and their baselines need, in the pair's order."""
         needed: set[str] = set()
         for variant in self._variants:
-            needed |= set(variant.draft.roles)
+            needed |= set(variant.partial.roles)
             if "baseline" in variant.preset.table:
-                needed |= set(self._baseline(variant.preset, variant.draft).roles)
+                needed |= set(self._baseline(variant.preset, variant.partial).roles)
         return tuple(role for role in self.pair.models if role in needed)
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The heads that the methods need, in the pair's order."""
-        needed = set[str]().union(*(variant.draft.heads for variant in self._variants))
+        needed = set[str]().union(*(variant.partial.heads for variant in self._variants))
         return tuple(name for name in self.pair.heads if name in needed) + tuple(sorted(needed - set(self.pair.heads)))
 
     @property
     def have_draft_length(self) -> bool:
         """Whether any of the methods drafts a set length, which `--gamma` gives."""
-        return any(variant.draft.length_path for variant in self._variants)
+        return any(variant.partial.length_path for variant in self._variants)
 
     def groups(self, sizes: Mapping[str, int], temperature: float | None = None) -> list[tuple[ResolvedMethod, ...]]:
         """Build the methods, grouped with the baseline that they share, the baseline first.
@@ -131,13 +129,13 @@ class Methods:
         `default` is the temperature of a method for which no option and no preset sets one.
         """
         source, options = variant.preset, self.options
-        draft = variant.draft.with_lengths(sizes, options.gamma_for(source.name))
+        partial = variant.partial.with_lengths(sizes, options.gamma_for(source.name))
         temperature = options.temperature
         if temperature is None:
             is_set = default is None or "temperature" in source.table
             temperature = temperature_of(source) if is_set or default is None else default
         clock: Clock = convert(source.table.get("clock", "decoding"), Clock, f"{source.path}: clock")
-        method = Method.build(draft.table, options.location("method", source.path, variant.applied))
+        method = Method.build(partial.table, options.location("method", source.path, variant.applied))
         if formula := method.theory():
             formula_of(formula)
         reasons = [test.rejection.undefined_at(temperature) for test in method.verifications()]
@@ -148,7 +146,7 @@ class Methods:
         resolved = ResolvedMethod(source.name, baseline, temperature, method, clock, settings=settings)
         if not baseline:
             return resolved, resolved
-        alone = Method.build(self._baseline(source, draft).table, f"baseline {baseline}")
+        alone = Method.build(self._baseline(source, partial).table, f"baseline {baseline}")
         base = ResolvedMethod(baseline, None, temperature, alone)
         return base, replace(resolved, lossless=is_lossless(method, alone))
 
@@ -158,7 +156,7 @@ class Methods:
         return {name: preset("method", name) for name in self.names}
 
     @cached_property
-    def _drafts(self) -> dict[str, PartialMethod]:
+    def _partials(self) -> dict[str, PartialMethod]:
         """The methods as their presets have them, by the name or path that the user gives."""
         return {name: PartialMethod.of_source(source) for name, source in self._presets.items()}
 
@@ -178,40 +176,43 @@ class Methods:
             unused -= {key for key, _, _ in swept}
             paths = tuple(".".join(path) for _, path, _ in swept)
             for values in product(*(values for _, _, values in swept)):
-                draft = base
+                partial = base
                 for (_, path, _), value in zip(swept, values, strict=True):
                     length = base.length_value(path, value, self.pair)
-                    draft = draft.with_value(path, length, f"method {source.name}")
-                draft = self._with_heads(draft.with_roles(self.pair))
-                variants.append(_Variant(source, draft, applied, paths))
+                    partial = partial.with_value(path, length, f"method {source.name}")
+                partial = self._with_heads(partial.with_roles(self.pair))
+                variants.append(_Variant(source, partial, applied, paths))
         if unused:
-            key, keys = min(unused), {f"method.{key}" for variant in variants for key in variant.draft.settable_keys()}
+            key, keys = (
+                min(unused),
+                {f"method.{key}" for variant in variants for key in variant.partial.settable_keys()},
+            )
             raise key_error(f"--over {key}", self.names, key, keys)
         return variants
 
     def _with_overrides(self, name: str) -> tuple[PartialMethod, tuple[Override, ...]]:
-        """Return the draft of a method with the overrides that apply to it, and these overrides."""
-        base, where = self._drafts[name], f"method {self._presets[name].name}"
+        """Return a method with the overrides that apply to it, and these overrides."""
+        base, where = self._partials[name], f"method {self._presets[name].name}"
         applied = tuple(override for override in self.options.overrides_for("method", name) if base.applies(override))
-        draft = base
+        partial = base
         for override in applied:
-            draft = draft.with_value(override.path, override.value, where)
-        return draft, applied
+            partial = partial.with_value(override.path, override.value, where)
+        return partial, applied
 
     def _swept(
-        self, name: str, draft: PartialMethod, applied: Sequence[Override]
+        self, name: str, partial: PartialMethod, applied: Sequence[Override]
     ) -> list[tuple[str, tuple[str, ...], list[object]]]:
         """Return the sweeps that apply to a method: their keys, their paths in it, and the values."""
         label, options = self._presets[name].name, self.options
         settings = {".".join(override.path): (f"--set {override.key}", override.value) for override in applied}
         swept: list[tuple[str, tuple[str, ...], list[object]]] = []
         for key, values in options.over:
-            scope, path = _swept_path(key, draft)
-            if scope in ("method", label, name) and ".".join(path) in draft.settable_keys():
+            scope, path = _swept_path(key, partial)
+            if scope in ("method", label, name) and ".".join(path) in partial.settable_keys():
                 _require_open(label, ".".join(path), f"--over {key}", settings)
                 settings[".".join(path)] = (f"--over {key}", None)
                 swept.append((key, path, values))
-        if (gamma := options.gamma_for(name)) and (where := draft.length_path):
+        if (gamma := options.gamma_for(name)) and (where := partial.length_path):
             _require_open(label, ".".join(where), f"--gamma {','.join(map(str, gamma))}", settings)
         return swept
 
@@ -250,7 +251,7 @@ class Methods:
         return {**self._unused_overrides(), **self._unused_lengths(), **self._unused_heads(pair_name)}
 
     def _unused_overrides(self) -> dict[GivenOption, ConfigError]:
-        bases = self._drafts
+        bases = self._partials
         unused: dict[GivenOption, ConfigError] = {}
         for override in self.options.all_overrides("method", self.names):
             covered = [name for name in self.names if in_scope(override.scope, name)]
@@ -266,7 +267,7 @@ class Methods:
         return unused
 
     def _unused_lengths(self) -> dict[GivenOption, ConfigError]:
-        bases, unused = self._drafts, dict[GivenOption, ConfigError]()
+        bases, unused = self._partials, dict[GivenOption, ConfigError]()
         labels = {name: source.name for name, source in self._presets.items()}  # without aliases
         words = ", ".join(self.names)
         for scope, lengths in self.options.gamma:

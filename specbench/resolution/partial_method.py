@@ -29,7 +29,7 @@ GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {  # by key
     "": Method, "proposer": Proposer, "rejection": Rejection, "stop": Stop, "target": Target,
 }  # fmt: skip
-LENGTH = "gamma"
+GAMMA = "gamma"  # the key and the short name of every draft length
 Path = tuple[str, ...]  # keys from the method to a value in one of its parts
 
 
@@ -122,7 +122,7 @@ class PartialMethod:
     # Values
 
     def with_value(self, path: Path, value: object, where: str) -> "PartialMethod":
-        """Return the draft with a value at a path. Raises ConfigError if the path passes through a value."""
+        """Return the method with a value at a path. Raises ConfigError if the path passes through a value."""
         key, *rest = path
         if not rest:
             if isinstance(value, dict):
@@ -185,7 +185,7 @@ class PartialMethod:
     # Roles
 
     def with_roles(self, pair: Pair) -> "PartialMethod":
-        """Return the draft with groups replaced by the pair's roles. A proposer drafts with the first model of a group.
+        """Return the method with groups replaced by the pair's roles. A proposer drafts with the first model of a group.
 
         Raises ConfigError for a role that the pair lacks, for an empty list, and for a group in place of one model.
         """
@@ -195,16 +195,16 @@ class PartialMethod:
                 values[key] = list(pair.group(value))
             if key in values and not convert(values[key], tuple[str, ...], key):
                 raise ConfigError(f"{key} = []: name at least one model")
-        draft, proposer = replace(self, values=values), self.parts.get("proposer")
+        method, proposer = replace(self, values=values), self.parts.get("proposer")
         if proposer and "model" in proposer.values:
             (first, *_) = pair.group(str(proposer.values["model"]))
-            draft = draft.with_value(("proposer", "model"), first, "")
-        for role in draft.roles:
+            method = method.with_value(("proposer", "model"), first, "")
+        for role in method.roles:
             if pair.group(role) != (role,):
                 raise ConfigError(
                     f"'{role}' is a group of models, which cannot be used in place of one; help: name the models"
                 )
-        return draft
+        return method
 
     def baseline(self, source: Preset, pair: Pair) -> "PartialMethod":
         """Return the baseline of the method, which the preset `source` names.
@@ -215,7 +215,7 @@ class PartialMethod:
         baseline keeps the target of its own preset.
         """
         base, original = PartialMethod.of_preset(source.table["baseline"]), PartialMethod.of_source(source)
-        targets = [draft.parts["target"].values.get("name") for draft in (base, original) if "target" in draft.parts]
+        targets = [method.parts["target"].values.get("name") for method in (base, original) if "target" in method.parts]
         models = original.values.get("models") or original.values.get("scorers")
         if len(targets) == 2 and targets[0] == targets[1] and models == base.values["scorers"]:
             scorers = self.values.get("models") or self.values.get("scorers", [])
@@ -246,10 +246,10 @@ class PartialMethod:
 
         It is the method's own parameter, or the innermost proposer's: `gamma`, `proposer.gamma` or `proposer.proposer.gamma`.
         """
-        if LENGTH in self.types:
-            return (LENGTH,)
+        if GAMMA in self.types:
+            return (GAMMA,)
         path, proposer, _ = self._innermost
-        return (*path, LENGTH) if proposer is not None and LENGTH in proposer.types else ()
+        return (*path, GAMMA) if proposer is not None and GAMMA in proposer.types else ()
 
     def length_value(self, path: Path, value: object, pair: Pair) -> object:
         """Return the value of a swept key. A single draft length of an ensemble is the first model's; the others draft 1.
@@ -257,30 +257,30 @@ class PartialMethod:
         For example, 3 is [3, 1, 1] for an ensemble of three models.
         """
         models = self.listed("models")
-        if path != (LENGTH,) or not models or not isinstance(value, int):
+        if path != (GAMMA,) or not models or not isinstance(value, int):
             return value
         return [value] + [1] * (sum(len(pair.group(name)) for name in models) - 1)
 
     def with_lengths(self, sizes: Mapping[str, int], gamma: tuple[int, ...]) -> "PartialMethod":
-        """Return the draft with a draft length: the user's `gamma`, else the draft's own, else a default by models' sizes.
+        """Return the method with a draft length: the user's `gamma`, else the method's own, else a default by models' sizes.
 
         `sizes` are the numbers of parameters by role (`default_length`). The length is set at `length_path`. A single one is
         the first model's in an ensemble, and the others draft 1 token.
         """
         if models := self.listed("models"):
-            if not gamma and LENGTH in self.values:
+            if not gamma and GAMMA in self.values:
                 return self
             first = gamma[0] if gamma else default_length(sizes, models[0], models[-1])
             whole = list(gamma) if len(gamma) > 1 else [first] + [1] * (len(models) - 1)
-            return self.with_value((LENGTH,), whole, "")
+            return self.with_value((GAMMA,), whole, "")
         path, proposer, verifier = self._innermost
         if proposer is None:
             keys = [key for key in ("model", "target") if key in self.types]
             drafter, verifier = str(self.values.get("draft", "")), str(self.values.get(keys[0], "")) if keys else ""
-            return self._with_length((LENGTH,), self, gamma, (drafter, verifier, bool(keys)), sizes)
+            return self._with_length((GAMMA,), self, gamma, (drafter, verifier, bool(keys)), sizes)
         drafter = str(proposer.values.get("model", ""))
         is_known = "model" in proposer.values and bool(verifier)
-        return self._with_length((*path, LENGTH), proposer, gamma, (drafter, verifier, is_known), sizes)
+        return self._with_length((*path, GAMMA), proposer, gamma, (drafter, verifier, is_known), sizes)
 
     def _with_length(
         self,
@@ -290,17 +290,17 @@ class PartialMethod:
         models: tuple[str, str, bool],
         sizes: Mapping[str, int],
     ) -> "PartialMethod":
-        """Return the draft with a length at the path of a value in `part`: the user's, else the part's own, else a default.
+        """Return the method with a length at a path in `part`: the user's, else the part's own, else a default.
 
         `models` are the drafting model, the verifying model, and whether a default follows from them. Without one, the class
         has its own default, or raises an error for the missing value.
         """
         drafter, verifier, is_known = models
-        if LENGTH not in part.types:
+        if GAMMA not in part.types:
             return self
         if gamma:
             return self.with_value(path, gamma[0], "")
-        if LENGTH in part.values or not is_known:
+        if GAMMA in part.values or not is_known:
             return self
         return self.with_value(path, default_length(sizes, drafter, verifier), "")
 

@@ -7,7 +7,7 @@ from specbench.features.servers.served import SpeculationCounts
 from specbench.http_client import Server
 from specbench.note import Note, warning
 
-FEWEST_DRAFTED = 50  # drafted tokens from which on an acceptance rate of 0 or 1 is suspicious
+FEWEST_DRAFTED = 50  # drafted tokens at which an acceptance rate of 0 or 1 is suspicious
 
 
 def remote_notes(servers: Iterable[Server]) -> list[Note]:

@@ -31,7 +31,7 @@ from specbench.runs.run_spec import MethodSpec
 from specbench.runs.settings import label_of, setting_text, swept_number
 
 RESAMPLES = 500
-LIKELY = 0.05  # share of resamples that choose a setting, from which on it may be the best
+LIKELY = 0.05  # share of resamples that choose a setting, at which it may be the best
 FEWEST_POINTS = 3  # of a curve
 WITHIN_DROP = "within_drop"
 

@@ -32,7 +32,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 
 FACTORS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0)  # of the acceptance probability, under alternatives
-LATE = 3  # the position in a draft from which on an alternative may hold
+LATE = 3  # the position in a draft at which an alternative may hold
 SURE = 1e-3  # a probability this close to 1 may be 1 but for rounding
 MOST = 1.645  # the normal quantile of 19 of 20 cases
 EXAMPLE = 1.05  # the deviation whose number of tokens is reported

@@ -1,4 +1,4 @@
-"""Any other server with OpenAI's interface: text in, text out. Tested on written answers."""
+"""Any other server with OpenAI's interface: text in, text out. Tested only against hand-written responses."""
 
 from collections.abc import Sequence
 from typing import Any

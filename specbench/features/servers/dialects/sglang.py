@@ -1,4 +1,4 @@
-"""SGLang's native server. Written after its documentation and tested on written answers only: it needs a GPU."""
+"""SGLang's native server. Written after its documentation and tested only against hand-written responses: it needs a GPU."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.exactness.martingales import ServedTest, categories_of, statistics
 from specbench.features.servers.exactness.reference import MISSING
-from specbench.features.servers.exactness.served_tests import ServedTest, categories_of, statistics
 from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling, SpeculationCounts, total

@@ -23,8 +23,8 @@ from specbench.features.servers.load.load_metrics import (
     time_per_token,
     time_speedup,
 )
+from specbench.features.servers.load.load_verdict import answer_of
 from specbench.features.servers.load.pays import LevelTimes, MeasuredSpeculation, PredictedSpeedup, predicted_speedups
-from specbench.features.servers.load.served_answer import answer_of
 from specbench.features.servers.load.server_run import Level, Load, MeasuredLength, ServerRun, ServerRunRequest
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Description, SpeculationCounts

@@ -1,7 +1,7 @@
 """The tables of a measurement under load."""
 
 from specbench.features.servers.load.load_metrics import PERCENTILES, TIMES
-from specbench.features.servers.load.served_answer import times_faster
+from specbench.features.servers.load.load_verdict import times_faster
 from specbench.features.servers.load.server_run import Level, ServerRun
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table

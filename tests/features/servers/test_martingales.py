@@ -5,6 +5,7 @@ import torch
 
 from specbench.features.servers.exactness import served_tests
 from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.exactness.martingales import looked_up_token
 from specbench.features.servers.exactness.served_checks import (
     ALARM,
     GROUPS,
@@ -14,7 +15,6 @@ from specbench.features.servers.exactness.served_checks import (
     greedy_check,
     worst,
 )
-from specbench.features.servers.exactness.served_tests import looked_up_token
 from specbench.features.servers.served import ServedSampling
 
 SIZE, TOKENS = 60, 12
