@@ -46,6 +46,11 @@ class Lookup(Proposer):
         """Whether drafts depend on earlier outputs, so that a sample depends on what was decoded before it."""
         return False
 
+    @property
+    def adapts(self) -> bool:
+        """Whether drafts depend on how many tokens of earlier drafts of the same output were accepted."""
+        return False
+
     def roles(self) -> tuple[str, ...]:
         return ()
 

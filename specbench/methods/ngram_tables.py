@@ -45,6 +45,10 @@ class NgramMod(Lookup, name="ngram-mod"):
     def remembers(self) -> bool:
         return self.remember
 
+    @property
+    def adapts(self) -> bool:
+        return True  # the table is cleared after drafts of which little was accepted
+
     def index(self, earlier: Earlier | None = None) -> "ModIndex":
         return ModIndex(self, earlier)
 

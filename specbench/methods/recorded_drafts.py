@@ -137,6 +137,8 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
         return "" if recorded else "its stop rule is not replayed"
     if isinstance(proposer, Lookup) and proposer.remembers:
         return "its drafts depend on earlier outputs"
+    if isinstance(proposer, Lookup) and proposer.adapts:
+        return "its drafts depend on earlier drafts"
     known = isinstance(proposer, Lookup | ModelTree)
     return "" if known else f"drafts of '{proposer.name}' depend on earlier drafts"
 

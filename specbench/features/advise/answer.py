@@ -11,6 +11,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.config.construct import Table as TomlTable
 from specbench.data.rows import HUB
 from specbench.features.advise.candidates import Advice, CandidateResult
+from specbench.methods.suffix import Suffix
 from specbench.note import Level, Note, warnings_of
 from specbench.reporting.column import COUNT, SIGNED_SCORE, TIMES
 from specbench.reporting.notes import SHARD, short_notes
@@ -192,10 +193,11 @@ def _without_draft(advice: Advice) -> Iterator[str]:
     data = f" --data {shlex.quote(task.data.source)}" if is_named else ""
     target = f"-p target={source} -t {task.name}{data}"
     yield (
-        "Only prompt lookup needs neither a draft model nor a head. A small model of the same family can draft (--draft"
-        f" PATH). To make one: specbench train draft {target} (one sixth of the target's layers, so that a draft token costs"
-        " about a sixth of a target token, and more in small models, because of the LM head), or specbench train eagle"
-        f" {target} (a head of one layer). Each takes minutes to hours, mostly for outputs of the target."
+        "Only lookups (pld, suffix, ngram-cache, ngram-mod) need neither a draft model nor a head. A small model of the"
+        f" same family can draft (--draft PATH). To make one: specbench train draft {target} (one sixth of the target's"
+        " layers, so that a draft token costs about a sixth of a target token, and more in small models, because of the LM"
+        f" head), or specbench train eagle {target} (a head of one layer). Each takes minutes to hours, mostly for outputs"
+        " of the target."
     )
 
 
@@ -270,6 +272,10 @@ def other_engines(result: CandidateResult, sources: Mapping[str, str]) -> Iterat
         head = sources.get(str(proposer.get("head", "eagle")), "HEAD")
         yield _vllm({"method": "eagle", "model": head, "num_speculative_tokens": proposer["gamma"]})
         yield _sglang("EAGLE", head, proposer["gamma"])
+    if proposer.get("name") == "suffix":
+        yield _vllm({"method": "suffix", "num_speculative_tokens": proposer.get("gamma", Suffix.gamma)})
+    if proposer.get("name") in ("ngram-cache", "ngram-mod"):
+        yield f"{NOT_MEASURED['llama-server']} --spec-type {proposer['name']}"
     if result.candidate.kind == "lookup":
         gamma, most = proposer["gamma"], proposer.get("ngram", 3)
         yield _vllm({"method": "ngram", "num_speculative_tokens": gamma, "prompt_lookup_max": most})

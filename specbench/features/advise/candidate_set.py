@@ -24,6 +24,8 @@ BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token 
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
 CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
+LOOKUPS = ("pld", "suffix")  # presets without a draft model
+MORE_LOOKUPS = ("ngram-cache", "ngram-mod")  # for a target without a draft model and without a head
 LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
 
 
@@ -124,7 +126,8 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
         yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
         yield Candidate(name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table))
-    yield candidate_of("pld", deepcopy(preset("method", "pld").table["proposer"]))
+    for name in LOOKUPS if first or heads else (*LOOKUPS, *MORE_LOOKUPS):
+        yield candidate_of(name, deepcopy(preset("method", name).table["proposer"]))
 
 
 def _is_lossless(name: str, pair: Pair) -> bool:

@@ -23,7 +23,8 @@ from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
 from specbench.decoding.traits import Theory
 
-Drafter = Literal["model", "stopped", "tree", "head", "lookup", "chain"]
+Drafter = Literal["model", "stopped", "tree", "head", "lookup", "suffix", "ngram-cache", "chain"]
+LOOKUPS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")  # without forwards of a drafter
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
 BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
@@ -75,7 +76,7 @@ class Prices:
         """Return the costs of a round with drafts of a kind."""
         costs, zero = self.round, np.asarray(0.0)
         per_forward = np.asarray(self.host.get(drafter, float(costs.host)))
-        if drafter == "lookup":
+        if drafter in LOOKUPS:
             return replace(costs, first=zero, doubled=zero, later=zero, host=per_forward, host_per_token=zero)
         if drafter == "stopped":
             return replace(costs, host=per_forward, host_per_token=per_forward)
@@ -207,7 +208,8 @@ class Candidate:
         if "stop" in self.proposer:
             return "stopped"
         kinds: dict[str, Drafter] = {
-            "model": "model", "model-tree": "tree", "eagle": "head", "pld": "lookup", "chain": "chain",
+            "model": "model", "model-tree": "tree", "eagle": "head", "chain": "chain",
+            "pld": "lookup", "suffix": "suffix", "ngram-cache": "ngram-cache",
         }  # fmt: skip
         return kinds.get(str(self.proposer.get("name")))
 

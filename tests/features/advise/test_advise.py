@@ -41,10 +41,17 @@ def advised(tmp_path_factory):
 
 def test_every_candidate_has_a_prediction_or_a_reason(advised):
     _, advice = advised
-    assert {each.candidate.name for each in advice.results} >= {"sd-1", "sd-6", "sd-middle-4", "confidence-8", "pld"}
+    assert {each.candidate.name for each in advice.results} >= {
+        "sd-1",
+        "sd-6",
+        "sd-middle-4",
+        "confidence-8",
+        "pld",
+        "suffix",
+    }
     for each in advice.results:
         assert (each.predicted is None) == bool(each.why), each.candidate.name
-    assert len(advice.results) == 12 and all(each.predicted for each in advice.results)
+    assert len(advice.results) == 13 and all(each.predicted for each in advice.results)
 
 
 def test_the_better_half_is_measured_on_other_prompts(advised):
@@ -95,6 +102,8 @@ def recorded(tmp_path_factory):
         candidate_of("tested-5", {**model, "gamma": 5}),
         candidate_of("tested-tree", {"name": "model-tree", "model": "draft", "widths": [2, 1], "children": "chosen"}),
         candidate_of("tested-pld", {"name": "pld"}),
+        candidate_of("tested-suffix", {"name": "suffix"}),
+        candidate_of("tested-cache", {"name": "ngram-cache"}),
         candidate_of("tested-eagle", {"name": "eagle", "head": "eagle", "base": "target", "gamma": 4}),
         candidate_of(
             "tested-chain", {"name": "chain", "model": "middle", "threshold": 5, "proposer": {**model, "gamma": 3}}
@@ -107,7 +116,9 @@ def recorded(tmp_path_factory):
     return plan, plan.runs[0], record_outputs(lambda: LoadedModels().of(plan), plan.runs[0], DRAFTERS)
 
 
-@pytest.mark.parametrize("name", ["tested-5", "tested-tree", "tested-pld", "tested-eagle", "tested-chain"])
+@pytest.mark.parametrize(
+    "name", [f"tested-{name}" for name in ("5", "tree", "pld", "suffix", "cache", "eagle", "chain")]
+)
 def test_greedy_rounds_equal_those_of_the_run(recorded, name):
     _, run, recordings = recorded
     replayed = replay_of(run.methods[name], ("target",), 0.0)
