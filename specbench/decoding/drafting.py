@@ -1,5 +1,6 @@
 """Drafting one token at a time, with a rule that may stop a draft early."""
 
+import itertools
 from dataclasses import replace
 from typing import Protocol
 
@@ -7,7 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.sampling import Draft, Sampler, read_tokens
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
+
+
+def until_eos(tokens: list[int], vocabulary: int, eos: frozenset[int]) -> list[int]:
+    """Return tokens up to the first EOS, or before the first id of `vocabulary` or above."""
+    known = list(itertools.takewhile(lambda token: token < vocabulary, tokens))
+    return known[: next((i for i, token in enumerate(known, 1) if token in eos), len(known))]
+
+
+def certain_draft(tokens: list[int], vocabulary: int, eos: frozenset[int], device: torch.device) -> Draft:
+    """Return a draft of tokens that are not drawn from a distribution, each with q = 1, up to the first EOS."""
+    tokens = until_eos(tokens, vocabulary, eos)
+    probs = torch.zeros(len(tokens), vocabulary, device=device)  # (k, V)
+    if tokens:
+        probs.scatter_(1, to_device(tokens, device).unsqueeze(1), 1.0)
+    return Draft(tokens, probs)
 
 
 class Scoring(Protocol):

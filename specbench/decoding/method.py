@@ -51,6 +51,13 @@ class Earlier:
     derived: dict[str, Any] = field(default_factory=dict)
 
 
+class TextDrafter(Counted, Protocol):
+    """A model that drafts text for a model with another tokenizer."""
+
+    def draft(self, ids: list[int], k: int, eos: frozenset[int]) -> list[int]:
+        """Return the tokens of the text that it writes after ids, in k tokens of its own. `eos` are the target's."""
+
+
 class Sessions(Protocol):
     """The open sessions of one prompt by role, and the ids that its sequence starts with."""
 
@@ -84,6 +91,9 @@ class Sessions(Protocol):
 
     def concurrent(self, roles: Sequence[str], /) -> Sequence[Concurrent]:
         """Return sessions that run at the same time."""
+
+    def through_text(self, role: str, /) -> "TextDrafter":
+        """Return a model that drafts text, whatever its tokenizer."""
 
 
 @dataclass(frozen=True)

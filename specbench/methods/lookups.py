@@ -4,18 +4,15 @@ A copied token has q = 1, so x is accepted with probability pi(x), and the outpu
 depends on committed tokens only.
 """
 
-import itertools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from specbench.config.construct import within
-from specbench.decoding.drafting import common_prefix
+from specbench.decoding.drafting import certain_draft, common_prefix, until_eos
 from specbench.decoding.method import Earlier, Propose, Proposer, Sessions, StopCriteria
-from specbench.decoding.sampling import Draft, Sampler, to_device
+from specbench.decoding.sampling import Draft, Sampler
 
 
 class Index(Protocol):
@@ -60,19 +57,14 @@ class Lookup(Proposer):
 
     def copied(self, index: Index, ids: list[int], vocabulary: int, eos: frozenset[int]) -> list[int]:
         """Return the tokens copied after ids: at most gamma, ending at an EOS or before an id of `vocabulary` or above."""
-        tokens = itertools.takewhile(lambda token: token < vocabulary, index.continuation(ids, self.gamma))
-        found = list(tokens)
-        return found[: next((i for i, token in enumerate(found, 1) if token in eos), len(found))]
+        return until_eos(index.continuation(ids, self.gamma), vocabulary, eos)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         index = self.index(models.earlier if self.remembers else None)
 
         def propose(ids: list[int], room: int) -> Draft:
             tokens = self.copied(index, ids, models.vocabulary, stop.eos)[:room]
-            probs = torch.zeros(len(tokens), models.vocabulary, device=models.device)  # (k, V)
-            if tokens:
-                probs.scatter_(1, to_device(tokens, models.device).unsqueeze(1), 1.0)
-            return Draft(tokens, probs)
+            return certain_draft(tokens, models.vocabulary, stop.eos, models.device)
 
         return propose
 

@@ -7,7 +7,7 @@ import torch
 
 from specbench.config.construct import within
 from specbench.decoding.checks import checked_rejection
-from specbench.decoding.drafting import roll, widened
+from specbench.decoding.drafting import certain_draft, roll, widened
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.rejection import Rejection, require_trees, without_default
 from specbench.decoding.round import Round
@@ -51,6 +51,44 @@ class DraftModel(Proposer, name="model"):
             return lambda ids, room: session.roll(ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos)
         rule = self.stop.open(models, session, sampler)
         return lambda ids, room: roll(session, ids, min(self.gamma, room, session.room(ids)), sampler, stop.eos, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDraft(Proposer, name="text"):
+    """A model with any tokenizer that drafts text, greedily, in gamma tokens of its own (SLEM).
+
+    Each drafted token has q = 1, since it is not drawn from a distribution over the target's tokens. The text may be more
+    tokens of the target than gamma; at most `most` are drafted. Timor et al. 2025, arXiv 2502.05202.
+    """
+
+    model: str
+    gamma: int
+    most: int = 32
+
+    def __post_init__(self) -> None:
+        within("gamma", self.gamma, 1, math.inf)
+        within("most", self.most, 1, math.inf)
+
+    @property
+    def role(self) -> str:
+        return self.model
+
+    @property
+    def longest(self) -> int:
+        return self.most
+
+    @property
+    def draft_length(self) -> str:
+        return f"{self.gamma} of its own"
+
+    def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
+        drafter = models.through_text(self.model)
+
+        def propose(ids: list[int], room: int) -> Draft:
+            tokens = drafter.draft(ids, self.gamma, stop.eos)[: min(self.most, room)] if room else []
+            return certain_draft(tokens, models.vocabulary, stop.eos, models.device)
+
+        return propose
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
 from specbench.methods.lookups import Lookup
-from specbench.methods.proposers import Chain, DraftModel, Eagle
+from specbench.methods.proposers import Chain, DraftModel, Eagle, TextDraft
 from specbench.methods.speculative import Speculative
 from specbench.methods.stopping import Confidence, Unsure
 from specbench.methods.tree_drafts import EagleTree, ModelTree
@@ -139,6 +139,8 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
         return "its drafts depend on earlier outputs"
     if isinstance(proposer, Lookup) and proposer.adapts:
         return "its drafts depend on earlier drafts"
+    if isinstance(proposer, TextDraft):
+        return "drafts through text are not replayed"
     known = isinstance(proposer, Lookup | ModelTree)
     return "" if known else f"drafts of '{proposer.name}' depend on earlier drafts"
 

@@ -23,9 +23,10 @@ from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 from specbench.models.switching_session import SwitchingSession
+from specbench.models.text_session import TextSession, TokenizerCodec
 from specbench.models.transformers_session import InstrumentedSession
 from specbench.models.translated_session import TranslatedSession
-from specbench.models.vocabulary_map import VocabularyMap
+from specbench.models.vocabulary_map import VocabularyMap, start_of
 
 H = TypeVar("H", bound=TrainedHead)
 
@@ -259,14 +260,22 @@ class LoadedPair:
         )
 
     def _translated(self, role: str, source: list[int] | None) -> Session:
-        """Return a session of a model with another tokenizer, without the rules of its generation config."""
+        return TranslatedSession(self._own_session(role, source), self.translations[role], self.vocabulary)
+
+    def text_session(self, role: str, source: list[int] | None) -> TextSession:
+        """Return a session of a model that drafts text for the target."""
+        tokenizer = self.models[role].tokenizer
+        ends = frozenset({tokenizer.eos_token_id} - {None})
+        own, target = TokenizerCodec(tokenizer), TokenizerCodec(self.tokenizer)
+        return TextSession(self._own_session(role, source), own, target, start_of(tokenizer), ends)
+
+    def _own_session(self, role: str, source: list[int] | None) -> Session:
+        """Return a session in a model's own ids, without the rules of its generation config."""
         model, reach = self.models[role], self.reaches[role]
         session: Session = CachedSession(checked_feeder(model.feeder(reach.entries, source), reach.entries))
         if reach.window is not None:
             session = LimitedSession(session, reach, reach.entries, source, strict=False)
-        if self.is_elsewhere(role):
-            session = MovedSession(session, model.device, self.device)
-        return TranslatedSession(session, self.translations[role], self.vocabulary)
+        return MovedSession(session, model.device, self.device) if self.is_elsewhere(role) else session
 
     def _needs_limited_session(self, reach: Reach) -> bool:
         """Return whether a model can read fewer tokens or shorter sequences than the output may have."""
@@ -323,6 +332,13 @@ class Models:
     def _session(self, role: str) -> Session:
         source = self._prompt if self._pair.encoder_decoder else None
         return self._pair.session(role, source, len(self.ids), self._ends)
+
+    def through_text(self, role: str) -> TextSession:
+        """Return a model that drafts text. Raises ValueError if its logits are synthetic, and for an encoder-decoder."""
+        if role in self._pair.synthetic or self._pair.encoder_decoder:
+            raise ValueError("drafts through text need a decoder with logits of its own")
+        session = self.sessions[role] = self._pair.text_session(role, None)
+        return session
 
     def instrumented(self, role: str) -> InstrumentedSession:
         """Return the transformers model of a role. Raises ValueError if its logits are synthetic."""

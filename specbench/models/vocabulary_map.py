@@ -49,9 +49,8 @@ class VocabularyMap:
 
     @property
     def start(self) -> list[int]:
-        """The drafter's tokens before a sequence: its BOS, else its EOS, so that it always has read one token."""
-        first = self._drafter.bos_token_id
-        return [self._drafter.eos_token_id or 0 if first is None else first]
+        """The drafter's tokens before a sequence."""
+        return start_of(self._drafter)
 
     @cached_property
     def _own(self) -> dict[int, list[int]]:
@@ -82,6 +81,12 @@ class VocabularyMap:
         known = logits[:, : len(usable)][:, usable]
         mass = logits.new_zeros(len(logits), vocabulary).index_add_(1, ids, known.exp())
         return mass.log(), 1.0 - mass.sum(-1)
+
+
+def start_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the tokens before every sequence: the BOS, else the EOS, so that a model always has read one token."""
+    first = tokenizer.bos_token_id
+    return [tokenizer.eos_token_id or 0 if first is None else first]
 
 
 def _bytes_of(tokenizer: PreTrainedTokenizerBase) -> dict[int, bytes]:

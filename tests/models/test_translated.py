@@ -8,11 +8,14 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from specbench.decoding.sampling import Draft, Sampler
+from specbench.decoding.session import Usage
 from specbench.decoding.targets import Last
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import Chain, DraftModel
+from specbench.methods.proposers import Chain, DraftModel, TextDraft
 from specbench.methods.speculative import Speculative
+from specbench.models.text_session import TextSession
 from specbench.models.translated_session import TranslatedSession
 from specbench.models.vocabulary_map import VocabularyMap
 from tests.fixtures import console
@@ -123,3 +126,88 @@ def test_an_ensemble_of_two_tokenizers_is_an_error_with_both_names(tmp_path):
     assert "tokenizers differ" in done.stderr and "/one" in done.stderr and "/two" in done.stderr
     done = console.specbench("run", "-m", "sd-tree", *words, cwd=tmp_path, code=2)
     assert "it can only draft chains of tokens" in " ".join(done.stderr.split())
+
+
+class Letters:
+    """A codec of tokens that are letters or groups of letters; of a text, the longest token comes first."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = tokens
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(self.tokens[token] for token in ids)
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        while text:
+            (token, *_) = sorted((t for t in self.tokens if t and text.startswith(t)), key=len, reverse=True)
+            ids.append(self.tokens.index(token))
+            text = text[len(token) :]
+        return ids
+
+
+def test_a_draft_through_text_is_the_text_in_the_targets_tokens():
+    """Of the drafter's tokens `ab`, `c`, the target's tokens `a`, `bc`; after `a` the drafter may write `b` alone."""
+    own, target = Letters("", "ab", "c", "b", "a"), Letters("a", "bc", "b", "c")
+    session = TextSession(Scripted([1, 2]), own, target, [0], frozenset())
+    assert session.draft([], 2, frozenset()) == [0, 1]
+    assert TextSession(Scripted([3, 2]), own, target, [0], frozenset()).draft([0], 2, frozenset()) == [1]
+    # `b` `c` together would be `bc`: the text after the committed `b` is encoded alone
+    assert TextSession(Scripted([2]), own, target, [0], frozenset()).draft([0, 2], 1, frozenset()) == [3]
+    assert TextSession(Scripted([1, 2]), own, target, [0], frozenset({2})).draft([], 2, frozenset({3})) == [0, 2, 3]
+
+
+class Scripted:
+    """A session that drafts given tokens."""
+
+    usage = Usage()
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+
+    def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
+        return Draft(self.tokens[:k], torch.zeros(min(k, len(self.tokens)), 5))
+
+    def room(self, ids: list[int]) -> int:
+        return 9
+
+
+@pytest.mark.parametrize("own", [("", "a", "b"), ("", "ab", "b", "a"), ("", "aa", "b", "a", "ba")])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.75}, {"temperature": 0.0}])
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_outputs_of_drafts_through_text_follow_the_target(own, sampling, is_chain):
+    drafter = TextDraft(model="a", gamma=2)
+    proposer = Chain(proposer=drafter, model="b", threshold=2) if is_chain else drafter
+    method = Speculative(proposer=proposer, scorers=("c",), target=Last())
+
+    def world() -> TableModels:
+        text = TextSession(TableSession(len(own), 0), Letters(*own), Letters("a", "b"), [0], frozenset())
+        return TableModels({"a": text, "b": TableSession(2, 3), "c": TableSession(2, 5)})
+
+    plain = joint_distribution(Autoregressive(scorers=("c",), target=Last()), world(), 3, **sampling)
+    assert distance(joint_distribution(method, world(), 3, **sampling), plain) < 1e-12
+
+
+def test_a_draft_model_with_another_tokenizer_drafts_through_text(tmp_path):
+    model_folder(tmp_path / "one")
+    model_folder(tmp_path / "two", words=WORDS[::-1])
+    prompts = [{"prompt": "".join(WORDS[i : i + 4])} for i in (5, 9, 13, 17)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    words = (
+        "-p",
+        "draft=one,target=two",
+        "-t",
+        "prompts",
+        "--data",
+        "rows.jsonl",
+        "--repeats",
+        1,
+        "--max-new-tokens",
+        8,
+    )
+    console.specbench("run", "-m", "sd-text", *words, cwd=tmp_path)
+    (path,) = tmp_path.glob("results/*/samples.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
+    assert all(tokens["sd-text", sample] == tokens["ar", sample] for _, sample in tokens)
+    assert sum(round_.get("drafted", 0) for row in rows for round_ in row["rounds"]) > 0

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
-from specbench.decoding.method import Earlier, Method, Round, StopCriteria
+from specbench.decoding.method import Earlier, Method, Round, StopCriteria, TextDrafter
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
@@ -136,6 +136,10 @@ class TableModels:
 
     def instrumented(self, role: str) -> InstrumentedSession:
         raise ValueError("table models have no transformers model")
+
+    def through_text(self, role: str) -> TextDrafter:
+        drafter: TextDrafter = self.sessions[role]
+        return drafter
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
         return [_SequentialSession(self[role]) for role in roles]
