@@ -73,6 +73,14 @@ def advise(
     ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.SandboxOption = SandboxKind.auto,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="With RUN: predict the speed of a drafter with this acceptance at the costs of RUN."
+            " A speculation_profile.json, a saved /metrics page, a run or a result of `server run`.",
+            show_default=False,
+        ),
+    ] = None,
     write: Annotated[Path | None, typer.Option(help="Write the advised method to this TOML file.")] = None,
     out: params.Out = Path("results"),
     fresh: params.Fresh = False,
@@ -99,10 +107,18 @@ def advise(
             given = limit != PROMPTS or repeats or shared.arguments() or fresh or max_drop is not None
             if pair or target or draft or task or given:
                 raise ConfigError(
-                    "advise takes a run folder, or a pair and its options with -p; with RUN, only --write and --json"
+                    "advise takes a run folder, or a pair and its options with -p; with RUN, only --profile, --write and"
+                    " --json"
                 )
+            if profile is not None:
+                if write is not None:
+                    raise ConfigError("--profile has no method to --write: the profile's drafter is not here")
+                _show_profile(run, profile, as_json)
+                return
             advice, command = advise_on(run, observer), []
         else:
+            if profile is not None:
+                raise ConfigError("--profile needs the costs of a run; help: specbench advise RUN --profile FILE")
             whole = request_of(
                 pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=options, out=out,
                 access=Access(fresh=fresh, wait=wait, break_lock=break_lock),
@@ -115,6 +131,21 @@ def advise(
     except KeyboardInterrupt:
         interrupted(fresh)
     _show(advice, write, command, as_json)
+
+
+def _show_profile(run: Path, path: Path, as_json: bool) -> None:
+    """Print the predicted speeds of the drafts of a profile at the costs of a run."""
+    from specbench.features.advise.profile_advice import advise_on_profile, lengths_table, profile_answer, profile_row
+    from specbench.features.exchange.profile_sources import profiles_of
+
+    for profile in profiles_of(path):
+        advice = advise_on_profile(run, profile)
+        if as_json:
+            print(json.dumps(profile_row(advice), indent=2))
+            continue
+        console = output_console()
+        print_table(lengths_table(advice), console)
+        say(profile_answer(advice), console, "none")
 
 
 def _show(advice: "Advice", path: Path | None, command: list[str], as_json: bool) -> None:

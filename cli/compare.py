@@ -251,7 +251,7 @@ def compare(
     """Compare two measurements: decoding, quality, speed.
 
     Of servers: exactness, acceptance, quality, speedup. If a side is a profile of another tool (NVIDIA's
-    speculation_profile.json, or a saved page of /metrics), acceptance alone.
+    speculation_profile.json, a saved page of /metrics, or records by request), acceptance alone.
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """

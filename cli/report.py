@@ -139,7 +139,8 @@ def _require_runs(folders: Sequence[Path]) -> None:
 
 def _write_profiles(folders: Sequence[Path], out: Path | None) -> None:
     """Write NVIDIA's speculation_profile.json of the method of a run or server; of several, a file each in folder `out`."""
-    from specbench.features.exchange import profile_sources, speculation_profile  # imports aiohttp
+    from specbench.analysis import speculation_profile
+    from specbench.features.exchange import profile_sources  # imports aiohttp
 
     profiles = [profile for folder in folders for profile in profile_sources.profiles_of(folder)]
     if len(profiles) == 1:

@@ -98,7 +98,7 @@ class ForwardPrices:
     @property
     def stated(self) -> int:
         """The largest forward whose price is stated: REACH times the largest measured size; 0 if none was measured often."""
-        measured = (size for size, origin in enumerate(self.origins) if origin in (Origin.RUN, Origin.TIMED))
+        measured = (size for size, origin in enumerate(self.origins) if origin in ERRORS)
         return int(REACH * max(measured, default=0))
 
     def of(self, size: int, bound: str = "seconds") -> float:

@@ -188,7 +188,8 @@ class Pair:
 
     Speed can be measured without the models' weights: `weights = "dummy"` uses random weights, and `logits = "synthetic"`
     replaces the models' logits by synthetic ones with the acceptance rate `acceptance`: a number, a number per task, a number
-    per model that drafts, or a run folder whose measured rate is used. Results are marked as dummy or synthetic everywhere.
+    per model that drafts, or the path of a run folder or of a speculation_profile.json, whose measured rate is used. Results
+    are marked as dummy or synthetic everywhere.
     """
 
     description: str = ""

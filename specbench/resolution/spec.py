@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from specbench.analysis import speculation_profile
 from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
@@ -13,6 +14,7 @@ from specbench.data.task import Data, Task
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError
+from specbench.files import read_text
 from specbench.models.heads.resolve_heads import ResolvedHead
 from specbench.models.resolved_model import ResolvedModel
 from specbench.models.simulated import calibrate
@@ -202,7 +204,12 @@ def _with_spread(spreads: Mapping[str, float], role: str) -> Callable[[float], d
 
 
 def _measured_rate(folder: Path, proposer: str) -> float:
-    """Return the share of a model's draft tokens that a run accepted. Raises ConfigError if the run lacks it."""
+    """Return the share of tested draft tokens that a run accepted, or that the profile in a file accepts.
+
+    Raises ConfigError for a run in which the model did not draft, and for a file that is no profile.
+    """
+    if folder.is_file():
+        return speculation_profile.read(read_text(folder), str(folder)).acceptance_rate
     tested = accepted = 0
     for record in read(folder) if (folder / SAMPLES).exists() else ():
         for round_ in record.rounds:

@@ -26,7 +26,10 @@ STOPPED = 8  # longest draft of a stop rule
 CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
 LOOKUPS = ("pld", "suffix")  # presets without a draft model
 MORE_LOOKUPS = ("ngram-cache", "ngram-mod")  # for a target without a draft model and without a head
-LOSSY = ("lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "bild", "sprinter")  # presets
+LOSSY = (  # presets
+    "lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "typical-published", "relaxed-published",
+    "thresholds-published", "bild", "sprinter",
+)  # fmt: skip
 
 
 def drafters_of(pair: Pair) -> list[str]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from specbench.features.exchange.acceptance_profile import AcceptanceProfile
+from specbench.analysis.acceptance_profile import AcceptanceProfile
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
 
 LEAST_CHANGE = 0.01  # relative, of the mean length; a smaller change is no finding

@@ -1,15 +1,16 @@
-"""Profiles of runs, of servers, of NVIDIA's files and of saved /metrics pages."""
+"""Profiles of runs, of servers, of NVIDIA's files, of saved /metrics pages and of records by request."""
 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from specbench.analysis import speculation_profile
+from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.errors import ConfigError
-from specbench.features.exchange import speculation_profile
-from specbench.features.exchange.acceptance_profile import AcceptanceProfile, of_lengths
+from specbench.features.exchange import request_records
 from specbench.features.servers.dialects.dialect import metrics_of
 from specbench.features.servers.endpoint import DIALECTS
 from specbench.features.servers.load.server_run import ServerRun
@@ -29,7 +30,8 @@ def is_profile(path: Path) -> bool:
         text = read_text(path)
     except (ConfigError, OSError):
         return False
-    return speculation_profile.is_speculation_profile(speculation_profile.parsed(text)) or "# TYPE " in text
+    is_profile = speculation_profile.is_speculation_profile(speculation_profile.parsed(text))
+    return is_profile or "# TYPE " in text or request_records.has_records(text)
 
 
 def profiles_of(path: Path) -> list[AcceptanceProfile]:
@@ -38,6 +40,8 @@ def profiles_of(path: Path) -> list[AcceptanceProfile]:
         text = read_text(path)
         if speculation_profile.is_speculation_profile(speculation_profile.parsed(text)):
             return [speculation_profile.read(text, str(path))]
+        if request_records.has_records(text):
+            return [request_records.read(text, str(path))]
         return [of_counters(_counted(text, path), str(path))]
     found = [profile for folder in runs_in(path) for profile in of_run(folder)]
     found += [profile for result in results_in(path) if isinstance(result, ServerRun) for profile in of_server(result)]

@@ -1,32 +1,18 @@
-"""Summaries of runs and points of suites as JSON, CSV and rows of data frames, and passports: `report -f passport`.
-
-A passport is the acceptance of a method's drafts as JSON for other tools, overall and by group of prompts. At each position
-of a draft, it has two rates with 95 % intervals over prompts. The survival is the share of all drafts whose tokens up to this
-one were accepted. The conditional rate is the share among the drafts whose earlier tokens were accepted. If the first token
-of 80 of 100 drafts is accepted, and the second of 60, the survival is 0.8 and 0.6, and the conditional rate 0.8 and 0.75.
-
-vLLM and llama.cpp take the survival as synthetic acceptance: `--speculative-config` with `synthetic_acceptance_rates`, and
-`--spec-synth-rates`. Both require rates that do not increase. Both draft in every round, so their rates are shares of all
-rounds, including rounds without a draft. The tokens per round are then the measured ones.
-"""
+"""Summaries of runs and points of suites as JSON, CSV and rows of data frames."""
 
 import csv
 import io
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
-from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import POINT_COLUMNS, Point, bounds_of, number_of
-from specbench.analysis.quality import groups_of, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import Records, complete, seconds, token_count
+from specbench.analysis.quality import scores_by_prompt, scores_of
+from specbench.analysis.run_metrics import complete, seconds, token_count
 from specbench.analysis.run_summary import SLOW, MethodSummary, RunSummary, to_table
 from specbench.analysis.speed import tokens_per_second
 from specbench.reporting import escaping
@@ -35,8 +21,6 @@ from specbench.runs.run_folder import read
 
 HEAD_IDENTITY = ("source", "checksum")  # columns of a head
 RUN_COLUMNS = ("run", "folder", "simulated", "pair", "task", "baseline", "headline", "complete")
-PASSPORT_SCHEMA = 1
-RATE_DIGITS = 4
 
 
 def runs_json(summaries: Sequence[RunSummary]) -> str:
@@ -207,117 +191,3 @@ def _estimate(name: str, value: object) -> dict[str, float | None]:
     """Return the columns of a value with its interval."""
     numbers = (value.value, value.low, value.high) if isinstance(value, Estimate) else (None, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
-
-
-def passports(summaries: Sequence[RunSummary]) -> str:
-    """Return the passports of runs as JSON, one per method with tested drafts."""
-    return (
-        json.dumps(
-            {
-                "schema": PASSPORT_SCHEMA,
-                "passports": [passport for run in summaries for passport in _passports_of(run)],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
-
-
-def _passports_of(summary: RunSummary) -> Iterable[dict[str, Any]]:
-    records = list(read(Path(summary.folder)))
-    for row in summary.measured_methods:
-        rows = complete(records, row.method)
-        if acceptance_rate(rows) is not None:
-            yield _passport(summary, row, rows)
-
-
-def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> dict[str, Any]:
-    traits, decoding = summary.traits(row), summary.decoding
-    rejection = summary.spec.methods[row.method].options.get("rejection")
-    groups = groups_of(scores_of(Path(summary.folder)))
-    overall = _acceptance(rows)
-    rates = [position["survival"]["value"] for position in overall["positions"]]
-    is_tree = any(entry.siblings for record in rows for entry in record.rounds)
-    others = {} if is_tree else settings_for_other_tools(rates, overall["tokens_per_round"])
-    return {
-        "pair": summary.pair,
-        "simulated": summary.simulated,
-        "models": {role: asdict(source) for role, source in summary.models.items() if role in traits.roles},
-        "task": summary.task,
-        "method": row.method,
-        "draft_length": traits.draft_length,
-        "rejection": rejection["name"] if isinstance(rejection, dict) else "token",
-        "temperature": decoding.temperature,
-        "top_k": decoding.top_k,
-        "top_p": decoding.top_p,
-        **overall,
-        "groups": {
-            group: _acceptance(part)
-            for group in sorted(set(groups.values()))
-            if (part := [record for record in rows if groups.get(record.prompt) == group])
-            and acceptance_rate(part) is not None
-        },
-        **others,
-    }
-
-
-def settings_for_other_tools(survival: Sequence[float], tokens_per_round: float) -> dict[str, Any]:
-    """Return the survival of a chain as options of vLLM and llama.cpp, which draft in every round.
-
-    Rounds without a draft, which prompt lookup has, lower the rates: their sum is the number of accepted tokens per round.
-    """
-    scale = min((tokens_per_round - 1.0) / sum(survival), 1.0) if sum(survival) else 1.0
-    rates = [round(rate * scale, RATE_DIGITS) for rate in survival]
-    return {
-        "vllm": {
-            "num_speculative_tokens": len(rates),
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": rates,
-        },
-        "llama.cpp": ["--spec-draft-n-max", str(len(rates)), "--spec-synth-rates", ",".join(map(str, rates))],
-    }
-
-
-def _acceptance(rows: Records) -> dict[str, Any]:
-    """Return the acceptance of records: of all tested tokens, per round, and by position."""
-    cells = [(record, position_counts([record])) for record in rows]
-    longest = max((entry.drafted for record in rows for entry in record.rounds if not entry.siblings), default=0)
-    longest = max(longest, *(len(counts) for _, counts in cells))  # the depth of trees
-    return {
-        "prompts": len({record.prompt for record in rows}),
-        "acceptance_rate": _rounded(acceptance_rate(rows)),
-        "tokens_per_round": _rounded(accepted_length(rows)),
-        "positions": [
-            {
-                "position": i + 1,
-                "drafts": sum(counts[i][0] for _, counts in cells if i < len(counts)),
-                "survival": _share(cells, i, of=0),
-                "conditional": _share(cells, i, of=i),
-            }
-            for i in range(longest)
-        ],
-    }
-
-
-def _share(cells: Sequence[tuple[Record, list[tuple[int, int]]]], position: int, of: int) -> dict[str, float | None]:
-    """Return accepted tokens at a position / tested tokens at another, with the interval over prompts."""
-
-    def count(counts: list[tuple[int, int]], at: int, which: int) -> int:
-        return counts[at][which] if at < len(counts) else 0
-
-    table = by_repeat(
-        (count(counts, position, 1), count(counts, of, 0), len(record.tokens), record.prompt, record.repeat)
-        for record, counts in cells
-    )
-
-    def ratio(sums: np.ndarray) -> np.ndarray:
-        return np.asarray(sums[..., 0] / sums[..., 1])
-
-    whole = table.sum(axis=(0, 1))
-    estimate = interval_of_ratio(table, ratio) if whole[0] else Estimate(0.0, None, None)
-    bounded = estimate.within(0.0, 1.0)
-    return {key: _rounded(value) for key, value in asdict(bounded).items()}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, RATE_DIGITS)

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from specbench.analysis.acceptance_profile import AcceptanceProfile, lengths_of, of_lengths
+from specbench.analysis.speculation_profile import read, written
 from specbench.errors import ConfigError
-from specbench.features.exchange.acceptance_profile import AcceptanceProfile, lengths_of, of_lengths
 from specbench.features.exchange.profile_comparison import compare_profiles
 from specbench.features.exchange.profile_sources import of_counters, of_run
-from specbench.features.exchange.speculation_profile import read, written
 from specbench.features.gate.verdict import GateLimits, Status
 from specbench.features.servers.served import SpeculationCounts
 from tests.fixtures.console import specbench

@@ -54,6 +54,12 @@ class AcceptanceProfile:
         return 1.0 + sum(self.survival)
 
     @property
+    def acceptance_rate(self) -> float:
+        """Accepted / tested drafted tokens: of every round, the accepted ones and the first rejected one are tested."""
+        tested = sum((1.0, *self.survival[:-1])) if self.survival else 0.0
+        return sum(self.survival) / tested if tested else 0.0
+
+    @property
     def conditional(self) -> tuple[float, ...]:
         """The share of drafted tokens at each position that were accepted if all before them were; 0 after a 0."""
         before = (1.0, *self.survival[:-1])

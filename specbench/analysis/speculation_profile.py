@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from specbench.errors import ConfigError
-from specbench.features.exchange.acceptance_profile import (
+from specbench.analysis.acceptance_profile import (
     TOLERANCE,
     AcceptanceProfile,
     lengths_of,
     of_lengths,
     require_consistent,
 )
+from specbench.errors import ConfigError
 from specbench.files import parse_json
-from specbench.reporting.escaping import json_text
 
 SCHEMA = "1.0"
 DIGITS = 6
@@ -98,7 +97,7 @@ def written(profile: AcceptanceProfile, by_request: float | None = None) -> str:
             marginal_monotonicity=Monotonicity(),
         ),
     )  # fmt: skip
-    return json_text(msgspec.to_builtins(table), indent=2) + "\n"
+    return json.dumps(msgspec.to_builtins(table), indent=2, allow_nan=False) + "\n"
 
 
 def read(text: str, where: str) -> AcceptanceProfile:

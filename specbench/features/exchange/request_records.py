@@ -1,0 +1,93 @@
+"""Acceptance by request, as vLLM and AIPerf record it: `acceptance_histogram` and counts in lines of JSON.
+
+vLLM writes the record with `--per-request-spec-decode-metrics`, with a list as histogram; AIPerf's has a table. Both count
+the rounds by accepted tokens, without the target's own one. The record may be anywhere within a line.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
+from specbench.errors import ConfigError
+
+HISTOGRAM = "acceptance_histogram"
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """The speculation of one request."""
+
+    acceptance_histogram: list[int] | dict[int, int]
+    num_spec_steps: int | None = None
+    num_accepted_draft_tokens: int | None = None
+    num_draft_tokens: int | None = None
+    num_spec_tokens: int | None = None
+    engine: str = ""
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """The number of rounds by accepted tokens."""
+        found = self.acceptance_histogram
+        return found if isinstance(found, dict) else dict(enumerate(found))
+
+
+def has_records(text: str) -> bool:
+    """Return whether a text has such records."""
+    return f'"{HISTOGRAM}"' in text
+
+
+def read(text: str, source: str) -> AcceptanceProfile:
+    """Return the profile of all requests in a text. Raises ConfigError for records that contradict themselves."""
+    lengths, positions, engine = Counter[int](), 0, ""
+    for i, record in enumerate(_records(text, source), 1):
+        rounds = sum(record.counts.values())
+        accepted = sum(length * count for length, count in record.counts.items())
+        for name, stated, counted in (
+            ("num_spec_steps", record.num_spec_steps, rounds),
+            ("num_accepted_draft_tokens", record.num_accepted_draft_tokens, accepted),
+        ):
+            if stated is not None and stated != counted:
+                raise ConfigError(f"{source}: record {i}: {name} is {stated}, and its histogram has {counted}")
+        lengths.update({length + 1: count for length, count in record.counts.items() if count})
+        positions = max(positions, record.num_spec_tokens or 0, *record.counts)
+        engine = record.engine or engine
+    return of_lengths(lengths, positions, source, conditions={"engine": engine} if engine else {})
+
+
+def _records(text: str, source: str) -> Iterator[RequestRecord]:
+    for number, value in _values(text, source):
+        for table in _tables(value):
+            try:
+                yield msgspec.convert(table, RequestRecord, strict=False)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{source}: line {number}: {error}") from None
+
+
+def _values(text: str, source: str) -> Iterable[tuple[int, object]]:
+    """Yield the JSON values of a text: one, or one per line, with the line."""
+    try:
+        yield 1, json.loads(text)
+        return
+    except ValueError:
+        pass
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{source}: line {number} is no JSON: {error}") from None
+
+
+def _tables(value: object) -> Iterator[dict[str, object]]:
+    """Yield the tables within a JSON value that have a histogram."""
+    if isinstance(value, dict):
+        if isinstance(value.get(HISTOGRAM), list | dict):
+            yield value
+        else:
+            for inner in value.values():
+                yield from _tables(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _tables(inner)

@@ -1,0 +1,74 @@
+"""Acceptance profiles that go to real servers, and profiles that servers measured, compared with ours."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.console import specbench
+from tests.servers.conftest import MODELS, VLLM
+from tests.servers.test_real_servers import DRAFT
+
+SAMPLING = ("-t", "gsm8k", "--data", "synthetic", "-n", 16, "--temperature", 0, "--max-new-tokens", 96, "--ignore-eos")
+LOAD = ("-c", 1, "--pairs", 3, "--noise-pairs", 3, "--seconds", 4)
+PARSED = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+config = EngineArgs(model=sys.argv[1], dtype="float32", speculative_config=json.loads(sys.argv[2])).create_engine_config()
+found = config.speculative_config
+print(json.dumps([found.num_speculative_tokens, found.rejection_sample_method, found.synthetic_acceptance_rates]))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run of drafts of four tokens by the middle model."""
+    folder = tmp_path_factory.mktemp("run")
+    pair = f"draft={MODELS / 'middle'},target={MODELS / 'target'}"
+    specbench("run", "-m", "sd", "--gamma", 4, "-p", pair, *SAMPLING, "--repeats", 1, cwd=folder)
+    return next(folder.glob("results/*/samples.jsonl")).parent
+
+
+@pytest.fixture(scope="module")
+def profile(run, tmp_path_factory) -> Path:
+    """The acceptance of the run as NVIDIA's file."""
+    path = tmp_path_factory.mktemp("profile") / "speculation_profile.json"
+    specbench("report", run, "-f", "speculation-profile", "-o", path, cwd=run)
+    return path
+
+
+@pytest.fixture(scope="module")
+def passport(run) -> dict:
+    (found,) = json.loads(specbench("report", run, "-f", "passport", cwd=run).stdout)["passports"]
+    return found
+
+
+def compared(base: Path, new: Path) -> str:
+    """Return what `compare` says about two acceptance profiles."""
+    return specbench("compare", base, new, cwd=base.parent, code={0, 5, 6}).stdout
+
+
+def served(on: str, off: str, tmp_path: Path) -> Path:
+    specbench("server", "run", "--on", on, "--off", off, *SAMPLING, *LOAD, "-o", tmp_path, cwd=tmp_path)
+    return next(tmp_path.glob("run-*"))
+
+
+def test_llama_cpp_accepts_at_the_rates_of_a_passport(llama_cpp, profile, passport, tmp_path):
+    flag, length, name, rates = passport["llama.cpp"]
+    assert (flag, length, name) == ("--spec-draft-n-max", "4", "--spec-synth-rates")
+    on = llama_cpp("--synthetic-rates", rates, "--draft-length", length, draft=True)
+    assert "same acceptance" in compared(profile, served(on, llama_cpp(), tmp_path))
+
+
+def test_vllm_parses_the_rates_of_a_passport(vllm, passport):
+    config = {"method": "draft_model", "model": DRAFT["model"], **passport["vllm"]}
+    words = [VLLM, "-c", PARSED, MODELS / "target", json.dumps(config)]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
+    length, method, rates = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (length, method) == (4, "synthetic")
+    assert rates == passport["vllm"]["synthetic_acceptance_rates"]
+
+
+def test_acceptance_that_vllm_measured_is_ours(vllm, profile, tmp_path):
+    assert "same acceptance" in compared(profile, served(vllm(DRAFT), vllm(), tmp_path))
