@@ -29,6 +29,9 @@ class AcceptanceProfile:
         method: The drafting method.
         target: The target model.
         draft: The drafting model or head.
+        is_chain: Whether every round drafts the same number of tokens, each after the one before, so that a shorter draft
+            is the beginning of a longer one.
+        verification: How drafts are tested: `longest_prefix` or `block`.
         conditions: What else the numbers depend on, such as the task and the temperature.
     """
 
@@ -38,6 +41,8 @@ class AcceptanceProfile:
     method: str = ""
     target: str = ""
     draft: str = ""
+    is_chain: bool = False
+    verification: str = "longest_prefix"
     conditions: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,9 +60,15 @@ class AcceptanceProfile:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted / tested drafted tokens: of every round, the accepted ones and the first rejected one are tested."""
-        tested = sum((1.0, *self.survival[:-1])) if self.survival else 0.0
-        return sum(self.survival) / tested if tested else 0.0
+        """Accepted / tested drafted tokens: of every round, the accepted ones and the first rejected one are tested.
+
+        Raises ConfigError if rounds draft different numbers of tokens, since the number of tested ones is then unknown.
+        """
+        if not self.is_chain or not self.survival:
+            raise ConfigError(
+                f"{self.source}: rounds may draft different numbers of tokens, so tested tokens are not known"
+            )
+        return sum(self.survival) / sum((1.0, *self.survival[:-1]))
 
     @property
     def conditional(self) -> tuple[float, ...]:
@@ -83,7 +94,9 @@ def of_lengths(lengths: Mapping[int, int], positions: int, source: str, **identi
     rounds = sum(lengths.values())
     if not rounds:
         raise ConfigError(f"{source}: there are no rounds")
-    if (longest := max(lengths)) > positions + 1 or min(lengths) < 1:
+    if (shortest := min(lengths)) < 1:
+        raise ConfigError(f"{source}: a round has {shortest} tokens; it always has the target's own one")
+    if (longest := max(lengths)) > positions + 1:
         raise ConfigError(f"{source}: a round has {longest} tokens, more than {positions} drafted ones and its own")
     survival = tuple(
         sum(count for length, count in lengths.items() if length >= i + 2) / rounds for i in range(positions)
@@ -103,8 +116,9 @@ def require_consistent(profile: AcceptanceProfile, mean: float | None, condition
         raise ConfigError(
             f"{profile.source}: the mean length is {mean:g}, and its rates imply {profile.mean_length:.4f}"
         )
+    before = (1.0, *profile.survival)
     for i, (stated, implied) in enumerate(zip(conditional, profile.conditional, strict=False), 1):
-        if abs(stated - implied) > ROUNDING + ROUNDING / max(profile.survival[i - 1], ROUNDING):
+        if abs(stated - implied) > ROUNDING + ROUNDING / max(before[i - 1], ROUNDING):
             raise ConfigError(
                 f"{profile.source}: the conditional rate at position {i} is {stated:g}, and the marginal rates imply"
                 f" {implied:.4f}"

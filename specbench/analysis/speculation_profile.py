@@ -19,7 +19,7 @@ from specbench.files import parse_json
 
 SCHEMA = "1.0"
 DIGITS = 6
-CHAINS = ("eagle", "eagle1", "eagle2", "eagle3", "draft_model")  # a shorter draft is the beginning of a longer one
+CHAIN = "chain_analytic"  # a shorter draft is the beginning of a longer one
 
 
 class MeanConsistency(msgspec.Struct, kw_only=True):
@@ -73,7 +73,6 @@ class SpeculationProfile(msgspec.Struct, kw_only=True):
 def written(profile: AcceptanceProfile, by_request: float | None = None) -> str:
     """Return a profile as a file. `by_request` is the mean over outputs of their mean lengths."""
     length, mean = len(profile.survival), profile.mean_length
-    is_chain = profile.method in CHAINS
     means = {f"{k}": round(1.0 + math.fsum(profile.survival[:k]), DIGITS) for k in range(1, length + 1)}
     table = SpeculationProfile(
         schema_version=SCHEMA,
@@ -82,12 +81,13 @@ def written(profile: AcceptanceProfile, by_request: float | None = None) -> str:
         target_model=_short(profile.target),
         num_speculative_tokens=length,
         max_supported_k=length,
+        verification_method=profile.verification,
         conditional_accept_rates=[round(rate, DIGITS) for rate in profile.conditional],
         marginal_accept_rates=[round(rate, DIGITS) for rate in profile.survival],
         mean_accept_length=round(mean, DIGITS),
         mean_accept_length_per_request=None if by_request is None else round(by_request, DIGITS),
-        accept_length_model="chain_analytic" if is_chain else "measured_per_k",
-        accept_length_by_k=means if is_chain else {f"{length}": means[f"{length}"]} if length else {},
+        accept_length_model=CHAIN if profile.is_chain else "measured_per_k",
+        accept_length_by_k=means if profile.is_chain else {f"{length}": means[f"{length}"]} if length else {},
         acceptance_length_histogram={f"{k}": count for k, count in sorted(lengths_of(profile).items())} or None,
         measurement_conditions=dict(profile.conditions),
         validation=Validation(
@@ -115,6 +115,8 @@ def read(text: str, where: str) -> AcceptanceProfile:
         "method": table.method or "",
         "target": table.target_model or "",
         "draft": table.draft_checkpoint or "",
+        "is_chain": table.accept_length_model == CHAIN,
+        "verification": table.verification_method,
         "conditions": table.measurement_conditions,
     }
     profile = AcceptanceProfile(source=where, survival=tuple(rates), **identity)  # type: ignore[arg-type]
@@ -144,7 +146,7 @@ def _short(path: str) -> str | None:
 
 
 def parsed(text: str) -> object:
-    """Return a JSON value; None for other texts."""
+    """Return the JSON value of a text; None for texts that are not JSON."""
     try:
         return json.loads(text)
     except ValueError:

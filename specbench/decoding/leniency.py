@@ -4,8 +4,9 @@ A rule reads p, the distribution of the verifying model, and accepts a drafted x
 classes use it:
 
 - A target (`decoding/targets/relaxed.py`) is the distribution that a rule induces, at every position. It can be verified.
-- A rejection (`decoding/relaxed_rejection.py`) is the rule as published. There, a token after a whole draft, and every
-  token without a draft, follows p. So the output has no distribution that can be declared.
+- A rejection (`decoding/relaxed_rejection.py`) is the rule as published. There, the rule does not
+  apply to a token after a whole draft, nor to a token without a draft: it is the most likely one (`typical`, `relaxed`) or
+  drawn from p (`thresholds`). So the output has no distribution that can be declared.
 
 Typical acceptance is Medusa's (Cai et al. 2024), `relaxed` TensorRT-LLM's, and `thresholds` SGLang's.
 """
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from specbench.config.construct import within
 
-MEDUSAS_ROUNDING = 1e-5  # that Medusa adds to p in its entropy
+MEDUSAS_ROUNDING = 1e-5  # Medusa adds this to p inside the logarithm of its entropy
 
 
 class Leniency:

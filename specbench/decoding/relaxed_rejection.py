@@ -1,6 +1,7 @@
 """Lenient acceptance rules as engines publish them: rejections whose output follows no declared distribution.
 
-A token after a whole draft follows p, as does every token without a draft. `decoding/leniency.py` has the rules.
+A token after a whole draft, and every token without a draft, is the most likely one or drawn from p, whatever the rule.
+`decoding/leniency.py` has the rules.
 """
 
 import itertools
@@ -17,10 +18,10 @@ LARGEST = 3  # probabilities whose entropy FLy reads
 
 
 class Gated(Leniency, Rejection):
-    """A rule that applies in one phase of the output only, such as that of thinking.
+    """A rule that applies in one phase of the output only, for example while a model thinks.
 
-    `phase` are the ids of the tokens that begin and end the phase. Outside of it, `strict` applies. The phase is that of the
-    committed tokens: a token that ends it in a draft changes the rule from the next round on, as in TensorRT-LLM.
+    `phase` are the ids of the tokens that begin and end the phase. Outside of it, `strict` applies. Only committed tokens
+    change the phase: a drafted token that ends it changes the rule from the next round on, as in TensorRT-LLM.
     """
 
     exact = False
@@ -95,7 +96,7 @@ class Gated(Leniency, Rejection):
 class TypicalRejection(TypicalRule, Gated, name="typical"):
     """Medusa's typical acceptance, with the most likely token after the accepted ones (its fast mode).
 
-    The defaults are those of `medusa_generate`; those of the functions that it calls are exchanged.
+    The defaults are those of `medusa_generate`; its helper functions have the two defaults swapped.
     """
 
     phase: tuple[int, int] | None = None

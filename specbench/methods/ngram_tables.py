@@ -104,7 +104,7 @@ class ModIndex:
         self._low = self._low + 1 if accepted < LOW * len(self._draft) else 0
         if self._low >= ROUNDS:
             self._next.clear()
-            self._low = 0
+            self._low = self._added = 0
 
     def _clear_if_full(self) -> None:
         if len(self._next) > FULLEST * self._rule.slots:

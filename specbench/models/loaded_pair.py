@@ -199,6 +199,8 @@ class LoadedPair:
             pair.deciding = decided_by.deciding
             pair._combines_logits = decided_by.combines_logits
         if spreads is not None:
+            if other := next((role for role in roles if role in self.translations), ""):
+                raise ConfigError(f"model '{other}' has another tokenizer, which synthetic logits cannot have")
             rows = min(reach.entries for reach in pair.reaches.values())
             pair.synthetic = {role: SyntheticDistribution(rows, i, spreads[role]) for i, role in enumerate(roles)}
         _ = pair.eos  # raises for ids outside the vocabulary
@@ -265,9 +267,10 @@ class LoadedPair:
     def text_session(self, role: str, source: list[int] | None) -> TextSession:
         """Return a session of a model that drafts text for the target."""
         tokenizer = self.models[role].tokenizer
-        ends = frozenset({tokenizer.eos_token_id} - {None})
+        ends = self.models[role].eos | ({tokenizer.eos_token_id} - {None})
         own, target = TokenizerCodec(tokenizer), TokenizerCodec(self.tokenizer)
-        return TextSession(self._own_session(role, source), own, target, start_of(tokenizer), ends)
+        session, end = self._own_session(role, source), self.tokenizer.eos_token_id
+        return TextSession(session, own, target, start_of(tokenizer), ends, end)
 
     def _own_session(self, role: str, source: list[int] | None) -> Session:
         """Return a session in a model's own ids, without the rules of its generation config."""

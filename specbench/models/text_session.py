@@ -50,10 +50,14 @@ class TextSession:
         target: The target's codec.
         start: The drafter's ids before every sequence, at least one.
         eos: The drafter's EOS ids, which end a draft.
+        end: The target's token for the end of a text; by default the lowest of its EOS ids.
     """
 
-    def __init__(self, session: Session, own: Codec, target: Codec, start: list[int], eos: frozenset[int]) -> None:
+    def __init__(
+        self, session: Session, own: Codec, target: Codec, start: list[int], eos: frozenset[int], end: int | None = None
+    ) -> None:
         self._session, self._own, self._target, self._start, self._eos = session, own, target, start, eos
+        self._end = end
 
     @property
     def usage(self) -> Usage:
@@ -65,7 +69,7 @@ class TextSession:
     def draft(self, ids: list[int], k: int, eos: frozenset[int]) -> list[int]:
         """Return the target's tokens of the text that the drafter writes after ids: greedily, k tokens of its own.
 
-        An EOS of the drafter is the lowest of the target's, `eos`. Empty where ids end within a character.
+        A drafted EOS becomes the target's. Empty where ids end within a character.
         """
         text = self._target.decode(ids)
         if text.endswith(PARTIAL):
@@ -80,7 +84,9 @@ class TextSession:
         written = whole[len(before) :] if whole.startswith(before) else self._own.decode(drafted)
         written = written.rstrip(PARTIAL)
         found = self._encoded(ids[-TAIL:], written) if written else []
-        return [*found, min(eos)] if ended and eos else found
+        if not ended or not eos:
+            return found
+        return [*found, self._end if self._end in eos else min(eos)]
 
     def _encoded(self, tail: list[int], text: str) -> list[int]:
         """Return the target's tokens of a text after the tokens `tail`.

@@ -72,7 +72,9 @@ class TranslatedSession:
         known = common_prefix(ids, self._ids)
         del self._ends[known:]
         del self._own[self._ends[-1] if self._ends else len(self._map.start) :]
-        for token in ids[known:]:
-            self._own += self._map.own(token)
+        for position, token in enumerate(ids[known:], known):
+            own = self._map.own(token)
+            is_repeated = not position and own == self._map.start  # a BOS that both begin with
+            self._own += [] if is_repeated else own
             self._ends.append(len(self._own))
         self._ids = list(ids)

@@ -27,7 +27,7 @@ class VocabularyMap:
     def __init__(self, target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> None:
         self._target, self._drafter = target, drafter
         by_bytes: dict[bytes, int] = {}
-        for token, text in sorted(_bytes_of(target).items()):
+        for token, text in sorted(self._texts.items()):
             by_bytes.setdefault(text, token)
         self.target_ids = [UNKNOWN] * (max(drafter.get_vocab().values()) + 1)
         for token, text in _bytes_of(drafter).items():
@@ -54,31 +54,47 @@ class VocabularyMap:
 
     @cached_property
     def _own(self) -> dict[int, list[int]]:
-        """The drafter's tokens of the target's, where one is mapped; the lowest id of several."""
+        """The drafter's tokens for each of the target's tokens that is mapped; the lowest id of several."""
         found: dict[int, list[int]] = {}
         for token, other in enumerate(self.target_ids):
             if other != UNKNOWN:
                 found.setdefault(other, [token])
         return found
 
+    @cached_property
+    def _texts(self) -> dict[int, bytes]:
+        """The bytes of the target's tokens. Decoding a token alone may drop its leading space."""
+        return _bytes_of(self._target)
+
     def own(self, token: int) -> list[int]:
         """Return the drafter's tokens that stand for a token of the target; empty for a part of a character."""
         if token not in self._own:
-            text = self._target.decode([token], clean_up_tokenization_spaces=False)
+            text = self._texts.get(token, b"").decode(errors="replace")
             readable = text and "\N{REPLACEMENT CHARACTER}" not in text
             self._own[token] = self._drafter.encode(text, add_special_tokens=False) if readable else []
         return self._own[token]
+
+    @cached_property
+    def _found_pairs(self) -> dict[tuple[int, int, torch.device], tuple[Tensor, Tensor]]:
+        return {}
+
+    def _pairs(self, width: int, vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the drafter's mapped tokens below `width`, and the target's tokens below `vocabulary` of them, (n,) each."""
+        key = width, vocabulary, device
+        if key not in self._found_pairs:
+            ids = torch.tensor(self.target_ids[:width], device=device)
+            tokens = ((ids >= 0) & (ids < vocabulary)).nonzero().squeeze(-1)
+            self._found_pairs[key] = tokens, ids[tokens]
+        return self._found_pairs[key]
 
     def rows(self, logits: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
         """Return logits (n, V) over the target's tokens from the drafter's (n, W), and the mass (n,) of unmapped tokens.
 
         Probabilities of tokens that stand for the same bytes are added. A token that nothing stands for has -inf.
         """
-        ids = torch.tensor(self.target_ids[: logits.shape[-1]], device=logits.device)
-        usable = (ids >= 0) & (ids < vocabulary)
-        ids = ids[usable]
+        tokens, ids = self._pairs(logits.shape[-1], vocabulary, logits.device)
         logits = logits.double() - logits.double().logsumexp(-1, keepdim=True)
-        known = logits[:, : len(usable)][:, usable]
+        known = logits[:, tokens]
         mass = logits.new_zeros(len(logits), vocabulary).index_add_(1, ids, known.exp())
         return mass.log(), 1.0 - mass.sum(-1)
 
@@ -92,7 +108,9 @@ def start_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _bytes_of(tokenizer: PreTrainedTokenizerBase) -> dict[int, bytes]:
     """Return the bytes of each token that is not special."""
     vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_ids)
-    of_bytes = _characters() if any(text.startswith(BYTE_SPACE) for text in vocabulary) else None
+    is_sentencepiece = any(text.startswith(SPACE) for text in vocabulary)  # it may have the letter Ġ as well
+    is_byte_level = any(text.startswith(BYTE_SPACE) for text in vocabulary) and not is_sentencepiece
+    of_bytes = _characters() if is_byte_level else None
     found = {}
     for text, token in vocabulary.items():
         if token in special:

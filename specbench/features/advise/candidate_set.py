@@ -30,6 +30,7 @@ LOSSY = (  # presets
     "lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "typical-published", "relaxed-published",
     "thresholds-published", "bild", "sprinter",
 )  # fmt: skip
+EXACT_IF_GREEDY = ("typical-published", "thresholds-published")  # at T = 0 they accept the most likely token only
 
 
 def drafters_of(pair: Pair) -> list[str]:
@@ -58,7 +59,10 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
             name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table), lossless=False
         )
         for name, method in built.items()
-        if method is not None and method.baseline == BASELINE and method.lossless is not True
+        if method is not None
+        and method.baseline == BASELINE
+        and method.lossless is not True
+        and not (name in EXACT_IF_GREEDY and not options.temperature)
     ]
 
 

@@ -24,7 +24,7 @@ from specbench.config.construct import Table
 from specbench.decoding.traits import Theory
 
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "suffix", "ngram-cache", "chain"]
-LOOKUPS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")  # without forwards of a drafter
+WITHOUT_FORWARDS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in results/advise.md at revision aaff4f68: 0.07, and 0.04 from prompts alone.
 BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
@@ -76,7 +76,7 @@ class Prices:
         """Return the costs of a round with drafts of a kind."""
         costs, zero = self.round, np.asarray(0.0)
         per_forward = np.asarray(self.host.get(drafter, float(costs.host)))
-        if drafter in LOOKUPS:
+        if drafter in WITHOUT_FORWARDS:
             return replace(costs, first=zero, doubled=zero, later=zero, host=per_forward, host_per_token=zero)
         if drafter == "stopped":
             return replace(costs, host=per_forward, host_per_token=per_forward)

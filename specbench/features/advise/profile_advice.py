@@ -2,7 +2,7 @@
 
 The rates come from elsewhere, such as another tool's measurement of a drafter that is not here. The seconds of a draft
 token, of a block of the target and of the host come from a run of a draft model on this machine. The profile of a chain holds
-for shorter drafts too, since a shorter draft is the beginning of a longer one.
+for shorter drafts too, since a shorter draft is the beginning of a longer one. Other drafters have the profile's length only.
 """
 
 import math
@@ -62,7 +62,8 @@ def advise_on_profile(folder: Path, profile: AcceptanceProfile) -> ProfileAdvice
             continue
         costs = replace(costs_of(theory, rows, base), blocks=[prices.seconds])
         lengths = []
-        for gamma in range(1, min(len(profile.survival), prices.largest - costs.bonus) + 1):
+        longest = len(profile.survival)
+        for gamma in range(1 if profile.is_chain else longest, min(longest, prices.largest - costs.bonus) + 1):
             whole = profile.survival[gamma - 1]
             spent = (1.0 - whole) * costs.of_round(gamma) + whole * costs.of_round(gamma, follows_whole=True)
             shorter = replace(profile, survival=profile.survival[:gamma])
@@ -71,7 +72,7 @@ def advise_on_profile(folder: Path, profile: AcceptanceProfile) -> ProfileAdvice
             if profile.rounds:
                 error = math.hypot(
                     error,
-                    student_quantile(profile.rounds)
+                    student_quantile(max(profile.rounds - 1, 1))
                     * shorter.deviation
                     / math.sqrt(profile.rounds)
                     / shorter.mean_length,

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specbench.analysis import speculation_profile
 from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
 from specbench.analysis.run_metrics import Records, complete, rounds_of
-from specbench.analysis.run_summary import RunSummary
+from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.errors import ConfigError
 from specbench.features.exchange import request_records
@@ -19,6 +20,7 @@ from specbench.features.servers.served_results import results_in
 from specbench.files import read_text
 from specbench.runs.run_folder import read, runs_in
 
+CHAINS = ("draft_model", "draft-simple", "eagle", "eagle3")  # of servers
 METHODS = {"model": "draft_model", "eagle": "eagle1", "pld": "ngram"}  # our proposers, by the names of NVIDIA's files
 
 
@@ -51,30 +53,40 @@ def profiles_of(path: Path) -> list[AcceptanceProfile]:
 
 
 def of_run(folder: Path) -> Iterator[AcceptanceProfile]:
-    """Yield the profile of each method of a run that drafts chains."""
+    """Yield the profile of each method of a run that drafts chains, and whose rounds all end with a token of the target."""
     summary, records = summary_of(folder), list(read(folder))
     for row in summary.measured_methods:
-        rows = complete(records, row.method)
-        drafted = max((entry.drafted for entry in rounds_of(rows)), default=0)
-        if drafted and not any(entry.siblings for entry in rounds_of(rows)):
-            yield _of_method(summary, row.method, rows, drafted)
+        rows, theory = complete(records, row.method), summary.traits(row).theory
+        rounds = list(rounds_of(rows))
+        drafted = max((entry.drafted for entry in rounds), default=0)
+        is_deferred = theory is not None and theory.drafter_scores and theory.bonus != "exact"
+        without = is_deferred or (theory is not None and theory.bonus == "none")
+        if drafted and not without and not any(entry.siblings or entry.untested for entry in rounds):
+            yield _of_method(summary, row, rows, drafted)
 
 
-def _of_method(summary: RunSummary, method: str, rows: Records, drafted: int) -> AcceptanceProfile:
+def _of_method(summary: RunSummary, row: MethodSummary, rows: Records, drafted: int) -> AcceptanceProfile:
     lengths = Counter(entry.accepted + 1 for entry in rounds_of(rows))
-    spec, roles = summary.spec.methods[method], summary.spec.methods[method].traits.roles
+    theory = summary.traits(row).theory
+    is_chain = theory is not None and theory.formula == "speculation"  # a fixed length, and no stop rule
+    spec, roles = summary.spec.methods[row.method], summary.traits(row).roles
     proposer = spec.options.get("proposer")
     name = str(proposer.get("name", "")) if isinstance(proposer, dict) else spec.preset
+    head = summary.heads.get(str(proposer.get("head", ""))) if isinstance(proposer, dict) else None
+    rejection = spec.options.get("rejection")
+    rule = str(rejection["name"]) if isinstance(rejection, dict) else "token"
     models = {role: summary.models[role].source for role in roles if role in summary.models}
     decoding = summary.decoding
     return of_lengths(
-        lengths, drafted, f"{summary.folder} ({method})",
+        lengths, drafted, f"{summary.folder} ({row.method})",
         method=METHODS.get(name, name), target=next(reversed(models.values()), ""),
-        draft=next(iter(models.values()), "") if len(models) > 1 else "",
+        draft=head.source if head else next(iter(models.values()), "") if len(models) > 1 else "",
+        is_chain=is_chain, verification="block" if rule == "block" else "longest_prefix",
         conditions={
             "task": summary.task, "temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p,
             "max_new_tokens": decoding.max_new_tokens, "prompts": len({record.prompt for record in rows}),
-            "engine": f"specbench {summary.spec.engine}", "rounds cut by the end of an output": "included",
+            "engine": f"specbench {summary.spec.engine}", "rejection rule": rule,
+            "lossless": spec.lossless, "rounds cut by the end of an output": "included",
         },
     )  # fmt: skip
 
@@ -84,10 +96,12 @@ def of_server(run: ServerRun) -> Iterator[AcceptanceProfile]:
     for level in run.levels:
         counts = level.acceptance.counts
         if counts is not None and counts.shares_by_position:
-            yield of_counters(
+            profile = of_counters(
                 counts, f"{run.name}, concurrency {level.concurrency}", run.on.speculation.method, run.on.weights,
                 run.on.speculation.draft,
             )  # fmt: skip
+            conditions = {"task": run.load.task, "concurrency": level.concurrency, **asdict(run.load.sampling)}
+            yield replace(profile, is_chain=profile.method in CHAINS, conditions=conditions)
 
 
 def of_counters(

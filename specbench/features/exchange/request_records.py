@@ -1,7 +1,7 @@
 """Acceptance by request, as vLLM and AIPerf record it: `acceptance_histogram` and counts in lines of JSON.
 
 vLLM writes the record with `--per-request-spec-decode-metrics`, with a list as histogram; AIPerf's has a table. Both count
-the rounds by accepted tokens, without the target's own one. The record may be anywhere within a line.
+the rounds by accepted tokens, without the target's own one. The record may be nested anywhere in the JSON of a line.
 """
 
 import json
@@ -22,7 +22,6 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     acceptance_histogram: list[int] | dict[int, int]
     num_spec_steps: int | None = None
     num_accepted_draft_tokens: int | None = None
-    num_draft_tokens: int | None = None
     num_spec_tokens: int | None = None
     engine: str = ""
 

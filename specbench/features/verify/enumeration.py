@@ -109,7 +109,6 @@ class TableModels:
     """The sessions of one sequence by role, and its first ids: an implementation of `Sessions` for tests."""
 
     device = torch.device("cpu")
-    earlier = Earlier()
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class TableModels:
         heads: Mapping[str, Head] | None = None,
     ) -> None:
         self.sessions: dict[str, Any] = dict(sessions)
-        self.vocabulary, self.heads = vocabulary, heads or {}
+        self.vocabulary, self.heads, self.earlier = vocabulary, heads or {}, Earlier()
         self.ids = [START] if ids is None else ids
 
     def __getitem__(self, role: str) -> Session:

@@ -74,7 +74,10 @@ class VllmRates(Struct, kw_only=True):
 
 
 class Passport(Struct, kw_only=True):
-    """The acceptance of one method with the conditions that it was measured under. Trees have no options of other tools."""
+    """The acceptance of one method with the conditions that it was measured under.
+
+    `vllm` and `llamacpp` are unset for trees, which these tools cannot simulate.
+    """
 
     pair: str
     simulated: str | bool
@@ -110,12 +113,12 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, RATE_DIGITS)
 
 
-def rates_for_vllm(survival: Sequence[float], tokens_per_round: float) -> VllmRates:
+def rates_for_vllm(survival: Sequence[float], accepted_per_round: float) -> VllmRates:
     """Return the survival of a chain as options of vLLM, which drafts in every round.
 
     Rounds without a draft, which prompt lookup has, lower the rates: their sum is the number of accepted tokens per round.
     """
-    scale = min((tokens_per_round - 1.0) / sum(survival), 1.0) if sum(survival) else 1.0
+    scale = min(accepted_per_round / sum(survival), 1.0) if sum(survival) else 1.0
     rates = [round(rate * scale, RATE_DIGITS) for rate in survival]
     return VllmRates(num_speculative_tokens=len(rates), synthetic_acceptance_rates=rates)
 
@@ -141,8 +144,10 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passpor
     overall = _acceptance(rows)
     is_tree = any(entry.siblings for record in rows for entry in record.rounds)
     rates: VllmRates | UnsetType = UNSET
-    if not is_tree and overall.tokens_per_round is not None:
-        rates = rates_for_vllm([each.survival.value for each in overall.positions], overall.tokens_per_round)
+    rounds = [entry for record in rows for entry in record.rounds]
+    if not is_tree and rounds:
+        accepted = sum(entry.accepted for entry in rounds) / len(rounds)
+        rates = rates_for_vllm([each.survival.value for each in overall.positions], accepted)
     return Passport(
         pair=summary.pair,
         simulated=summary.simulated,

@@ -36,9 +36,8 @@ def test_the_profile_of_the_run_itself_predicts_its_own_speed(run):
 def test_better_rates_are_faster_and_unknown_rounds_narrow_nothing(run):
     def predicted(rate, rounds=0):
         survival = tuple(rate**i for i in range(1, 5))
-        return (
-            advise_on_profile(run, AcceptanceProfile(source="x", survival=survival, rounds=rounds)).lengths[3].speedup
-        )
+        profile = AcceptanceProfile(source="x", survival=survival, rounds=rounds, is_chain=True)
+        return advise_on_profile(run, profile).lengths[3].speedup
 
     low, high = predicted(0.3), predicted(0.9)
     assert high.value > low.value
@@ -60,7 +59,7 @@ def test_the_answer_follows_the_interval():
 
 def test_the_command_takes_a_file(run, tmp_path):
     path = tmp_path / "speculation_profile.json"
-    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, method="eagle3")))
+    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, is_chain=True)))
     shown = specbench("advise", run, "--profile", path, cwd=tmp_path)
     assert "tokens per round" in shown.stdout and "acceptance here is that of the profile" in " ".join(
         shown.stdout.split()
@@ -85,7 +84,7 @@ def test_a_run_without_a_draft_model_has_no_costs(tmp_path):
 def test_synthetic_logits_take_the_rate_of_a_profile(tmp_path):
     """Accepted / tested tokens of .8 and .6: 1.4 of 1.8."""
     path = tmp_path / "speculation_profile.json"
-    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, method="eagle3")))
+    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, is_chain=True)))
     words = ("--set", "pair.logits=synthetic", "--set", f"pair.acceptance={path}")
     specbench("run", "-m", "sd", *WORDS, *words, cwd=tmp_path)
     (run,) = tmp_path.glob("results/*/run.toml")

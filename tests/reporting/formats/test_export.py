@@ -39,14 +39,14 @@ def test_every_method_that_drafts_has_a_passport(passports):
 
 
 def test_other_tools_get_rates_that_do_not_increase(passports):
-    """They draft in every round: the rates give the measured tokens per round, also where some rounds had no draft."""
+    """They draft in every round: the rates give the accepted tokens per round, also where some rounds had no draft."""
     for each in passports:
         rates, survival = (
             each["vllm"]["synthetic_acceptance_rates"],
             [p["survival"]["value"] for p in each["positions"]],
         )
         assert rates == sorted(rates, reverse=True) and all(a <= b for a, b in zip(rates, survival, strict=True))
-        assert 1.0 + sum(rates) == pytest.approx(each["tokens_per_round"], abs=0.01)
+        assert -0.001 < 1.0 + sum(rates) - each["tokens_per_round"] < 0.2  # the end of an output cuts rounds here
         assert each["vllm"]["num_speculative_tokens"] == len(rates)
         assert each["llama.cpp"][-1] == ",".join(map(str, rates))
 

@@ -32,7 +32,7 @@ def _passport(run: ServerRun) -> Passport:
     if whole is None or any(not counts.shares_by_position for counts in by_level.values()):
         raise ConfigError(f"{run.name}: the server reports no acceptance by position, so there is no passport")
     overall = _acceptance(whole)
-    rates = rates_for_vllm([each.survival.value for each in overall.positions], overall.tokens_per_round or 1.0)
+    rates = rates_for_vllm([each.survival.value for each in overall.positions], (overall.tokens_per_round or 1.0) - 1.0)
     return Passport(
         pair=run.on.label,
         simulated=False,
@@ -54,8 +54,9 @@ def _acceptance(counts: SpeculationCounts) -> Acceptance:
     """Return the acceptance per token, per round and by position. Servers report sums, so there are no intervals."""
     rounds, by = counts.rounds or 0, counts.by_position or ()
     before = (rounds, *by[:-1])
+    tested = sum(before) if by else 0
     return Acceptance(
-        acceptance_rate=round(counts.accepted / counts.drafted, RATE_DIGITS) if counts.drafted else None,
+        acceptance_rate=round(counts.accepted / tested, RATE_DIGITS) if tested else None,
         tokens_per_round=round(1.0 + counts.accepted / rounds, RATE_DIGITS),
         positions=[
             Position(
