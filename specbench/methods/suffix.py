@@ -57,6 +57,18 @@ class SuffixTree:
             if not node.count:
                 del parent.children[token]
 
+    def discard(self, sequence: Sequence[int]) -> None:
+        """Remove a whole sequence that was added before."""
+        for start in range(len(sequence)):
+            node = self.root
+            for token in sequence[start : start + self.depth]:
+                child = node.children[token]
+                child.count -= 1
+                if not child.count:
+                    del node.children[token]
+                    break
+                node = child
+
     def at(self, tokens: Sequence[int]) -> Node | None:
         """Return the node of a path; None if it does not occur."""
         node = self.root
@@ -105,16 +117,17 @@ class Suffix(Lookup, name="suffix"):
 
 
 def _tree_of(earlier: Earlier, rule: Suffix) -> SuffixTree:
-    """Return the tree of the newest earlier outputs, to which those are added that it lacks."""
-    count, known = earlier.derived.get(rule.name, (0, None))
+    """Return the tree of the newest earlier outputs: new ones are added, and those beyond `cached` are removed."""
+    begin, end, known = earlier.derived.get(rule.name, (0, 0, None))
     tree: SuffixTree = known or SuffixTree(rule.depth)
-    if len(earlier.outputs) > rule.cached:
-        count, tree = len(earlier.outputs) - rule.cached, SuffixTree(rule.depth)
-    for output in earlier.outputs[count:]:
+    for output in earlier.outputs[end:]:
         tree.begin()
         for token in output:
             tree.append(token)
-    earlier.derived[rule.name] = len(earlier.outputs), tree
+    oldest = max(len(earlier.outputs) - rule.cached, 0)
+    for output in earlier.outputs[begin:oldest]:
+        tree.discard(output)
+    earlier.derived[rule.name] = oldest, len(earlier.outputs), tree
     return tree
 
 

@@ -72,13 +72,29 @@ def test_the_counts_of_a_tree_are_those_of_all_paths_also_after_dropped_tokens()
             ids.append(chooser.randrange(3))
             tree.append(ids[-1])
     expected = counts_by_hand(ids, 3)
+    assert counts_in(tree) == expected
+
+
+def counts_in(tree: SuffixTree) -> dict[tuple[int, ...], int]:
     found, waiting = {}, [((), tree.root)]
     while waiting:
         path, node = waiting.pop()
         for token, child in node.children.items():
             found[(*path, token)] = child.count
             waiting.append(((*path, token), child))
-    assert found == expected
+    return found
+
+
+def test_a_discarded_sequence_leaves_the_counts_of_the_others():
+    chooser, trees = random.Random(3), (SuffixTree(4), SuffixTree(4))
+    sequences = [[chooser.randrange(3) for _ in range(40)] for _ in range(3)]
+    for tree, kept in zip(trees, (sequences, sequences[1:]), strict=True):
+        for sequence in kept:
+            tree.begin()
+            for token in sequence:
+                tree.append(token)
+    trees[0].discard(sequences[0])
+    assert counts_in(trees[0]) == counts_in(trees[1])
 
 
 def test_an_index_that_follows_a_sequence_equals_a_new_one():
