@@ -137,11 +137,29 @@ class TableModels:
         raise ValueError("table models have no transformers model")
 
     def through_text(self, role: str) -> TextDrafter:
-        drafter: TextDrafter = self.sessions[role]
+        session = self.sessions[role]
+        drafter: TextDrafter = session if hasattr(session, "draft") else _SameText(session)
         return drafter
 
     def concurrent(self, roles: Sequence[str]) -> list[Concurrent]:
         return [_SequentialSession(self[role]) for role in roles]
+
+
+class _SameText:
+    """A `TextDrafter` whose text has the same tokens as the target's."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def usage(self) -> Usage:
+        return self._session.usage
+
+    def finish(self) -> None:
+        self._session.finish()
+
+    def draft(self, ids: list[int], k: int, eos: frozenset[int]) -> list[int]:
+        return self._session.roll(ids, k, Sampler(0.0), eos).tokens
 
 
 class _SequentialSession:
