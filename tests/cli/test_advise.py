@@ -185,7 +185,7 @@ def test_the_toml_of_a_preset_is_what_was_measured():
 def test_a_run_folder_and_a_pair_are_not_taken_together(tmp_path):
     for option in (("-p", "tiny"), ("-n", 12), ("--fresh",), ("--max-drop", 1)):
         shown = console.specbench("advise", "results", *option, cwd=tmp_path, code=2).stderr
-        assert "with RUN, only --write and --json" in " ".join(shown.split())
+        assert "with RUN, only --profile, --write and --json" in " ".join(shown.split())
 
 
 def test_a_run_folder_is_advised_on_without_decoding(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.features.servers.exactness import served_tests
+from specbench.features.servers.exactness import martingales
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.martingales import looked_up_token
 from specbench.features.servers.exactness.served_checks import (
@@ -90,7 +90,7 @@ def test_outputs_of_two_checks_merge_into_one():
 
 
 def test_a_large_vocabulary_is_tested_in_its_likely_tokens_and_one_for_the_others(monkeypatch):
-    monkeypatch.setattr(served_tests, "MOST_CATEGORIES", 16)
+    monkeypatch.setattr(martingales, "MOST_CATEGORIES", 16)
     assert check_of(PLAIN, PLAIN, 30).groups_that_differ(10) == ()
     assert "later" in check_of(PLAIN, ServedSampling(temperature=1.5), 60).groups_that_differ(10)
 
