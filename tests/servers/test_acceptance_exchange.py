@@ -12,6 +12,10 @@ from tests.servers.test_real_servers import DRAFT
 
 SAMPLING = ("-t", "gsm8k", "--data", "synthetic", "-n", 16, "--temperature", 0, "--max-new-tokens", 96, "--ignore-eos")
 LOAD = ("-c", 1, "--pairs", 3, "--noise-pairs", 3, "--seconds", 4)
+NOT_DIFFERENT = (
+    "same acceptance",
+    "acceptance undecided",
+)  # the latter if p shows no difference, and the interval is wide
 PARSED = """
 import json, sys
 from vllm.engine.arg_utils import EngineArgs
@@ -45,8 +49,11 @@ def passport(run) -> dict:
 
 
 def compared(base: Path, new: Path) -> str:
-    """Return what `compare` says about two acceptance profiles."""
-    return specbench("compare", base, new, cwd=base.parent, code={0, 5, 6}).stdout
+    """Return the title of the verdict of `compare` on two acceptance profiles."""
+    shown = specbench("compare", base, new, "-f", "json", "--exit-zero", cwd=base.parent).stdout
+    (verdict,) = json.loads(shown)["verdicts"]
+    title: str = verdict["title"]
+    return title
 
 
 def served(on: str, off: str, tmp_path: Path) -> Path:
@@ -58,7 +65,7 @@ def test_llama_cpp_accepts_at_the_rates_of_a_passport(llama_cpp, profile, passpo
     flag, length, name, rates = passport["llama.cpp"]
     assert (flag, length, name) == ("--spec-draft-n-max", "4", "--spec-synth-rates")
     on = llama_cpp("--synthetic-rates", rates, "--draft-length", length, draft=True)
-    assert "1 ok" in compared(profile, served(on, llama_cpp(), tmp_path))
+    assert compared(profile, served(on, llama_cpp(), tmp_path)) in NOT_DIFFERENT
 
 
 def test_vllm_parses_the_rates_of_a_passport(vllm, passport):
@@ -71,4 +78,4 @@ def test_vllm_parses_the_rates_of_a_passport(vllm, passport):
 
 
 def test_acceptance_that_vllm_measured_is_ours(vllm, profile, tmp_path):
-    assert "1 ok" in compared(profile, served(vllm(DRAFT), vllm(), tmp_path))
+    assert compared(profile, served(vllm(DRAFT), vllm(), tmp_path)) in NOT_DIFFERENT

@@ -20,8 +20,15 @@ from specbench.features.servers.served_results import results_in
 from specbench.files import read_text
 from specbench.runs.run_folder import read, runs_in
 
-CHAINS = ("draft_model", "draft-simple", "eagle", "eagle3")  # of servers
-METHODS = {"model": "draft_model", "eagle": "eagle1", "pld": "ngram"}  # our proposers, by the names of NVIDIA's files
+CHAINS = ("draft_model", "eagle", "eagle3")  # of servers
+METHODS = {  # proposers and kinds of servers, as NVIDIA's files name them
+    "model": "draft_model", "draft-simple": "draft_model", "eagle": "eagle1", "pld": "ngram",
+}  # fmt: skip
+    "model": "draft_model",
+    "eagle": "eagle1",
+    "pld": "ngram",
+    "draft-simple": "draft_model",
+}  # proposers and servers' kinds, as NVIDIA's files name them
 
 
 def is_profile(path: Path) -> bool:
@@ -93,11 +100,12 @@ def _of_method(summary: RunSummary, row: MethodSummary, rows: Records, drafted: 
 
 def of_server(run: ServerRun) -> Iterator[AcceptanceProfile]:
     """Yield the profile of each level of a server run whose server reports acceptance by position."""
+    method = run.on.speculation.method
     for level in run.levels:
         counts = level.acceptance.counts
         if counts is not None and counts.shares_by_position:
             profile = of_counters(
-                counts, f"{run.name}, concurrency {level.concurrency}", run.on.speculation.method, run.on.weights,
+                counts, f"{run.name}, concurrency {level.concurrency}", METHODS.get(method, method), run.on.weights,
                 run.on.speculation.draft,
             )  # fmt: skip
             conditions = {"task": run.load.task, "concurrency": level.concurrency, **asdict(run.load.sampling)}
