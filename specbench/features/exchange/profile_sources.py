@@ -24,11 +24,6 @@ CHAINS = ("draft_model", "eagle", "eagle3")  # of servers
 METHODS = {  # proposers and kinds of servers, as NVIDIA's files name them
     "model": "draft_model", "draft-simple": "draft_model", "eagle": "eagle1", "pld": "ngram",
 }  # fmt: skip
-    "model": "draft_model",
-    "eagle": "eagle1",
-    "pld": "ngram",
-    "draft-simple": "draft_model",
-}  # proposers and servers' kinds, as NVIDIA's files name them
 
 
 def is_profile(path: Path) -> bool:
