@@ -233,7 +233,7 @@ def decode_missing(
     same = first_samples(data.samples)
     captured = _warm_up(methods, setting, run, captured)
     earlier = defaultdict[tuple[str, int], Earlier](Earlier)
-    for done in sorted(read(recorder.folder), key=lambda record: record.order):
+    for done in sorted(read(recorder.folder), key=lambda record: record.order) if recorder.done else ():
         if done.error is None:
             earlier[done.method, done.repeat].outputs.append(done.tokens)
     for order, (label, repeat, sample) in enumerate(todo, len(recorder.done)):

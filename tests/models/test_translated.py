@@ -89,11 +89,12 @@ def test_a_dropped_token_is_read_again_and_a_part_of_a_character_is_not_read():
     assert torch.equal(session.score([1, 2], 0), first)
 
 
-def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
-    model_folder(tmp_path / "one")
-    model_folder(tmp_path / "two", words=WORDS[::-1])
+def run_on_two_tokenizers(method: str, folder) -> tuple[str, list[dict]]:
+    """Run a method with a draft whose tokenizer has the target's words in another order. Returns stderr and the records."""
+    model_folder(folder / "one")
+    model_folder(folder / "two", words=WORDS[::-1])
     prompts = [{"prompt": "".join(WORDS[i : i + 4])} for i in (5, 9, 13, 17)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     words = (
         "-p",
         "draft=one,target=two",
@@ -106,10 +107,14 @@ def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
         "--max-new-tokens",
         8,
     )
-    done = console.specbench("run", "-m", "sd", *words, cwd=tmp_path)
-    assert "draft has another tokenizer than the target, which has 91 of 94 tokens" in " ".join(done.stderr.split())
-    (path,) = tmp_path.glob("results/*/samples.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    done = console.specbench("run", "-m", method, *words, cwd=folder)
+    (path,) = folder.glob("results/*/samples.jsonl")
+    return done.stderr, [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
+    stderr, rows = run_on_two_tokenizers("sd", tmp_path)
+    assert "draft has another tokenizer than the target, which has 91 of 94 tokens" in " ".join(stderr.split())
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd", sample] == tokens["ar", sample] for _, sample in tokens) and not any(
         row["error"] for row in rows
@@ -189,25 +194,7 @@ def test_outputs_of_drafts_through_text_follow_the_target(own, sampling, is_chai
 
 
 def test_a_draft_model_with_another_tokenizer_drafts_through_text(tmp_path):
-    model_folder(tmp_path / "one")
-    model_folder(tmp_path / "two", words=WORDS[::-1])
-    prompts = [{"prompt": "".join(WORDS[i : i + 4])} for i in (5, 9, 13, 17)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    words = (
-        "-p",
-        "draft=one,target=two",
-        "-t",
-        "prompts",
-        "--data",
-        "rows.jsonl",
-        "--repeats",
-        1,
-        "--max-new-tokens",
-        8,
-    )
-    console.specbench("run", "-m", "sd-text", *words, cwd=tmp_path)
-    (path,) = tmp_path.glob("results/*/samples.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    _, rows = run_on_two_tokenizers("sd-text", tmp_path)
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd-text", sample] == tokens["ar", sample] for _, sample in tokens)
     assert sum(round_.get("drafted", 0) for row in rows for round_ in row["rounds"]) > 0
