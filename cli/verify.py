@@ -16,7 +16,7 @@ from rich.table import Table
 from specbench.cli import params
 from specbench.cli.app import wrapped
 from specbench.cli.console import TerminalObserver, output_console, printable
-from specbench.cli.params import Method, Plugins, SharedOptions, words
+from specbench.cli.params import Method, Plugins, SharedOptions, pair_of_models, words
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
@@ -37,7 +37,9 @@ FIRST_ROUND_LENGTH = 5  # the draft length of a first round
 def verify(
     *,
     method: params.Method,
-    pair: params.Pair = "tiny",
+    pair: params.PairOrTiny = None,
+    target: params.Target = "",
+    draft: params.Draft = "",
     task: Annotated[
         list[str] | None,
         params.preset_option("task", "A task, or a TOML file; repeat for several. [the pair's, else gsm8k]"),
@@ -66,6 +68,7 @@ def verify(
     Exit code 5 if a check fails; 6 if the control was not rejected, or if the method declares no distribution.
     """
     options = shared.options(limit=limit, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    pair = pair_of_models(pair, draft, target) or "tiny"
     require_presets([method], pair, words(task))
     # imports torch, after names are checked
     from specbench.features.verify.verification_run import VerifyRequest, verify_method

@@ -13,6 +13,7 @@ import torch
 
 from specbench import tasks as tasks  # registers them
 from specbench.config.options import Options
+from specbench.config.pair import PACKAGE
 from specbench.data.prompting import encode
 from specbench.decoding import rejection as rejection_module
 from specbench.decoding.drafting import roll
@@ -215,7 +216,9 @@ def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
 
 
 def test_the_command_prints_text_and_json(tmp_path):
-    done = specbench("verify", "-m", "sd", "-t", "wmt", "-n", "2", "--repeats", "2", "--json", cwd=tmp_path)
+    models = "--target", PACKAGE / "tiny" / "models" / "target", "--draft", PACKAGE / "tiny" / "models" / "draft"
+    few = "-t", "wmt", "--data", "synthetic", "-n", "2", "--repeats", "2"
+    done = specbench("verify", "-m", "sd", *models, *few, "--json", cwd=tmp_path)
     report = json.loads(done.stdout)
     assert report["outcome"] == "lossless" and report["engine"] == "lean" and report["tasks"] == ["wmt"]
     assert [check["passed"] for check in report["checks"]] == [True] * 6
