@@ -121,6 +121,13 @@ def test_typical_acceptance_commits_the_longest_accepted_path():
     assert tree_tokens(TypicalRejection(), p, [3, 2, 0], (-1, -1, 0)) == {(0,): 1.0}  # below a rejected token
 
 
+def test_only_relaxed_acceptance_is_lossy_at_temperature_0():
+    logits = [row(0.1, 0.5, 0.4).log(), row(0.5, 0.4, 0.1).log()]  # the draft prefers token 1, the target 0
+    for target in (Typical(), Thresholds(accumulated=0.1, single=0.1)):
+        assert target(logits, Sampler(0.0)).tolist() == [1.0, 0.0, 0.0]
+    assert Relaxed()(logits, Sampler(0.0)).tolist() == [0.0, 1.0, 0.0]
+
+
 # The phase
 
 

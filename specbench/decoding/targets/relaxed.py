@@ -18,11 +18,17 @@ from specbench.decoding.targets.target import Last, TwoModels
 
 
 class Induced(Leniency, TwoModels):
-    """The distribution of a rule whose drafts are drawn from the small model. At T = 0 the rule reads p at T = 1."""
+    """The distribution of a rule whose drafts are drawn from the small model.
+
+    At T = 0, p is the arg max, so that the output is the target's. If `unscaled`, the rule reads p at T = 1 instead.
+    """
+
+    unscaled = False
 
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         q = sampler.probs(logits[0])
-        p = confidence(logits[1]) if sampler.temperature == 0.0 else sampler.probs(logits[1])
+        greedy = sampler.temperature == 0.0
+        p = confidence(logits[1]) if greedy and self.unscaled else sampler.probs(logits[1])
         return (drawn if self.draws else chosen)(q, p, self.acceptance(p))
 
 
@@ -49,7 +55,9 @@ class Typical(TypicalRule, Induced, name="typical"):
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed(RelaxedRule, Induced, name="relaxed"):
-    """Relaxed acceptance: see `RelaxedRule`."""
+    """Relaxed acceptance: see `RelaxedRule`. TensorRT-LLM applies it to greedy decoding too."""
+
+    unscaled = True
 
 
 @dataclass(frozen=True, kw_only=True)
