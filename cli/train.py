@@ -13,7 +13,7 @@ from specbench.cli.console import TerminalObserver, printable
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import words
 from specbench.config.construct import Table
-from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, drafts
 from specbench.config.presets import parse_override
 from specbench.config.request import Access
 from specbench.errors import ConfigError
@@ -235,10 +235,10 @@ def _texts(base: str, report: Table) -> str:
 
 def _measurements(kind: HeadKind, report: Table) -> None:
     """Print what was measured on the test texts."""
-    if kind == HeadKind.eagle:
+    if drafts(kind):
         print(
             f"trained on {report['train_texts']} texts for {report['steps']} steps ({report['epochs']:g} epochs);"
-            f" {report['test_texts']} unseen texts: smooth L1 {report['smooth_l1']:.4f},"
+            f" {report['test_texts']} unseen texts: loss {report['loss']:.3f},"
             f" cross-entropy {report['cross_entropy']:.3f} nats"
         )
         if "acceptance" in report:

@@ -19,7 +19,7 @@ from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import Verified, verify_at_once
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, path_to
-from specbench.decoding.session import Session, Usage
+from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.trees import Growth, growth
 from specbench.features.verify.enumeration import TableModels
@@ -61,8 +61,6 @@ Verdict = tuple[str, str, bool | None]  # measured, limit, and whether it passed
 class Listed:
     """A session that looks up its logits by prefix on the device; without a model, many draws are cheap."""
 
-    keeps_hidden = False
-
     def __init__(self, distribution: SyntheticDistribution | None, device: torch.device) -> None:
         self.usage, self._rows = Usage(), dict[tuple[int, ...], Tensor]()
         if distribution is None:
@@ -88,8 +86,11 @@ class Listed:
     def room(self, ids: list[int]) -> int:
         return sys.maxsize
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
+    def keep_states(self, taps: Taps = ()) -> None:
         raise ValueError("a list of logits has no hidden states")
+
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+        raise AssertionError("states were not kept")
 
     def cached_length(self, ids: list[int]) -> int:
         return 0

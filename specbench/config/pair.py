@@ -99,6 +99,13 @@ class HeadKind(StrEnum):
     specdec = "specdec++"
     dsl = "dsl"
     eagle = "eagle"
+    eagle3 = "eagle3"
+    dflash = "dflash"
+
+
+def drafts(kind: str) -> bool:
+    """Return whether heads of a kind draft tokens."""
+    return kind in (HeadKind.eagle, HeadKind.eagle3, HeadKind.dflash)
 
 
 class Answers(StrEnum):
@@ -162,6 +169,11 @@ class HeadSpec:
     kind: str = "eagle"
     target: str = "target"
     revision: str = ""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it drafts tokens."""
+        return drafts(self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +330,7 @@ def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dic
 
 def default_base(kind: str) -> str:
     """Return the model whose states a kind of head reads by default."""
-    return "target" if kind == HeadKind.eagle else "draft"
+    return "target" if drafts(kind) else "draft"
 
 
 def kind_and_base(name: str) -> tuple[str, str]:

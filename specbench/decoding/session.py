@@ -65,6 +65,10 @@ class Ends(NamedTuple):
 
 UNENDING = Ends()
 
+# Which states of a model are read: the inputs of these layers, numbered from 0, each the residual stream before the layer's
+# norm, concatenated in this order. Empty: what the LM head reads, the normalized output of the last layer.
+Taps = tuple[int, ...]
+
 
 class Counted(Protocol):
     """Work whose cost is counted."""
@@ -80,11 +84,8 @@ class Counted(Protocol):
 class Session(Counted, Protocol):
     """The interface of a model to methods: next-token logits after any prefix, drafts, and usage.
 
-    Logits are over the V tokens of the pair; a token that the model lacks has -inf. Setting `keeps_hidden` before the
-    first forward makes the session keep its hidden states.
+    Logits are over the V tokens of the pair; a token that the model lacks has -inf.
     """
-
-    keeps_hidden: bool
 
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         """Return logits (len(ids) - start + m, V); row j is for the token after ids[: start + j + 1].
@@ -108,8 +109,14 @@ class Session(Counted, Protocol):
         0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
         """
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
-        """Return the last layer's states of ids[start:], which the LM head reads, (len(ids) - start, H).
+    def keep_states(self, taps: Taps = ()) -> None:
+        """Keep the states that `hidden` returns for these taps. To be called before the first forward.
+
+        Raises ValueError, with the reason, if the model has no such states.
+        """
+
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+        """Return the states of ids[start:]: (len(ids) - start, H), or (len(ids) - start, m H) of m taps.
 
         Reads ids first if needed.
         """

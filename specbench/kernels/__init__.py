@@ -68,7 +68,7 @@ class ForwardStruct(ctypes.Structure):
         ("norm", Pointer), ("eps", ctypes.c_float), ("x", Pointer), ("out", Pointer),
         *((name, Long) for name in ("n", "first", "total")),
         ("cache", Pointer), ("capacity", Long), ("is_bfloat16", Long),
-        *((name, Pointer) for name in ("cos", "sin", "masks", "shared", "own")),
+        *((name, Pointer) for name in ("cos", "sin", "masks", "inputs", "shared", "own")),
     )  # fmt: skip
 
 

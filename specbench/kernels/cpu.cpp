@@ -76,6 +76,7 @@ struct Forward {
     int64_t capacity, is_bfloat16;
     const float *cos, *sin;  // (n, rotary); sin has the sign of its half
     const float* const* masks;  // of each layer, (n, total), added to the scores of a tree; null for a chain
+    float* const* inputs;  // of each layer, where its input (n, hidden) is copied to, or null; null for no copies
     float* shared;           // scratch of all threads, see `shared_size`
     float* own;              // scratch of each thread, see `own_size`
 };

@@ -61,7 +61,7 @@ class Sprinter(Method, name="sprinter"):
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, draft, target = list(models.ids), models[self.draft], models[self.target]
         verifier = models.head(self.head, Verifier)
-        draft.keeps_hidden = True
+        draft.keep_states()
         while stop.room(ids) > 0:
             run: list[int] = []
             verifier_accepts = 0

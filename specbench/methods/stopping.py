@@ -152,7 +152,7 @@ class SpecDecPlusPlus(AdaptiveLength, name="specdec++"):
     min_len: int = 2
 
     def open(self, models: Sessions, drafter: Session, sampler: Sampler) -> Rule:
-        drafter.keeps_hidden = True
+        drafter.keep_states()
         return _SpecDecPlusPlus(self, models.head(self.head, AcceptanceHead), drafter)
 
 

@@ -104,7 +104,7 @@ class HeadTree(TreeProposer):
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base = models[self.base]
-        session = EagleSession(models.head(self.head, EagleHead), base, self.catch_up)
+        session = EagleSession(models.head(self.head, EagleHead), base, self.catch_up, models.vocabulary)
         models.track(self.head, session)
 
         def propose(ids: list[int], room: int) -> Draft:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
-from specbench.decoding.session import Usage
+from specbench.decoding.session import Taps, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError
-from specbench.models.feeder import DraftInputs, Feed, Feeder, TimedFeeder, UnreadDraft
+from specbench.models.feeder import DraftInputs, Feed, Feeder, Output, TimedFeeder, UnreadDraft, columns
 
 NO_TREES = "its engine cannot score draft trees; help: --engine lean, or a method that drafts chains"
 MAX_CACHED_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
@@ -26,7 +26,7 @@ class CachedSession:
 
     def __init__(self, feeder: Feeder) -> None:
         self.feeder, self.timed = feeder, TimedFeeder(feeder)
-        self._states = States()
+        self._states, self._tapped = States(), States()
         self._ids: list[int] = []  # the cached tokens
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
         self._branches: Branches | None = None  # the tree that is cached after _ids
@@ -35,13 +35,12 @@ class CachedSession:
     def usage(self) -> Usage:
         return self.timed.usage
 
-    @property
-    def keeps_hidden(self) -> bool:
-        return self.feeder.keeps_states
-
-    @keeps_hidden.setter
-    def keeps_hidden(self, value: bool) -> None:
-        self.feeder.keeps_states = value
+    def keep_states(self, taps: Taps = ()) -> None:
+        if not taps:
+            self.feeder.keeps_states = True
+            return
+        self.feeder.require_taps(taps)
+        self.feeder.taps = tuple(sorted({*self.feeder.taps, *taps}))
 
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         assert 0 <= start < len(ids)
@@ -57,7 +56,7 @@ class CachedSession:
             self._cut(cached)
             tokens = to_device(ids[cached:], self.feeder.device)
             out = self.timed.feed(Feed(tokens, cached), len(ids) - max(cached, start))
-            self._keep(out.states)
+            self._keep(out)
             new = out.logits
             rows = [*self._rows, *new.unbind()] if start <= cached else [*new.unbind()]
             self._rows, self._ids = rows[-MAX_CACHED_ROWS:], list(ids)
@@ -92,7 +91,7 @@ class CachedSession:
             parents = (*above[:-1], *(above[-1] if p < 0 else p + len(unread) for p in branches.parents))
             count = len(ids) - max(cached, start)  # rows for ids, before the rows for new tokens of the tree
             out = self.timed.feed(Feed(tokens, cached, parents), count + new)
-            self._keep(out.states)
+            self._keep(out)
             read = [*out.logits.unbind()]
             rows = [*self._rows, *read[:count]] if start <= cached else read[:count]
             branches.rows += read[count:]
@@ -113,6 +112,7 @@ class CachedSession:
             return
         path = self._branches.path(ids[at:])
         self._states.keep(at, path)
+        self._tapped.keep(at, path)
         if path:
             self.feeder.keep(at, path)
             self._ids = ids[: at + len(path)]
@@ -138,10 +138,10 @@ class CachedSession:
             logits = self.score(ids, len(ids) - 1)  # (1, V)
             self._cut(len(ids))
             out = self.timed.draft(DraftInputs(logits), k, sampler, len(ids))
-        for states in out.states:
-            self._keep(states)
+        for each in out.outputs:
+            self._keep(each)
         tokens = read_tokens(out.tokens)
-        rows = [row for logits in out.logits for row in logits.unbind()]
+        rows = [row for each in out.outputs for row in each.logits.unbind()]
         self._ids, self._rows = ids + tokens[:-1], [*self._rows, *rows][-MAX_CACHED_ROWS:]
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), k)
         return Draft(tokens[:length], out.probs[:length])
@@ -172,7 +172,7 @@ class CachedSession:
             self._branches = self._branches or Branches()
             # INVALID, for which `read_tokens` raises, has no embedding
             out = self.timed.feed(Feed(tokens.clamp_min(0), len(ids), parents), len(tokens))
-            self._keep(out.states)
+            self._keep(out)
             self._branches.reserve(parents, out.logits)
             return out.logits
 
@@ -182,12 +182,13 @@ class CachedSession:
 
         return Growth(first, score, room, eos, learn)
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
-        assert self.keeps_hidden
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
         if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         self._select(ids)
-        return self._states.rows(start, len(ids))
+        if not taps:
+            return self._states.rows(start, len(ids))
+        return columns(self._tapped.rows(start, len(ids)), self.feeder.taps, taps)
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize  # `LimitedSession` wraps a session that has a limit
@@ -209,15 +210,19 @@ class CachedSession:
         extra = len(self._ids) - cached
         if extra or self._branches is not None:
             self._states.cut(cached)
+            self._tapped.cut(cached)
             self._branches = None
         if extra:
             self._rows, self._ids = self._rows[:-extra], self._ids[:cached]
 
-    def _keep(self, states: Tensor | None) -> None:
-        """Store hidden states if they are kept."""
+    def _keep(self, out: Output) -> None:
+        """Store the states of a forward that are kept."""
         if self.feeder.keeps_states:
-            assert states is not None
-            self._states.append(states)
+            assert out.states is not None
+            self._states.append(out.states)
+        if self.feeder.taps:
+            assert out.tapped is not None
+            self._tapped.append(out.tapped)
 
 
 class Branches:

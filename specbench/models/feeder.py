@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.config.construct import OURS
 from specbench.decoding.sampling import Sampler, depths, to_device
-from specbench.decoding.session import Usage
+from specbench.decoding.session import Taps, Usage
 from specbench.errors import PluginError, short_repr
 
 
@@ -21,13 +21,15 @@ class Feed(NamedTuple):
 
     If `parents` is None, the tokens are a chain. Otherwise they extend a tree that the cache holds from `start` on. With m
     tokens in the tree so far, `parents` (m + n,) gives the parent of every token, the new ones last: the index of an earlier
-    token of the tree, or -1 for the position before the tree. `features` (n, H) are read by an EAGLE head.
+    token of the tree, or -1 for the position before the tree. An EAGLE head also reads `states` of its base (n, m H), or
+    `features` (n, H) that it computed itself.
     """
 
     tokens: Tensor
     start: int
     parents: tuple[int, ...] | None = None
     features: Tensor | None = None
+    states: Tensor | None = None
 
     @property
     def first(self) -> int:
@@ -68,13 +70,15 @@ class Feed(NamedTuple):
 class Output(NamedTuple):
     """The result of one forward.
 
-    `logits` (rows, V) are the last rows, in float32 or better. `states` (n, H) are the hidden states of all tokens, or None.
-    `encoded` is the number of tokens that an encoder read in this forward.
+    `logits` (rows, V) are the last rows, in float32 or better. `states` (n, H) are what the LM head reads at all tokens, or
+    None. `encoded` is the number of tokens that an encoder read in this forward. `tapped` (n, m H) are the inputs of the
+    m layers in the feeder's `taps`, copied, or None.
     """
 
     logits: Tensor
     states: Tensor | None
     encoded: int = 0
+    tapped: Tensor | None = None
 
 
 class DraftSettings(NamedTuple):
@@ -121,7 +125,9 @@ class Feeder(ABC):
     name: str  # of the model, for messages
     device: torch.device
     branches: bool = False  # whether it can read trees
+    is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
     keeps_states: bool = False  # whether its outputs must have states; set by its session
+    taps: Taps = ()  # layers whose inputs its outputs must have; set by its session
 
     @abstractmethod
     def feed(self, feed: Feed, rows: int) -> Output:
@@ -130,6 +136,10 @@ class Feeder(ABC):
     @abstractmethod
     def logits_of(self, states: Tensor) -> Tensor:
         """Return the LM head's logits for states (n, H)."""
+
+    def require_taps(self, taps: Taps) -> None:
+        """Raise ValueError, with the reason, if its outputs cannot have the inputs of these layers."""
+        raise ValueError(f"{self.name}: its engine cannot return the inputs of layers; help: --engine eager, or lean")
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move the tokens of a path from the root of the tree that begins at `start` to the positions from `start` on."""
@@ -144,6 +154,21 @@ class Feeder(ABC):
         return
 
 
+def columns(tapped: Tensor, kept: Taps, taps: Taps) -> Tensor:
+    """Return the inputs of the layers `taps` (n, m H), in this order, of those of the layers `kept`."""
+    if taps == kept:
+        return tapped
+    parts = tapped.chunk(len(kept), -1)  # (n, H) each
+    return torch.cat([parts[kept.index(layer)] for layer in taps], -1)
+
+
+def require_layers(taps: Taps, config: Any) -> None:
+    """Raise ValueError if a model of this configuration has no layer of one of these numbers."""
+    count = config.get_text_config(decoder=True).num_hidden_layers
+    if beyond := [layer for layer in taps if not 0 <= layer < count]:
+        raise ValueError(f"{config.name_or_path} has {count} layers, so no layer {beyond[0]} (numbers begin at 0)")
+
+
 PRECISIONS = (torch.float32, torch.float64)  # of logits
 
 
@@ -155,7 +180,7 @@ class CheckedFeeder(Feeder):
         self.name, self.device, self.branches = feeder.name, feeder.device, feeder.branches
 
     def feed(self, feed: Feed, rows: int) -> Output:
-        self._feeder.keeps_states = self.keeps_states
+        self._feeder.keeps_states, self._feeder.taps = self.keeps_states, self.taps
         out: object = self._feeder.feed(feed, rows)
         if not isinstance(out, Output):
             raise PluginError(f"{self.name}: feed() returned {short_repr(out)}, which is not an Output")
@@ -171,6 +196,11 @@ class CheckedFeeder(Feeder):
         if self.keeps_states and out.states is None:
             raise PluginError(
                 f"{self.name}: feed() returned no states, which heads read; help: --engine eager, or lean"
+            )
+        if self.taps and out.tapped is None:
+            raise PluginError(
+                f"{self.name}: feed() returned no inputs of layers {list(self.taps)}, which heads read; help: --engine"
+                " eager, or lean"
             )
         return out
 
@@ -201,12 +231,11 @@ Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached b
 
 
 class UnreadDraft(NamedTuple):
-    """A draft of k tokens that is still on the device, and the logits (m, V) and states (m, H) of its forwards, in parts."""
+    """A draft of k tokens that is still on the device, and the outputs of its m forwards, in parts."""
 
     tokens: Tensor  # (k,)
     probs: Tensor  # (k, V)
-    logits: list[Tensor]
-    states: list[Tensor | None]
+    outputs: list[Output]
 
 
 class TimedFeeder:
@@ -247,7 +276,7 @@ class TimedFeeder:
         logits, states = start.logits, start.states
         uniforms = sampler.uniforms(k, self.feeder.device)
         settings = DraftSettings(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
-        is_plain = k > 1 and type(sampler) is Sampler
+        is_plain = k > 1 and type(sampler) is Sampler and not self.feeder.taps
         graph = self.feeder.draft_graph(settings, cached + k - 1, start) if is_plain else None
         if graph is not None:
             return self._replay(graph, start, uniforms, cached, k - 1)
@@ -260,11 +289,11 @@ class TimedFeeder:
                 logits, states = outputs[-1].logits, None if states is None else outputs[-1].states
             drawn.append(sampler.draw(logits, None if uniforms is None else uniforms[i : i + 1]))  # (1,), (1, V)
         tokens, probs = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        return UnreadDraft(tokens, probs, [out.logits for out in outputs], [out.states for out in outputs])
+        return UnreadDraft(tokens, probs, outputs)
 
     def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> UnreadDraft | None:
         """Feed a token (1,) and draw the next one in one graph. Returns None if no such graph was captured."""
-        if type(sampler) is not Sampler:
+        if type(sampler) is not Sampler or self.feeder.taps:
             return None
         drafting = DraftSettings(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
         start = DraftInputs(token=token)
@@ -291,7 +320,7 @@ class TimedFeeder:
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
             out = DraftOutputs(*(tensor.clone() for tensor in graph.replay(start, uniforms, cached)))
         self._require_finite(out.logits)
-        return UnreadDraft(out.tokens, out.probs, [out.logits], [out.states])
+        return UnreadDraft(out.tokens, out.probs, [Output(out.logits, out.states)])
 
     @contextmanager
     def _clock(self, sizes: Sizes) -> Iterator[None]:
@@ -312,9 +341,10 @@ class TimedFeeder:
 
     def _require_finite(self, logits: Tensor) -> None:
         """Raise FloatingPointError for logits that are not finite; on a CUDA device, `finish` raises it later."""
+        whole = logits.max() if self.feeder.is_partial else logits.sum()  # the maximum of a NaN is a NaN
         if self._is_cuda:
-            self._finite.append(logits.sum().isfinite())
-        elif not math.isfinite(logits.sum().item()):
+            self._finite.append(whole.isfinite())
+        elif not math.isfinite(whole.item()):
             raise FloatingPointError(f"{self.feeder.name}: NaN or infinite logits")
 
     def _record(self, sizes: Sizes, seconds: float) -> None:

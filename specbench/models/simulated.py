@@ -23,7 +23,7 @@ from specbench.config.presets import bundled_architecture
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler, Tree
-from specbench.decoding.session import Session, Usage
+from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
@@ -162,16 +162,11 @@ class SyntheticSession:
     def room(self, ids: list[int]) -> int:
         return self._inner.room(ids)
 
-    @property
-    def keeps_hidden(self) -> bool:
-        return self._inner.keeps_hidden
-
-    @keeps_hidden.setter
-    def keeps_hidden(self, value: bool) -> None:
+    def keep_states(self, taps: Taps = ()) -> None:
         raise ValueError("a model whose logits are synthetic has no hidden states that match them")
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
-        return self._inner.hidden(ids, start)
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+        return self._inner.hidden(ids, start, taps)
 
     def cached_length(self, ids: list[int]) -> int:
         return self._inner.cached_length(ids)

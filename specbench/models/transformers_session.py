@@ -12,8 +12,8 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedCon
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from specbench.config.construct import Table
-from specbench.decoding.session import Usage
-from specbench.models.feeder import Feed, Feeder, Output
+from specbench.decoding.session import Taps, Usage
+from specbench.models.feeder import Feed, Feeder, Output, require_layers
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # types of layers
 INDEXED = ("gpt_neo", "bloom", "mpt")  # model types whose attention derives distances from where tokens are cached
@@ -58,7 +58,7 @@ class EagerFeeder(Feeder):
             self._cache.crop(feed.first - self._length)
         self._length = feed.first + len(feed.tokens)
         ids = feed.tokens.unsqueeze(0)  # (1, n)
-        flags: dict[str, Any] = {"use_cache": True, "output_hidden_states": self.keeps_states}
+        flags: dict[str, Any] = {"use_cache": True, "output_hidden_states": self.keeps_states or bool(self.taps)}
         if feed.parents is not None:
             flags |= self._tree_arguments(feed)
         count = 0
@@ -72,12 +72,19 @@ class EagerFeeder(Feeder):
                     decoder_input_ids=ids, encoder_outputs=self._encoded, past_key_values=self._cache, **flags
                 )
             logits: Tensor = out.logits[0, -rows:, : self._vocabulary]
-            states = None
-            if self.keeps_states:
-                states = (out.hidden_states if self._source is None else out.decoder_hidden_states)[-1][0]
+            states = tapped = None
+            if self.keeps_states or self.taps:
+                every = out.hidden_states if self._source is None else out.decoder_hidden_states
+                states, tapped = (
+                    every[-1][0],
+                    torch.cat([every[layer][0] for layer in self.taps], -1) if self.taps else None,
+                )
                 if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
                     states = states * self._model.config.d_model**-0.5
-            return Output(logits if logits.dtype == torch.float64 else logits.float(), states, count)
+            return Output(logits if logits.dtype == torch.float64 else logits.float(), states, count, tapped)
+
+    def require_taps(self, taps: Taps) -> None:
+        require_layers(taps, self._model.config)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         cache: Any = self._cache

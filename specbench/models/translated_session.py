@@ -5,7 +5,7 @@ from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree
-from specbench.decoding.session import Session, Usage
+from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.models.vocabulary_map import VocabularyMap
 
@@ -17,8 +17,6 @@ class TranslatedSession:
     drafter's distribution is that over the tokens that both have: its drafts are drawn from these rows, so verifying them is
     exact whatever is mapped. `outside` sums the probability of its other tokens over `rows` positions.
     """
-
-    keeps_hidden = False
 
     def __init__(self, session: Session, mapping: VocabularyMap, vocabulary: int) -> None:
         self._session, self._map, self._vocabulary = session, mapping, vocabulary
@@ -55,8 +53,11 @@ class TranslatedSession:
         self._read(ids)
         return self._session.room(self._own)
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
+    def keep_states(self, taps: Taps = ()) -> None:
         raise ValueError("a model with another tokenizer has no states for the pair's tokens")
+
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+        raise AssertionError("states were not kept")
 
     def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self._ids)

@@ -58,7 +58,7 @@ def specdec_rows(pair: LoadedPair, text: Text, rollout: DraftRollout) -> Columns
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     sampler, models = sampler_of(pair, text, rollout.seed, rollout.temperature), pair.open(text.prompt)
     draft, target, ids = models[rollout.draft], models[rollout.target], list(models.ids)
-    draft.keeps_hidden = True
+    draft.keep_states()
     with torch.inference_mode():
         if rollout.answers == Answers.reference:
             written = text.rest[: rollout.steps]
@@ -165,7 +165,7 @@ def sprinter_rows(pair: LoadedPair, text: Text, rollout: PrefixRollout) -> Colum
     sampler = sampler_of(pair, text, rollout.seed, rollout.temperature)
     rollout = replace(rollout, steps=steps_within(pair, text, rollout.steps))
     models = pair.open(text.prompt)
-    models[rollout.draft].keeps_hidden = True
+    models[rollout.draft].keep_states()
     parts = []
     with torch.inference_mode():
         for kind, name in enumerate(PREFIX_KINDS):

@@ -1,6 +1,7 @@
-"""Training of an EAGLE-1 head: features of the base along whole texts, on disk, then regression on them.
+"""Training of EAGLE heads: states of the base along whole texts, on disk, then a fit to them.
 
-See Li et al. 2024, Section 4.2; docs/papers/drafting.md, EAGLE-1.
+EAGLE-1 is fitted to the base's next feature (Li et al. 2024, Section 4.2), EAGLE-3 to the distributions of the next tokens,
+in drafts that begin at every token (Li et al. 2025, Section 3.2). See docs/papers/drafting.md.
 """
 
 import itertools
@@ -22,18 +23,17 @@ from torch import Tensor
 
 from specbench.analysis.intervals import interval_of_sums
 from specbench.config.construct import Table
-from specbench.decoding.session import Session
+from specbench.decoding.session import Session, Taps
 from specbench.errors import ConfigError
-from specbench.models.heads import EagleHead
+from specbench.models.heads import Eagle1Head, Eagle3Head, EagleHead
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training.fitting import is_falling
-from specbench.training.recipes import MOST_EPOCHS, Budget, EagleRecipe, Split
+from specbench.training.recipes import MOST_EPOCHS, Budget, Eagle3Recipe, EagleRecipe, Split
 from specbench.training.shards import Columns, Shards
 from specbench.training.texts import Text, split_of
 
-COLUMNS = ("token", "feature", "own")
 CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200
 COMPARED = 0.75  # share of the steps after which the validation loss is first computed
@@ -58,7 +58,7 @@ class TextSpan:
     def rows(self) -> Columns:
         """Read the rows."""
         with safe_open(self.path, "pt") as file:
-            return {key: file.get_slice(key)[self.first : self.end] for key in COLUMNS}
+            return {key: file.get_slice(key)[self.first : self.end] for key in file.keys() if key != "text"}  # noqa: SIM118
 
 
 def spans_of(shards: Shards) -> list[TextSpan]:
@@ -74,32 +74,35 @@ def spans_of(shards: Shards) -> list[TextSpan]:
     return spans
 
 
-def rows_of(pair: LoadedPair, text: Text, base: str, most: int) -> Columns:
+def rows_of(pair: LoadedPair, text: Text, base: str, most: int, taps: Taps = ()) -> Columns:
     """Return the rows of a text, of at most `most` tokens.
 
-    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt. Features
-    are in half precision, or in the base's own precision if that is a half one.
+    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt; with taps,
+    `states` (n, m H). Features and states are in half precision, or in the base's own precision if that is a half one.
     """
     models = pair.open(text.prompt)
     session, ids = models[base], list(models.ids)
     whole = (ids + text.rest)[: min(most, pair.window_of(pair.models).length or most)]
-    session.keeps_hidden = True
-    features = session.hidden(whole, 0)  # (n, H)
-    in_answer = torch.arange(len(whole)) >= len(ids)
-    halves = features if features.dtype != torch.float32 else features.half()
-    return {"token": torch.tensor(whole), "feature": halves.cpu(), "own": in_answer}
+    columns: Columns = {"token": torch.tensor(whole), "own": torch.arange(len(whole)) >= len(ids)}
+    kept = {"feature": (), "states": taps} if taps else {"feature": ()}
+    for wanted in kept.values():
+        session.keep_states(wanted)
+    for name, wanted in kept.items():
+        states = session.hidden(whole, 0, wanted)
+        columns[name] = (states if states.dtype != torch.float32 else states.half()).cpu()
+    return columns
 
 
 @dataclass(frozen=True)
 class EagleBatch:
     """Padded texts.
 
-    They have tokens t + 1 (b, n), features f_t (b, n, H), the features f_{t+1} to predict, and a mask (b, n) of the positions
-    that count for the loss.
+    They have tokens t + 1 (b, n), what the head reads of the base at token t, the features f_{t+1} to predict, and a mask
+    (b, n) of the positions that count for the loss. The head reads features f_t (b, n, H), or states (b, n, m H) of taps.
     """
 
     tokens: Tensor
-    features: Tensor
+    read: Tensor
     targets: Tensor
     counts: Tensor
 
@@ -135,19 +138,26 @@ class Sequences:
         rng.shuffle(groups)
         return [group for group in groups if group]
 
+    def most_frequent(self, count: int) -> Tensor:
+        """Return the most frequent tokens of the answers, `count` in ascending order; the lowest ids fill up."""
+        tokens = torch.cat([rows["token"][rows["own"]] for rows in (span.rows() for span in self._spans)])
+        times = torch.bincount(tokens, minlength=count)
+        return times.argsort(descending=True, stable=True)[:count].sort().values
+
     def padded(self, group: Sequence[TextSpan]) -> EagleBatch:
         """Return a group of texts as a batch."""
         rows = [span.rows() for span in group]
-        n, width = max(span.length for span in group) - 1, rows[0]["feature"].shape[1]
+        n, source = max(span.length for span in group) - 1, "states" if "states" in rows[0] else "feature"
+        width, read_width = rows[0]["feature"].shape[1], rows[0][source].shape[1]
         tokens, counts = torch.zeros(len(group), n, dtype=torch.long), torch.zeros(len(group), n, dtype=torch.bool)
-        features, targets = torch.zeros(len(group), n, width), torch.zeros(len(group), n, width)
+        read, targets = torch.zeros(len(group), n, read_width), torch.zeros(len(group), n, width)
         for i, columns in enumerate(rows):
             m = len(columns["token"]) - 1
             tokens[i, :m] = columns["token"][1:]
-            features[i, :m] = columns["feature"][:-1].float()
+            read[i, :m] = columns[source][:-1].float()
             targets[i, :m] = columns["feature"][1:].float()
             counts[i, :m] = columns["own"][1:]
-        return EagleBatch(*(tensor.to(self._device) for tensor in (tokens, features, targets, counts)))
+        return EagleBatch(*(tensor.to(self._device) for tensor in (tokens, read, targets, counts)))
 
 
 # Training
@@ -179,7 +189,7 @@ class EagleTraining:
 
     pair: LoadedPair
     base: str
-    recipe: EagleRecipe
+    recipe: EagleRecipe | Eagle3Recipe
     folder: Path
     about: Table
     budget: Budget
@@ -246,10 +256,10 @@ class _Fit:
                 "too few texts have an answer after the prompt; use a task or --data with answers, or a larger --limit"
             )
         model = pair.models[base].transformers()
-        self.head = EagleHead.of(model.config).to(pair.device)
         embedding: Any = model.get_input_embeddings()
-        self.head.goes_with(embedding.weight.float())
         self.recipe = training.recipe.resolved(self._seen.tokens, embedding.weight.shape[1])
+        self.head = self._fresh(model).to(pair.device)
+        self.head.goes_with(embedding.weight.float(), model.config)
         self._learned = [p for name, p in self.head.named_parameters() if "embed_tokens" not in name]
         for parameter in self._learned:
             parameter.requires_grad_(True)
@@ -261,6 +271,17 @@ class _Fit:
         self._ended = "epochs"  # what limits the number of steps: epochs or minutes
         self._earlier: float | None = None
         self.head.train()
+
+    def _fresh(self, model: Any) -> EagleHead:
+        """Return an untrained head for a base."""
+        if isinstance(self.recipe, EagleRecipe):
+            return Eagle1Head.of(model.config)
+        head = Eagle3Head.of(model.config, self.recipe.layers, self.recipe.vocabulary)
+        if head.lm_head is not None:
+            head.tokens = self._seen.most_frequent(self.recipe.vocabulary)
+            output = model.get_output_embeddings().weight
+            head.lm_head.weight.data.copy_(output[head.tokens.to(output.device)])
+        return head
 
     def resume(self, checkpoint: TrainingCheckpoint) -> None:
         """Continue from a checkpoint, with its number of steps."""
@@ -298,9 +319,9 @@ class _Fit:
         warm = min(self.done / (recipe.warm_up or max(self.total // 20, 1)), 1.0)
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
-        losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe.noise)
+        losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe)
         self._optimizer.zero_grad()
-        loss = losses.regression.mean() + recipe.ce * losses.cross_entropy.mean()
+        loss = losses.total.mean()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
         torch.nn.utils.clip_grad_value_(self._learned, recipe.clip)
         self._optimizer.step()
@@ -323,17 +344,17 @@ class _Fit:
 
     def _validation_loss(self) -> float | None:
         """Return the loss per predicted position of the validation texts; None if none has an answer."""
-        regression, ce, _, count = losses_by_text(self.head, self._session, self._validation, self.recipe.batch).sum(0)
-        return float((regression + self.recipe.ce * ce) / count) if count else None
+        sums = losses_by_text(self.head, self._session, self._validation, self.recipe).sum(0)
+        return float(sums[0] / sums[-1]) if sums[-1] else None
 
     def report(self) -> Table:
         """Return the losses on the test texts, the overlap with its 95 % interval over texts, and what was trained."""
-        table = losses_by_text(self.head, self._session, self._unseen, self.recipe.batch)
+        table = losses_by_text(self.head, self._session, self._unseen, self.recipe)
         earlier, last = self._earlier, self._validation_loss()
-        regression, ce, _ = table.sum(axis=0)[:3] / table[:, 3].sum()
-        overlap = interval_of_sums(table[:, 2:], lambda sums: sums[..., 0] / sums[..., 1])
+        total, ce, *_ = table.sum(axis=0) / table[:, -1].sum()
+        overlap = interval_of_sums(table[:, [2, -1]], lambda sums: sums[..., 0] / sums[..., 1])
         return {
-            "smooth_l1": float(regression),
+            "loss": float(total),
             "cross_entropy": float(ce),
             "overlap": overlap.value,
             "overlap_low": overlap.low,
@@ -356,7 +377,7 @@ def _split(spans: Sequence[TextSpan], split: Split, training: EagleTraining) -> 
     return Sequences((span for span in spans if split_of(span.number, seed) == split), training.pair.device)
 
 
-def _schedule(seen: Sequences, recipe: EagleRecipe) -> Iterator[list[TextSpan]]:
+def _schedule(seen: Sequences, recipe: EagleRecipe | Eagle3Recipe) -> Iterator[list[TextSpan]]:
     """Yield every step's texts without end; reproducible."""
     for epoch in itertools.count():
         yield from seen.batches(recipe.batch, random.Random(f"{recipe.seed}:{epoch}"))
@@ -377,45 +398,77 @@ def _set_random_state(state: Tensor, device: torch.device) -> None:
 class Losses(NamedTuple):
     """Losses at each predicted position of a batch, (m,).
 
-    `regression` is smooth L1 on features, `cross_entropy` is between the distributions that the LM head computes from both
-    features. `overlap`, sum of min(p, q), is how often a first drafted token would be accepted at T = 1, along the texts
-    themselves. `text` is the position's text in the batch.
+    `total` is what is minimized. `cross_entropy` is between the base's distribution and that of the first drafted token, and
+    `overlap`, sum of min(p, q), how often that token would be accepted at T = 1, along the texts themselves. `text` is the
+    position's text in the batch.
     """
 
-    regression: Tensor
+    total: Tensor
     cross_entropy: Tensor
     overlap: Tensor
     text: Tensor
 
 
-def losses_of(head: EagleHead, base: Session, batch: EagleBatch, noise: float) -> Losses:
-    """Return the losses of a head on a batch, with uniform noise of a width on the features."""
-    noisy = batch.features
-    if noise:
-        noisy = noisy + (torch.rand_like(noisy) - 0.5) * noise * 512 / noisy.shape[1]
-    made = head(batch.tokens, noisy)[batch.counts]  # (m, H)
+def losses_of(head: EagleHead, base: Session, batch: EagleBatch, recipe: EagleRecipe | Eagle3Recipe) -> Losses:
+    """Return the losses of a head on a batch."""
+    if isinstance(head, Eagle3Head):
+        assert isinstance(recipe, Eagle3Recipe)
+        return _losses_of_drafts(head, base, batch, recipe)
+    assert isinstance(head, Eagle1Head) and isinstance(recipe, EagleRecipe)
+    read = batch.read
+    if head.training and recipe.noise:
+        read = read + (torch.rand_like(read) - 0.5) * recipe.noise * 512 / read.shape[1]
+    made = head(batch.tokens, read)[batch.counts]  # (m, H)
     targets = batch.targets[batch.counts]
-    p = base.logits_of(targets).softmax(-1)
-    log_q = base.logits_of(made).log_softmax(-1)
-    return Losses(
-        F.smooth_l1_loss(made, targets, reduction="none").mean(-1),
-        -(p * log_q).sum(-1),
-        torch.minimum(p, log_q.detach().exp()).sum(-1),
-        batch.counts.nonzero()[:, 0],
-    )
+    p, log_q = base.logits_of(targets).softmax(-1), base.logits_of(made).log_softmax(-1)
+    ce, regression = -(p * log_q).sum(-1), F.smooth_l1_loss(made, targets, reduction="none").mean(-1)
+    return Losses(regression + recipe.ce * ce, ce, _overlap(p, log_q), batch.counts.nonzero()[:, 0])
 
 
-def losses_by_text(head: EagleHead, base: Session, texts: Sequences, batch: int) -> np.ndarray:
-    """Return sums over the predicted positions of each text, (texts, 4): regression, cross-entropy, overlap, 1.
+def _losses_of_drafts(head: Eagle3Head, base: Session, batch: EagleBatch, recipe: Eagle3Recipe) -> Losses:
+    """Return the losses of drafts of `steps` tokens: the cross-entropy of step s counts decay^s.
+
+    Of a head with its own vocabulary, p is restricted to it and renormalized, and tokens count whose most likely successor
+    is in it.
+    """
+    n, first, total = batch.counts.shape[1], None, torch.zeros_like(batch.counts, dtype=torch.float32)  # (b, n)
+    for step, read in enumerate(head.unrolled(batch.tokens, batch.read, recipe.steps)):
+        counts = batch.counts[:, : n - step] & batch.counts[:, step:]
+        p = base.logits_of(batch.targets[:, step:][counts]).softmax(-1)  # (m, V)
+        log_q = head.trained_logits(read[:, : n - step][counts], base.logits_of).log_softmax(-1)
+        if first is None:
+            first = _overlap(p, log_q)
+        if head.tokens is not None:
+            known = torch.isin(p.argmax(-1), head.tokens)
+            p, log_q = p[:, head.tokens], log_q[:, head.tokens]
+            p = p / p.sum(-1, keepdim=True) * known[:, None]
+        ce = -(p * log_q).sum(-1)
+        if not step:
+            at_once = ce
+        total = total.masked_scatter(
+            F.pad(counts, (0, step)), total[F.pad(counts, (0, step))] + recipe.decay**step * ce
+        )
+    assert first is not None
+    return Losses(total[batch.counts], at_once, first, batch.counts.nonzero()[:, 0])
+
+
+def _overlap(p: Tensor, log_q: Tensor) -> Tensor:
+    return torch.minimum(p, log_q.detach().exp()).sum(-1)
+
+
+def losses_by_text(head: EagleHead, base: Session, texts: Sequences, recipe: EagleRecipe | Eagle3Recipe) -> np.ndarray:
+    """Return sums over the predicted positions of each text, (texts, 4): total, cross-entropy, overlap, 1.
 
     Texts without an answer are left out.
     """
-    sums = []
+    sums, was_training = [], head.training
+    head.eval()
     with torch.no_grad():
-        for group in texts.batches(batch, random.Random(0)):
-            losses = losses_of(head, base, texts.padded(group), noise=0.0)
+        for group in texts.batches(recipe.batch, random.Random(0)):
+            losses = losses_of(head, base, texts.padded(group), recipe)
             columns = torch.stack([*losses[:3], torch.ones_like(losses.overlap)], 1)  # (m, 4)
             sums.append(columns.new_zeros(len(group), 4).index_add_(0, losses.text, columns))
+    head.train(was_training)
     table = torch.cat(sums).cpu().numpy().astype(np.float64) if sums else np.zeros((0, 4))
     answered: np.ndarray = table[table[:, 3] > 0]
     return answered

@@ -133,6 +133,45 @@ class EagleRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Eagle3Recipe:
+    """AdamW on drafts that begin at every token (Li et al. 2025). 0 means as in `EagleRecipe`."""
+
+    epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
+    batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
+    rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
+    warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
+    steps: int = key(3, "tokens of the drafts that are trained on")
+    decay: float = key(0.8, "factor of the loss from one token of a draft to the next")
+    layers: tuple[int, ...] = key((), "layers whose inputs the head reads; empty: the second, middle and last but two")
+    vocabulary: int = key(
+        0, "tokens that the head drafts, the most frequent of the answers; 0: all, by the base's LM head"
+    )
+    clip: float = key(0.5, "clip each element of the gradients at this value")
+    most: int = key(2048, "tokens after which a text is cut")
+    temperature: float = key(0.0, "sampling temperature of the base's outputs that the head is trained on")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {
+            "epochs": 0,
+            "batch": 0,
+            "rate": 0.0,
+            "warm_up": 0,
+            "most": 3,
+            "clip": 0.0,
+            "steps": 1,
+            "vocabulary": 0,
+        }
+        for name, low in (least | {"temperature": 0.0, "decay": 0.0}).items():
+            within(name, getattr(self, name), low, math.inf)
+
+    def resolved(self, tokens: int, width: int) -> "Eagle3Recipe":
+        """Return the recipe with batch and learning rate chosen, as `EagleRecipe.resolved` does."""
+        chosen = EagleRecipe(batch=self.batch, rate=self.rate).resolved(tokens, width)
+        return replace(self, batch=chosen.batch, rate=chosen.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe:
     """Fine-tuning of a whole model at a constant learning rate.
 
@@ -157,6 +196,7 @@ RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
     HeadKind.specdec: (DraftRollout(), SPECDEC_RECIPE),
     HeadKind.dsl: (DraftRollout(), DSL_RECIPE),
     HeadKind.eagle: (EagleRecipe(),),
+    HeadKind.eagle3: (Eagle3Recipe(),),
 }
 
 
@@ -167,6 +207,7 @@ class TrainKind(StrEnum):
     specdec = HeadKind.specdec.value
     dsl = HeadKind.dsl.value
     eagle = HeadKind.eagle.value
+    eagle3 = HeadKind.eagle3.value
     finetune = "finetune"
     draft = "draft"
 
@@ -197,6 +238,8 @@ def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
     if kind == HeadKind.eagle:
         return recipe["most"], recipe["temperature"]
+    if kind == HeadKind.eagle3:
+        return recipe["most"], recipe["temperature"], recipe["layers"]
     return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 

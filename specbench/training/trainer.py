@@ -16,10 +16,12 @@ from torch import nn
 
 from specbench.config.construct import Table, construct
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
+from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import write
 from specbench.models.heads import Head
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
+from specbench.models.heads.eagle3 import default_taps
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import classifier_training as classifiers
@@ -31,6 +33,7 @@ from specbench.training.recipes import (
     SPECDEC_RECIPE,
     Budget,
     DraftRollout,
+    Eagle3Recipe,
     EagleRecipe,
     FinetuneRecipe,
     PrefixRollout,
@@ -105,11 +108,12 @@ class Training:
 
     def train(self, kind: HeadKind) -> Trained:
         """Train a head of a kind on as many texts as the budget allows."""
-        trainers = {
+        trainers: dict[HeadKind, Callable[[], Trained]] = {
             HeadKind.sprinter: self._sprinter,
             HeadKind.specdec: self._specdec,
             HeadKind.dsl: self._dsl,
-            HeadKind.eagle: self._eagle,
+            HeadKind.eagle: lambda: self._eagle(EagleRecipe()),
+            HeadKind.eagle3: lambda: self._eagle(Eagle3Recipe()),
         }
         return trainers[kind]()
 
@@ -162,9 +166,11 @@ class Training:
         drawn: Table = {} if temperature is None else {"temperature": temperature}
         return Texts(texts.texts, {**texts.about, "answers": self.settings.answers.value, **drawn})
 
-    def _eagle(self) -> Trained:
+    def _eagle(self, default: EagleRecipe | Eagle3Recipe) -> Trained:
         base = self.settings.base
-        recipe = self._built(EagleRecipe(), seed=self.settings.seed)
+        recipe = self._built(default, seed=self.settings.seed)
+        config = self.loaded.models[base].transformers().config
+        taps = recipe.layers or default_taps(config.num_hidden_layers) if isinstance(recipe, Eagle3Recipe) else ()
         training = eagle.EagleTraining(
             pair=self.loaded, base=base, recipe=recipe, folder=self.folder, about=self.about,
             budget=self.budget, observer=self.observer,
@@ -176,32 +182,35 @@ class Training:
         is_written = self.settings.answers == Answers.outputs
         settings = writing if is_written else recipe.most
         if not checkpoint:
-            self._plan_size(recipe.most, is_written, settings)
+            missing = shards.missing(
+                shards.folder_of(self.rows_folder, self._collection(settings, taps)), self.texts.texts
+            )
+            self._plan_size(missing, recipe.most, is_written, (1 + len(taps)) * config.hidden_size)
         files, texts = self._shards(
-            lambda text: eagle.rows_of(self.loaded, text, base, recipe.most),
+            lambda text: eagle.rows_of(self.loaded, text, base, recipe.most, taps),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
+            taps,
         )
         head, report = eagle.train(training, files, checkpoint)
         (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
         return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
-    def _plan_size(self, most: int, generated: bool, settings: object) -> None:
-        """Report the size of the features that are not on disk yet. Raises ConfigError if there is no room for them."""
-        base = self.settings.base
-        missing = shards.missing(shards.folder_of(self.rows_folder, self._collection(settings)), self.texts.texts)
+    def _plan_size(self, missing: list[Text], most: int, generated: bool, width: int) -> None:
+        """Report the size of the states of texts that are not on disk yet, of `width` numbers for each token.
+
+        Raises ConfigError if there is no room for them.
+        """
         window = self.loaded.window_of(self.loaded.models).length or most
-        size = tokens_of(missing, min(most, window), generated) * token_bytes(
-            self.loaded.models[base].transformers().config.hidden_size
-        )
+        size = tokens_of(missing, min(most, window), generated) * token_bytes(width)
         if missing:
             self.observer.message(
                 size_plan(len(missing), size, generated, self.budget.has_time_limit, self.rows_folder).line
             )
 
-    def _collection(self, settings: object) -> Table:
+    def _collection(self, settings: object, taps: Taps = ()) -> Table:
         """Return what identifies collected rows."""
-        return {**self.about, "settings": str(settings)}
+        return {**self.about, "settings": str(settings), **({"layers": list(taps)} if taps else {})}
 
     def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
@@ -209,7 +218,7 @@ class Training:
         return files.rows(), texts
 
     def _shards(
-        self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None
+        self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None, taps: Taps = ()
     ) -> tuple[Shards, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
@@ -228,7 +237,7 @@ class Training:
                 )
                 return map(make, answered)
 
-            about = self._collection(settings)
+            about = self._collection(settings, taps)
             files = shards.collected(self.rows_folder, self.texts.texts, collect, about, advance, ends)
         if not files.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")

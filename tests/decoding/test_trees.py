@@ -23,7 +23,8 @@ from specbench.features.verify.enumeration import (
     tables,
 )
 from specbench.methods.autoregressive import Autoregressive
-from specbench.methods.proposers import Chain, DraftModel
+from specbench.methods.block_drafts import BlockDraft
+from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.speculative import Speculative
 from specbench.methods.tree_drafts import EAGLE_TREE, Eagle2, EagleTree, ModelTree
 from tests.fixtures.worlds import until_eos
@@ -50,10 +51,10 @@ EXACT = {
 }
 
 
-def error_of(method: Speculative, heads: dict[str, str], length: int, **setting: float) -> float:
-    """The distance of the joint distribution of some tokens from the declared one, on two tokens."""
+def error_of(method: Speculative, heads: dict[str, str], length: int, vocabulary: int = 2, **setting: float) -> float:
+    """The distance of the joint distribution of some tokens from the declared one."""
     scorers, target = method.declared_distribution()
-    world = tables(method.roles(), 2, heads=heads)
+    world = tables(method.roles(), vocabulary, heads=heads)
     plain = Autoregressive(scorers=scorers, target=target)
     return distance(*(joint_distribution(each, world, length, **setting) for each in (method, plain)))
 
@@ -62,6 +63,30 @@ def error_of(method: Speculative, heads: dict[str, str], length: int, **setting:
 @pytest.mark.parametrize("name", EXACT)
 def test_trees_are_exact_at_every_setting(name, setting):
     assert error_of(*EXACT[name], 3, **SETTINGS[setting]) < ROUNDING
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("rejection", [None, BlockRejection()])
+def test_chains_of_a_head_that_leaves_a_token_out_are_exact(rejection, setting):
+    """The head drafts two of three tokens; the residual gives the third its probability."""
+    chain = Speculative(
+        proposer=Eagle(head="eagle", base="target", gamma=2), scorers=("target",), target=Last(),
+        **({"rejection": rejection} if rejection else {}),
+    )  # fmt: skip
+    assert error_of(chain, {"eagle": "eagle3"}, 3, 3, **SETTINGS[setting]) < ROUNDING
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_blocks_of_a_head_are_exact(threshold, setting):
+    """DSpark: a Markov head, and with a threshold a confidence that reads the tokens before."""
+    method = last(BlockDraft(head="dflash", base="target", gamma=2, threshold=threshold))
+    assert error_of(method, {"dflash": "dflash"}, 3, 3, **SETTINGS[setting]) < ROUNDING
+
+
+@pytest.mark.parametrize("proposer", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+def test_trees_of_a_head_that_leaves_a_token_out_are_exact(proposer):
+    assert error_of(last(proposer), {"eagle": "eagle3"}, 2, 3) < ROUNDING
 
 
 CHAIN = Speculative(

@@ -14,7 +14,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.errors import MissingAsset
 from specbench.models.cached_session import CachedSession
 from specbench.models.feeder import TimedFeeder
-from specbench.models.heads import EagleHead, EagleSession, Provenance
+from specbench.models.heads import Eagle1Head, EagleHead, EagleSession, Provenance
 from specbench.models.heads.eagle import EagleFeeder
 from specbench.models.lean import LeanFeeder, network_of
 from tests.fixtures.worlds import FAMILIES, open_session, random_model, stale
@@ -27,18 +27,20 @@ NORMED = 1e-5  # where transformers' own norms, which compute in float32, are on
 def base_and_head(family: str = "llama", seed: int = 1) -> tuple[CachedSession, EagleHead]:
     """A lean model in float64, and a random head of its width whose weights are as spread out as its own."""
     model = random_model(family, seed).double()
-    head = EagleHead.of(model.config).double()
+    head = Eagle1Head.of(model.config).double()
     with torch.no_grad():
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.normal_(0.0, 0.25)
-    return CachedSession(LeanFeeder(network_of(model), 40)), head.goes_with(model.get_input_embeddings().weight)
+    return CachedSession(LeanFeeder(network_of(model), 40)), head.goes_with(
+        model.get_input_embeddings().weight, model.config
+    )
 
 
 def again(session: CachedSession) -> CachedSession:
     """A fresh session over the same weights, which keeps its states from the beginning."""
     fresh = CachedSession(LeanFeeder(session.feeder.network, 40))
-    fresh.keeps_hidden = True
+    fresh.keep_states()
     return fresh
 
 
@@ -119,7 +121,7 @@ def test_training_and_drafting_compute_the_same_features(family):
     """
     base, head = base_and_head(family)
     ids = [3, 8, 1, 22, 13, 8, 30]
-    base.keeps_hidden = True
+    base.keep_states()
     features = base.hidden(ids, 0)
     both = torch.stack([features, features.flip(0)])  # another row in the batch changes nothing
     with torch.inference_mode():
@@ -182,7 +184,7 @@ def weights_of(head: EagleHead) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "t5"])
 def test_a_head_survives_saving_and_loading_in_the_public_format(family, tmp_path):
     """Keys fc.* and layers.0.*, no embedding of its own; settings and provenance too."""
-    head = EagleHead.of(FAMILIES[family]())
+    head = Eagle1Head.of(FAMILIES[family]())
     head.provenance = Provenance(base={"source": "somewhere"}, report={"loss": 1.5})
     head.save(tmp_path / "head")
     keys = set(load_file(tmp_path / "head" / "model.safetensors"))
@@ -199,7 +201,7 @@ def test_a_head_survives_saving_and_loading_in_the_public_format(family, tmp_pat
 def test_a_published_head_is_read(bias, tmp_path):
     """pytorch_model.bin beside a Llama's config.json, with an embedding of its own, with and without a bias."""
     config = FAMILIES["llama"]()
-    head = EagleHead(config, bias)
+    head = Eagle1Head(config, bias)
     state = {name.removeprefix("inner."): weight for name, weight in head.state_dict().items()}
     assert ("fc.bias" in state) == bias
     tmp_path.joinpath("config.json").write_text(json.dumps(config.to_dict() | {"architectures": ["LlamaForCausalLM"]}))
@@ -208,13 +210,15 @@ def test_a_published_head_is_read(bias, tmp_path):
     assert read.has_embedding and read.provenance == Provenance()
     other = torch.randn(40, 32)
     embedding = read.inner.embed_tokens.weight.clone()
-    assert torch.equal(read.goes_with(other).inner.embed_tokens.weight, embedding), "its own embedding stays"
     model = random_model("llama", 1)
-    draft = EagleSession(read.goes_with(model.get_input_embeddings().weight), open_session(model)).draft
+    assert torch.equal(read.goes_with(other, model.config).inner.embed_tokens.weight, embedding), (
+        "its own embedding stays"
+    )
+    draft = EagleSession(read.goes_with(model.get_input_embeddings().weight, model.config), open_session(model)).draft
     assert len(draft([1, 2, 3], 3, sampler(0), NO_EOS).tokens) == 3
 
 
 def test_a_missing_head_is_an_error_of_one_line(tmp_path):
     tmp_path.joinpath("config.json").write_text(json.dumps(FAMILIES["llama"]().to_dict()))
-    with pytest.raises(MissingAsset, match=r"no EAGLE head in .*model\.safetensors or pytorch_model\.bin"):
+    with pytest.raises(MissingAsset, match=r"no draft head in .*model\.safetensors or pytorch_model\.bin"):
         EagleHead.read(tmp_path)

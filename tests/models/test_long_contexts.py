@@ -153,15 +153,15 @@ def test_positions_that_depend_on_pictures_are_rejected_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("config", "weights", "message"),
     [
-        ({"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, ("fc.weight",), "an EAGLE-3 head"),
-        ({"model_type": "llama"}, ("d2t", "fc.weight"), "an EAGLE-3 head"),
-        ({"model_type": "llama"}, ("midlayer.self_attn.q_proj.weight",), "an EAGLE-3 head"),
-        ({"speculators_model_type": "eagle3"}, ("d2t",), r"a drafter in the speculators format \(eagle3\)"),
+        ({"speculators_model_type": "dflash"}, ("fc.weight",), "a DFlash drafter"),
+        ({"model_type": "qwen3", "markov_rank": 256}, ("fc.weight",), "a DSpark drafter"),
         ({"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, ("fc.weight",), "a DFlash drafter"),
     ],
 )
 def test_other_drafters_are_named(tmp_path, config, weights, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({name: torch.zeros(2, 2) for name in weights}, tmp_path / "model.safetensors")
-    with pytest.raises(MissingAsset, match=rf"holds {message}; EAGLE-1 heads are supported"):
+    with pytest.raises(
+        MissingAsset, match=rf"holds {message}; the kind 'eagle' reads an EAGLE-1 head and an EAGLE-3 head"
+    ):
         EagleHead.read(tmp_path)

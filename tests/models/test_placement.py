@@ -173,8 +173,6 @@ def test_a_login_node_resolves_for_the_gpus_of_its_cluster(monkeypatch):
 class Rows:
     """A session whose logits favor the number of tokens that it has read."""
 
-    keeps_hidden = False
-
     def score(self, ids, start, tree=None):
         return torch.nn.functional.one_hot(torch.arange(start + 1, len(ids) + 1), 16).float() * 9
 

@@ -15,7 +15,7 @@ from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model
 from specbench.models.feeder import Feed
-from specbench.models.heads import EagleHead
+from specbench.models.heads import Eagle1Head, EagleHead
 from specbench.models.lean import LeanFeeder, network_of
 from specbench.models.products import Panels, Plain, expert_products, product_of
 from specbench.models.transformers_session import EagerFeeder
@@ -105,13 +105,13 @@ def test_an_embedding_that_is_the_lm_head_is_never_released():
 
 
 def test_a_head_is_saved_after_drafting(stored, tmp_path):
-    head = EagleHead.of(random_model("llama", 1).config).eval().requires_grad_(False)
+    head = Eagle1Head.of(random_model("llama", 1).config).eval().requires_grad_(False)
     before = copy.deepcopy(head.state_dict())
     tokens, features = torch.tensor([4, 5, 6]), torch.randn(3, 32)
     cache = head.layers.new_cache()
     cache.begin(Feed(tokens, 0))
     with torch.inference_mode():
-        drafted = head.advance(tokens, features, cache)
+        _, drafted = head.advance(tokens, features, cache)
     head.save(tmp_path)
     again = EagleHead.read(tmp_path)
     assert all(torch.equal(before[name], w) for name, w in again.state_dict().items() if "embed_tokens" not in name)

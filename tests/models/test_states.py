@@ -18,7 +18,7 @@ SOURCE = [7, 3, 9, 1]  # what an encoder reads
 def opened(family: str, engine: str, model=None):
     model = model or random_model(family, 1)
     session = open_session(model, engine, SOURCE if model.config.is_encoder_decoder else None)
-    session.keeps_hidden = True
+    session.keep_states()
     return session
 
 
@@ -81,7 +81,7 @@ class _Stale(CachedSession):
 def test_hidden_states_that_are_not_truncated_are_detected(engine):
     """Mutation control."""
     session = _Stale(open_session(random_model("llama", 1), engine).feeder)
-    session.keeps_hidden = True
+    session.keep_states()
     assert walk("llama", session) > 0.1
 
 

@@ -27,7 +27,8 @@ UNSUPPORTED = {"bart", "bloom", "gpt_neo", "marian", "mpt", "mt5", "pegasus", "t
 def lean(family: str, keeps_hidden: bool = False) -> CachedSession:
     model = random_model(family, 1)
     session = CachedSession(LeanFeeder(network_of(model), 40, SOURCE if model.config.is_encoder_decoder else None))
-    session.keeps_hidden = keeps_hidden
+    if keeps_hidden:
+        session.keep_states()
     return session
 
 
@@ -73,7 +74,7 @@ def test_eager_tokens_have_the_logits_of_their_paths(family):
 
 def eager(family: str) -> CachedSession:
     session = CachedSession(EagerFeeder(test_families.toy(family, test_families.FAMILIES[family], 1), 40))
-    session.keeps_hidden = True
+    session.keep_states()
     return session
 
 

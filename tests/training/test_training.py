@@ -21,7 +21,7 @@ from specbench.training import classifier_training as classifiers
 from specbench.training import eagle_training as eagle
 from specbench.training.eagle_training import rows_of
 from specbench.training.fitting import auc, auc_interval, fit, loss_of, roc_curve, roc_rates, roc_summary
-from specbench.training.recipes import MOST_EPOCHS, SPLITS, Budget, EagleRecipe, Recipe, SprinterRecipe
+from specbench.training.recipes import MOST_EPOCHS, SPLITS, Budget, Eagle3Recipe, EagleRecipe, Recipe, SprinterRecipe
 from specbench.training.shards import collected
 from specbench.training.texts import Text, split_of
 from tests.fixtures.console import specbench
@@ -234,10 +234,10 @@ def target():
     return load(found, Path(), torch.device("cpu"))
 
 
-def eagle_rows(target, folder):
+def eagle_rows(target, folder, taps=()):
     """Files of the rows of 24 short texts."""
     texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
-    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64)), {}, lambda: None)
+    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64, taps)), {}, lambda: None)
 
 
 def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True):
@@ -247,11 +247,19 @@ def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True
     )  # fmt: skip
 
 
-def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, monkeypatch, target):
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2),
+        Eagle3Recipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), steps=2),
+        Eagle3Recipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), vocabulary=24),
+    ],
+    ids=["EAGLE-1", "EAGLE-3", "EAGLE-3, 24 tokens"],
+)
+def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(recipe, tmp_path, monkeypatch, target):
     """The same steps in one go, and interrupted and resumed from a checkpoint, give the same head."""
     monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
-    recipe = EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2)
-    rows = eagle_rows(target, tmp_path)
+    rows = eagle_rows(target, tmp_path, getattr(recipe, "layers", ()))
     whole, report = eagle.train(eagle_training(target, tmp_path / "none", recipe, keep=False), rows)
     assert report["steps"] > 8 and report["epochs"] == 4.0
     assert report["overlap_low"] <= report["overlap"] <= report["overlap_high"]
@@ -263,6 +271,19 @@ def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(tmp_path, 
     again, _ = eagle.train(training, rows, training.checkpoint())
     for one, two in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
+    if getattr(recipe, "vocabulary", 0):
+        assert {*range(12, 30)} <= {*whole.tokens.tolist()} and len(whole.tokens) == len(whole.lm_head.weight) == 24
+
+
+def test_a_head_learns_the_tokens_of_its_drafts(tmp_path, target):
+    """EAGLE-3: the loss of texts that count upwards falls, and the first drafted token is accepted more often."""
+    recipe = Eagle3Recipe(epochs=1, batch=600, rate=2e-3, warm_up=1, layers=(1, 3))
+    rows, reports = eagle_rows(target, tmp_path, (1, 3)), []
+    for epochs in (1, 12):
+        training = eagle_training(target, tmp_path, replace(recipe, epochs=epochs), keep=False)
+        reports.append(eagle.train(training, rows)[1])
+    assert reports[1]["loss"] < reports[0]["loss"] - 0.5
+    assert reports[1]["overlap"] > reports[0]["overlap"] + 0.02
 
 
 def test_the_budget_decides_how_many_steps_an_eagle_head_is_trained(tmp_path, target):

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.pair import HeadKind, Pair
+from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
 from specbench.features.advise.candidates import Candidate
@@ -128,7 +128,7 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for widths in TREES if first else ():
         name = "tree-" + "-".join(map(str, widths))
         yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
-    heads = [name for name, head in pair.heads.items() if (head.kind, head.base) == (HeadKind.eagle, TARGET)]
+    heads = [name for name, head in pair.heads.items() if head.base == TARGET and head.drafts]
     for gamma in LENGTHS_OF_HEADS if heads else ():
         yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:

@@ -155,7 +155,8 @@ def _logits(
 ) -> tuple[dict[str, Iterable[Tensor]], list[Tensor]]:
     """Return the logits (m, V) of an output: by drafter and position in the draft, and by scorer."""
     base = models[scorers[0]]
-    sessions = {role: EagleSession(models.head(role, EagleHead), base) for role in heads}  # before the base reads
+    whole = models.vocabulary  # sessions of heads are opened before the base reads
+    sessions = {role: EagleSession(models.head(role, EagleHead), base, vocabulary=whole) for role in heads}
     of_models = output_logits(models, [*scorers, *(role for role in drafters if role not in heads)], tokens)
     logits: dict[str, Iterable[Tensor]] = {role: [of_models[role]] for role in drafters if role not in heads}
     for role, session in sessions.items():

@@ -122,7 +122,7 @@ def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
     local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
     for head in outline.pair.heads.values():
         is_remote = head.path not in local_heads and outline.pair.weights == "real"
-        if head.kind == "eagle" and head.base in heads and is_remote:
+        if head.drafts and head.base in heads and is_remote:
             downloads[head.path] = outline.models[head.base].size.layer_bytes
     return downloads
 

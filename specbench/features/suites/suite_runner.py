@@ -15,7 +15,7 @@ import torch
 
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
-from specbench.config.pair import HeadKind, default_base
+from specbench.config.pair import default_base, drafts
 from specbench.config.presets import architecture_of, preset
 from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode, MissingAsset
@@ -276,7 +276,7 @@ def _features_of(steps: Sequence[TrainingStep]) -> dict[Hashable, _Features]:
     features: dict[Hashable, _Features] = {}
     for step in steps:
         preparation = step.head.preparation
-        if preparation.kind != HeadKind.eagle or step.rows_key in features:
+        if not drafts(preparation.kind) or step.rows_key in features:
             continue
         preset, pair = selection.read_pair(step.head.pair, replace(step.options, heads=()))
         try:

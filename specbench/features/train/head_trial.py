@@ -12,7 +12,7 @@ from specbench.analysis.run_metrics import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
 from specbench.config.options import Options
-from specbench.config.pair import HeadKind
+from specbench.config.pair import HeadKind, drafts
 from specbench.config.request import Access, Request
 from specbench.data.task import Data
 from specbench.decoding.loop import decode
@@ -121,14 +121,14 @@ class HeadTrial:
 
 def method_of(kind: HeadKind, base: str) -> str:
     """Return the bundled method that uses a kind of head on a base; empty if there is none."""
-    if kind == HeadKind.eagle:
-        return {"target": "eagle", "middle": "polybasic"}.get(base, "")
+    if drafts(kind):
+        return {"target": kind.value, "middle": "polybasic" if kind == HeadKind.eagle else ""}.get(base, "")
     return kind.value if base == "draft" else ""
 
 
 def against_of(kind: HeadKind) -> str:
     """Return the method that a kind of head is to speed up: `ar` for a head that drafts, `sd` for others."""
-    return AR if kind == HeadKind.eagle else SD
+    return AR if drafts(kind) else SD
 
 
 def try_head(request: TrialRequest, observer: Observer) -> HeadTrial | None:
@@ -195,14 +195,14 @@ class HeadDrafting:
     temperature: float
 
 
-def drafting_of(pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
-    """Return the drafts of a head on a base: as in the method `eagle` on the target, else default drafts at T = 0."""
+def drafting_of(kind: HeadKind, pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
+    """Return the drafts of a head on a base: as in its own method on the target, else default drafts at T = 0."""
     default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default
-    with_head = replace(options, heads=((f"{HeadKind.eagle.value}@{base}", str(folder)),))
+    with_head = replace(options, heads=((f"{kind.value}@{base}", str(folder)),))
     _, models = selection.read_pair(pair, with_head)
-    method = Methods((HeadKind.eagle.value,), models, with_head).groups({})[0][-1]
+    method = Methods((kind.value,), models, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
     return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
 
@@ -216,7 +216,8 @@ def measure_acceptance(
     no token was tested.
     """
     base, head = drafting.proposer.base, EagleHead.read(folder)
-    pair.heads[NAME] = head.goes_with(pair.models[base].transformers().get_input_embeddings().weight)
+    model = pair.models[base].transformers()
+    pair.heads[NAME] = head.goes_with(model.get_input_embeddings().weight, model.config)
     method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())
     counts = []
     texts = texts[:MOST_TEXTS]

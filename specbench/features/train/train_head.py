@@ -12,7 +12,7 @@ import torch
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base
+from specbench.config.pair import FEATURES, TAU, Answers, HeadKind, Pair, default_base, drafts
 from specbench.config.request import Access
 from specbench.errors import ConfigError
 from specbench.features.train.head_trial import (
@@ -39,7 +39,7 @@ from specbench.training.recipes import Budget, recipe_of
 from specbench.training.texts import TaskSource, Text, Texts, Writing, gather
 from specbench.training.trainer import Finetuning, Trained, Training, TrainingSettings, check_recipe, finetune
 
-TEXTS = {HeadKind.sprinter: 600, HeadKind.specdec: 600, HeadKind.dsl: 600, HeadKind.eagle: 0}  # default count; 0 is all
+TEXTS = {kind: 0 if drafts(kind) else 600 for kind in HeadKind}  # default count; 0 is all
 MOST_WRITTEN = 1024  # tokens of a prompt with the target's output, for a draft to learn from
 WRITTEN_AT_ONCE, FEWEST_WRITTEN = 8, 10  # outputs
 
@@ -156,7 +156,7 @@ def _job(request: TrainRequest) -> _ResolvedRequest:
     kind, options = request.kind, request.options
     base = request.base or default_base(kind)
     preset, pair = selection.read_pair(request.pair, options)
-    roles = (base,) if kind == HeadKind.eagle else (base, "target")
+    roles = (base,) if drafts(kind) else (base, "target")
     for role in roles:
         pair.group(role)
     tasks = request.tasks or pair.defaults.tasks
@@ -210,7 +210,7 @@ def _trained(job: _ResolvedRequest, observer: Observer) -> Trained:
     provenance = _provenance(job, models, trained)
     trained.head.provenance = provenance
     trained.head.save(folder)
-    if kind == HeadKind.eagle:
+    if drafts(kind):
         acceptance = _acceptance(job, loaded, trained.texts.held_out(request.seed), observer)
         trained = trained._replace(report={**trained.report, **acceptance})
         trained.head.provenance = replace(provenance, report={**provenance.report, **acceptance})
@@ -224,7 +224,7 @@ def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trai
     of_kind = {"features": settings.features, "tau": settings.tau} if request.kind == HeadKind.sprinter else {}
     return Provenance(
         models[settings.base].identity,
-        {} if request.kind == HeadKind.eagle else models["target"].identity,
+        {} if drafts(request.kind) else models["target"].identity,
         trained.texts.about,
         {**of_kind, "seed": request.seed, **settings.recipe},
         {key: value for key, value in trained.report.items() if key not in ("curve", "all")},
@@ -233,7 +233,7 @@ def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trai
 
 def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
-    drafting = drafting_of(job.request.pair, job.request.options, job.settings.base, job.folder)
+    drafting = drafting_of(job.request.kind, job.request.pair, job.request.options, job.settings.base, job.folder)
     acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)
     if acceptance is None:
         return {}

@@ -19,10 +19,12 @@ from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Earlier, Method, Round, StopCriteria, TextDrafter
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
-from specbench.decoding.session import Concurrent, Counted, Session, TrainedHead, Usage
+from specbench.decoding.session import Concurrent, Counted, Session, Taps, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models.heads import EagleHead, Head, LengthHead
+from specbench.models.heads import BlockHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead
+from specbench.models.heads.block import MarkovHead
+from specbench.models.heads.eagle3 import Eagle3Settings
 from specbench.models.heads.head import kind_named
 from specbench.models.transformers_session import InstrumentedSession
 
@@ -51,7 +53,6 @@ class TableSession:
 
     def __init__(self, vocabulary: int, seed: int, spread: float = 1.5) -> None:
         self.usage = Usage()
-        self.keeps_hidden = False
         self._vocabulary, self._seed, self._spread = vocabulary, seed, spread
         self.last_scored: list[int] = []
         self._rows: dict[tuple[int, ...], Tensor] = {}
@@ -76,11 +77,14 @@ class TableSession:
     def room(self, ids: list[int]) -> int:
         return sys.maxsize
 
-    def hidden(self, ids: list[int], start: int) -> Tensor:
-        assert self.keeps_hidden
+    def keep_states(self, taps: Taps = ()) -> None:
+        pass
+
+    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
         if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
-        return torch.stack([self._state(tuple(ids[: i + 1])) for i in range(start, len(ids))])
+        prefixes = [tuple(ids[: i + 1]) for i in range(start, len(ids))]
+        return torch.stack([torch.cat([self._state(prefix, layer) for layer in taps or (0,)]) for prefix in prefixes])
 
     def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self.last_scored)
@@ -91,9 +95,9 @@ class TableSession:
     def finish(self) -> None:
         pass
 
-    def _state(self, prefix: tuple[int, ...]) -> Tensor:
+    def _state(self, prefix: tuple[int, ...], layer: int) -> Tensor:
         """Return hidden states (WIDTH,), float32: random, and independent of the logits."""
-        generator = torch.Generator().manual_seed(hash((self._seed, STATE, prefix)) & (2**62 - 1))
+        generator = torch.Generator().manual_seed(hash((self._seed, STATE, prefix, layer)) & (2**62 - 1))
         return torch.randn(WIDTH, generator=generator)
 
     def _row(self, prefix: tuple[int, ...]) -> Tensor:
@@ -196,14 +200,24 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
     """Return a head with random weights that fits table models."""
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=vocabulary, max_position_embeddings=64, hidden_size=WIDTH, num_attention_heads=2,
+            num_key_value_heads=2, intermediate_size=WIDTH, num_hidden_layers=3,
+        )  # fmt: skip
         if kind == EagleHead.kind:
-            shape = {
-                "hidden_size": WIDTH,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 2,
-                "intermediate_size": WIDTH,
-            }
-            head: Head = EagleHead.of(LlamaConfig(vocab_size=vocabulary, max_position_embeddings=64, **shape))
+            head: Head = Eagle1Head.of(config)
+        elif kind == Eagle3Head.kind:  # without the last token
+            settings = Eagle3Settings(layer=config, states=2, state_width=WIDTH, taps=(1, 2), vocabulary=vocabulary - 1)
+            eagle3 = Eagle3Head(settings, vocabulary)
+            eagle3.tokens = torch.arange(vocabulary - 1)
+            return eagle3.goes_with(torch.zeros(vocabulary, WIDTH), config).double()  # its own LM head gives q
+        elif kind == BlockHead.kind:
+            block = BlockHead.of(config, layers=1, length=3)
+            block.embed_tokens = torch.nn.Embedding(vocabulary, WIDTH)
+            block.markov = MarkovHead({f"markov_{name}.weight": torch.empty(vocabulary, 2) for name in ("w1", "w2")})
+            block.confidence = torch.nn.Linear(WIDTH + 2, 1)
+            block.lm_head = torch.nn.Linear(WIDTH, vocabulary)
+            return block.goes_with(torch.zeros(vocabulary, WIDTH), config).double()
         else:
             head = kind_named(kind)(**({} if kind == LengthHead.kind else {"hidden": WIDTH}))
     return head.placed(torch.device("cpu"))

@@ -1,11 +1,18 @@
 """Small trained modules that read a model's hidden states or distributions, one file per kind."""
 
+from specbench.models.heads.block import BlockHead, BlockSession
 from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier
 from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
+from specbench.models.heads.eagle1 import Eagle1Head
+from specbench.models.heads.eagle3 import Eagle3Head
 from specbench.models.heads.head import Head, Provenance
 
 __all__ = [
     "AcceptanceHead",
+    "BlockHead",
+    "BlockSession",
+    "Eagle1Head",
+    "Eagle3Head",
     "EagleHead",
     "EagleNetwork",
     "EagleSession",

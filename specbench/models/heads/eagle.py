@@ -1,169 +1,111 @@
-"""EAGLE-1 (Li et al. 2024): a head of one decoder layer that predicts its base model's next feature, and drafts from it.
+"""Heads that draft one token after the other from states of their base, and their sessions.
 
-A feature f_t is the base's last hidden state at token t, which its LM head reads. From f_t and the embedding of token t + 1
-the head computes fhat_{t+1}, which the base's LM head turns into the distribution of token t + 2.
+The versions of EAGLE (Li et al. 2024, 2025) differ in what a head reads and in its layers, not in how it drafts. Each is a
+subclass of `EagleHead`, in a file of its own.
 """
 
-import copy
 import itertools
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
+from torch import Tensor
+from transformers import PreTrainedConfig
 
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.session import Session, Usage
+from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.trees import Growth
 from specbench.errors import MissingAsset
-from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
-from specbench.models.heads.head import UNREADABLE, Head, Provenance, in_one_line
+from specbench.models.heads.head import UNREADABLE, Head, in_one_line
+from specbench.models.heads.head_files import Drafter, HeadFiles
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.graphs import Graphs
-from specbench.models.lean.layers import Layers
 from specbench.models.lean.network import Network
-from specbench.models.products import Product, product_of
-
-CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
-LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses
-EMBEDDING, INNER = "embed_tokens.weight", "inner."
-OF_EAGLE_3 = ("d2t", "t2d")  # names of weights: maps between its vocabulary and its target's
 
 
 class EagleHead(Head):
-    """An EAGLE-1 head, which predicts the feature of the next token, fhat_{t+1}.
+    """A head whose entry i is token i + 1 with the feature of token i, from which it predicts token i + 2.
 
-    A linear layer fc (2H -> H) reads [embedding of token t + 1, f_t]; a decoder layer without input norm follows.
-
-    Embedding and LM head are the base's, frozen. The folder is in the published checkpoints' format: config.json, and
-    model.safetensors or pytorch_model.bin with `fc.weight`, optionally `fc.bias`, `layers.0.*`, and
-    `embed_tokens.weight` unless the base's is used.
+    The feature of a token that the base has read is computed from the base's states (`fuse`). After a drafted token, it is
+    what the head itself returned (`advance`).
     """
 
     kind: ClassVar[str] = "eagle"
+    drafter: ClassVar[Drafter]
+    versions: ClassVar[dict[Drafter, type["EagleHead"]]] = {}
 
-    def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
-        super().__init__()
-        self.has_embedding = False  # whether the checkpoint has an embedding
-        self.graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
-        self.config = copy.deepcopy(config)
-        self.config.num_hidden_layers = 1
-        if getattr(self.config, "layer_types", None):
-            self.config.layer_types = self.config.layer_types[:1]
-        with CONSTRUCTION:
-            inner = AutoModel.from_config(self.config)
-        inner.layers[0].input_layernorm = inner.norm = nn.Identity()
-        self.inner, width = inner, int(self.config.hidden_size)
-        self.fc = nn.Linear(2 * width, width, bias=bias)
+    taps: Taps = ()  # the states of the base that it reads
+    state_width: int  # the width H of the base's states
+    is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
+    graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        EagleHead.versions[cls.drafter] = cls
 
     @classmethod
-    def of(cls, config: PreTrainedConfig) -> Self:
-        """Return a new head for a base model.
+    def read(cls, folder: Path) -> "EagleHead":
+        """Return the head in a folder, of the version that its files hold.
 
-        Its layer is of the base's own type if that resembles Llama's, else a Llama layer of the base's width.
+        Raises MissingAsset if there is none, if it cannot be read, or if its files hold another drafter.
         """
-        if config.model_type in LAYERED:
-            return cls(config)
-        width = config.hidden_size
-        # Rotary positions need an even dimension
-        heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
-        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
-        llama = LlamaConfig(
-            vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
-            num_key_value_heads=heads, max_position_embeddings=longest,
-        )  # fmt: skip
-        return cls(llama)
-
-    def forward(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """Return fhat_{t+1} (batch, n, H) from tokens t + 1 (batch, n) and features f_t (batch, n, H)."""
-        x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
-        out: Tensor = self.inner(inputs_embeds=self.fc(x), use_cache=False).last_hidden_state
-        return out
-
-    def goes_with(self, embedding: Tensor) -> Self:
-        """Move the head to the device and dtype of its base's embedding (V, H).
-
-        The head uses that embedding if it has none of its own.
-        """
-        self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
-        if not self.has_embedding:
-            self.inner.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
-        return self
-
-    @cached_property
-    def layers(self) -> Layers:
-        """The layer in the lean engine's form, over the current weights."""
-        return Layers(self.inner)
-
-    @cached_property
-    def entry(self) -> Product:
-        """The layer fc in the lean engine's form, over the current weights."""
-        return product_of([self.fc])
-
-    def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
-        """Return what `forward` does for tokens (n,) and features (n, H) after the cached positions: (n, H)."""
-        x = torch.cat([self.inner.embed_tokens(tokens).to(features.dtype), features], -1)
-        return self.layers.forward(self.entry(x), cache)
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        config_table = self.config.to_diff_dict() | {
-            "bias": self.fc.bias is not None,
-            "model_type": self.config.model_type,
-        }
-        (folder / CONFIG).write_text(json.dumps(config_table, indent=1) + "\n", encoding="utf-8")
-        weights = {k.removeprefix(INNER): v.contiguous() for k, v in self.state_dict().items() if EMBEDDING not in k}
-        save_file(weights, folder / WEIGHTS, metadata={"specbench": json.dumps(vars(self.provenance))})
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
+        files = HeadFiles.read(folder)
+        version = EagleHead.versions.get(files.drafter)
+        if version is None or not issubclass(version, cls):
+            named = " and ".join(drafter.value for drafter, each in EagleHead.versions.items() if issubclass(each, cls))
+            raise MissingAsset(f"{folder} holds {files.drafter.value}; the kind '{cls.kind}' reads {named}")
         try:
-            config_table = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            weights, provenance = _weights(folder)
-            if other := _other_format(config_table, weights):
-                raise MissingAsset(f"{folder} holds {other}; EAGLE-1 heads are supported")
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            head = cls(config, bias=config_table.get("bias", "fc.bias" in weights))
-            state = {k if k.startswith("fc.") else INNER + k: v for k, v in weights.items()}
-            missing, unknown = head.load_state_dict(state, strict=False)
-            lacking = [key for key in missing if EMBEDDING not in key]
-            if lacking or unknown:
-                raise MissingAsset(f"{folder} is not an EAGLE-1 head: missing {lacking}, unexpected {unknown}")
+            head = version.of_files(files)
         except UNREADABLE as error:
-            raise MissingAsset(f"{folder} cannot be read as an EAGLE head: {in_one_line(error)}") from None
-        head.has_embedding = EMBEDDING in weights
-        head.provenance = provenance
+            raise MissingAsset(f"{folder} cannot be read as {files.drafter.value}: {in_one_line(error)}") from None
+        head.provenance = files.provenance
         return head
 
+    @classmethod
+    def of_files(cls, files: HeadFiles) -> Self:
+        """Return the head that the files hold."""
+        raise NotImplementedError
 
-def _other_format(config: Mapping[str, Any], weights: Collection[str]) -> str:
-    """Return which other kind of drafter this is, judging by its config and the names of its weights; empty for EAGLE-1."""
-    if "speculators_config" in config or "speculators_model_type" in config:
-        return f"a drafter in the speculators format ({config.get('speculators_model_type', 'unnamed')})"
-    names = " ".join(map(str, config.get("architectures") or ()))
-    if "eagle3" in names.lower() or any(key in OF_EAGLE_3 or key.startswith("midlayer.") for key in weights):
-        return "an EAGLE-3 head"
-    return next((f"a {name} drafter" for name in ("DFlash", "Medusa", "MTP") if name.lower() in names.lower()), "")
+    def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
+        """Move the head to the device and dtype of its base's embedding (V, H).
 
+        The head uses that embedding if it has none of its own. `config` is the base's. Raises ConfigError, naming the key, if
+        the head is not one of such a base.
+        """
+        raise NotImplementedError
 
-def _weights(folder: Path) -> tuple[dict[str, Tensor], Provenance]:
-    if (folder / WEIGHTS).is_file():
-        with safe_open(folder / WEIGHTS, "pt") as file:
-            config_table = json.loads((file.metadata() or {}).get("specbench", "{}"))
-        return load_file(folder / WEIGHTS), Provenance(**config_table)
-    if (folder / TORCH).is_file():
-        return torch.load(folder / TORCH, map_location="cpu", weights_only=True), Provenance()
-    raise MissingAsset(f"no EAGLE head in {folder} (no {WEIGHTS} or {TORCH})")
+    def new_cache(self) -> Cache:
+        """Return an empty cache of its entries."""
+        raise NotImplementedError
+
+    @property
+    def parameter(self) -> Tensor:
+        """One of its weights, on its device and in its dtype."""
+        raise NotImplementedError
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """Return the features (n, H) of tokens whose base has these states, (n, m H) of m taps, (n, H) without taps."""
+        raise NotImplementedError
+
+    def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        """Read tokens (n,), each with the feature (n, H) of the token before it.
+
+        Returns what the LM head reads, and the features of these tokens, (n, H) each.
+        """
+        raise NotImplementedError
+
+    def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return logits (n, V) for what `advance` returned first. `of_base` is the base's LM head."""
+        raise NotImplementedError
+
+    def tables(self) -> tuple[Tensor, ...]:
+        """Return the tensors besides weights that `advance` reads now."""
+        raise NotImplementedError
 
 
 class EagleNetwork:
@@ -173,7 +115,7 @@ class EagleNetwork:
         self._head, self._base = head, base
 
     def new_cache(self, source: Tensor | None) -> Cache:
-        return self._head.layers.new_cache()
+        return self._head.new_cache()
 
     def fused(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -184,35 +126,39 @@ class EagleNetwork:
         Returns logits (1, rows of the LM head) and the next feature (1, H).
         """
         assert states is not None
-        feature = self._head.advance(token, states, cache)
-        return self._base.logits(feature.to(self._base.head.dtype)), feature
+        read, feature = self._head.advance(token, states, cache)
+        return self._head.logits(read, lambda rows: self._base.logits(rows.to(self._base.head.dtype))), feature
 
     def tables(self) -> tuple[Tensor, ...]:
-        return tuple(table for rope in self._head.layers.ropes for table in rope.until(0))
+        return self._head.tables()
 
 
 class EagleFeeder(Feeder):
-    """A head's forwards: each token is read with the feature of the position before it. States are the features (rows, H)."""
+    """A head's forwards: each token is read with the feature of the position before it. States are its features (rows, H).
+
+    `vocabulary` is the largest number of tokens of its logits.
+    """
 
     name = "EAGLE head"
     branches = True
 
-    def __init__(self, head: EagleHead, base: Session) -> None:
-        self._head, self._base, self._graphs = head, base, head.graphs
-        self.device = head.fc.weight.device
-        self.cache = head.graphs.cache if head.graphs else head.layers.new_cache()
+    def __init__(self, head: EagleHead, base: Session, vocabulary: int | None = None) -> None:
+        self._head, self._base, self._graphs, self._vocabulary = head, base, head.graphs, vocabulary
+        self.device, self.is_partial = head.parameter.device, head.is_partial
+        self.cache = head.graphs.cache if head.graphs else head.new_cache()
         if head.graphs:
             head.graphs.open(self)
 
     def feed(self, feed: Feed, rows: int) -> Output:
-        assert feed.features is not None
         with torch.inference_mode():
+            features = feed.features if feed.states is None else self._head.fuse(feed.states)
+            assert features is not None
             self.cache.begin(feed)
-            features = self._head.advance(feed.tokens, feed.features, self.cache)[-rows:]
-            return Output(self._base.logits_of(features), features)
+            read, made = self._head.advance(feed.tokens, features, self.cache)
+            return Output(self.logits_of(read[-rows:]), made[-rows:])
 
     def logits_of(self, states: Tensor) -> Tensor:
-        return self._base.logits_of(states)
+        return self._head.logits(states, self._base.logits_of)[:, : self._vocabulary]
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         if self._graphs is None:
@@ -226,17 +172,18 @@ class EagleFeeder(Feeder):
 
 
 class EagleSession:
-    """A head's drafts on one sequence, over the session of its base.
+    """A head's drafts on one sequence, over the session of its base, of at most `vocabulary` tokens.
 
-    As in other sessions, the cache is validated by comparing tokens: entry i holds token i + 1 with f_i, and is valid
-    while tokens 0 .. i + 1 are the same. Entries fed while drafting contain the head's own features and are dropped.
+    As in other sessions, the cache is validated by comparing tokens: entry i holds token i + 1 with the feature of token i,
+    and is valid while tokens 0 .. i + 1 are the same. Entries fed while drafting contain the head's own features and are
+    dropped.
     """
 
-    def __init__(self, head: EagleHead, base: Session, catch_up: bool = True) -> None:
-        base.keeps_hidden = True
-        self.feeder = EagleFeeder(head, base)
+    def __init__(self, head: EagleHead, base: Session, catch_up: bool = True, vocabulary: int | None = None) -> None:
+        base.keep_states(head.taps)
+        self.feeder = EagleFeeder(head, base, vocabulary)
         self.timed, self._base, self._catch_up = TimedFeeder(self.feeder), base, catch_up
-        self._dtype = head.fc.weight.dtype
+        self._dtype, self._taps = head.parameter.dtype, head.taps
         self._ids: list[int] = []  # the tokens whose entries hold features of the base
 
     @property
@@ -296,11 +243,11 @@ class EagleSession:
             return
         root = self._read(ids)
         assert root.states is not None
-        real = self._base.hidden(ids + tokens[:-1], n - 1).to(self._dtype)  # (m, H)
+        real = self._base.hidden(ids + tokens[:-1], n - 1, self._taps).to(self._dtype)  # (m, states)
         fed, parents = to_device(tokens, self.feeder.device), tuple(range(-1, m - 2))  # (m,), of the trunk
         first, above = root.logits, root.states  # (1, V), (1, H)
         if m > 1:
-            trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, real[:-1]), m - 1)  # (m - 1, V), (m - 1, H)
+            trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, states=real[:-1]), m - 1)  # (m - 1, V), (m - 1, H)
             assert trunk.states is not None
             first, above = torch.cat([first, trunk.logits]), torch.cat([above, trunk.states])  # (m, V), (m, H)
         yield first
@@ -329,8 +276,9 @@ class EagleSession:
             features = min(self._base.cached_length(ids), n - 1) or n - 1
         # Entries that stay valid; the last one is recomputed
         entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
-        states = self._base.hidden(ids[:features], entries).to(self._dtype)
-        out = self._feed(to_device(ids[entries + 1 : features + 1], self.feeder.device), entries, states)
+        states = self._base.hidden(ids[:features], entries, self._taps).to(self._dtype)
+        read = to_device(ids[entries + 1 : features + 1], self.feeder.device)
+        out = self.timed.feed(Feed(read, entries, states=states), 1)
         self._ids = ids[: features + 1]
         for at in range(features, n - 1):
             out = self._feed(to_device(ids[at + 1 : at + 2], self.feeder.device), at, out.states)

@@ -49,7 +49,8 @@ class Head(nn.Module):
     kinds: ClassVar[dict[str, type["Head"]]] = {}
 
     def __init_subclass__(cls) -> None:
-        Head.kinds[cls.kind] = cls
+        if "kind" in cls.__dict__:  # not the versions of a kind
+            Head.kinds[cls.kind] = cls
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()

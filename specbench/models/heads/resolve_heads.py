@@ -9,11 +9,21 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedConfig
 
 from specbench.config.construct import Table
-from specbench.config.pair import HeadSpec, Pair, folder
+from specbench.config.pair import HeadSpec, Pair, drafts, folder
 from specbench.data.hub import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.engines import GraphModel, LoadedModel
-from specbench.models.heads import EagleHead, EagleNetwork, Head, LengthHead, Provenance, Verifier
+from specbench.models.heads import (
+    BlockHead,
+    Eagle1Head,
+    Eagle3Head,
+    EagleHead,
+    EagleNetwork,
+    Head,
+    LengthHead,
+    Provenance,
+    Verifier,
+)
 from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
 from specbench.models.lean import Graphs
 from specbench.models.resolved_model import ResolvedModel
@@ -65,9 +75,7 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
         local, commit = folder(spec.path, base), ""
         if not local:
             try:
-                commit = (
-                    commit_of(spec.path, spec.revision or None, "config.json" if spec.kind == "eagle" else FILE) or ""
-                )
+                commit = commit_of(spec.path, spec.revision or None, "config.json" if spec.drafts else FILE) or ""
             except (OSError, ValueError) as error:
                 raise missing_model(f"head {name}", spec.path, error) from None
         is_hub_id = not Path(spec.path).is_absolute() and spec.path.count("/") == 1
@@ -101,9 +109,14 @@ def load_head(
             f"head '{name}' ({head.spec.path}) reads states of width {head_width}, and its base '{head.spec.base}'"
             f" ({models[head.spec.base].spec.path}) has {width}"
         )
-    if isinstance(loaded, EagleHead):
-        loaded.goes_with(model.transformers().get_input_embeddings().weight)
+    if isinstance(loaded, EagleHead | BlockHead):
+        try:
+            loaded.goes_with(model.transformers().get_input_embeddings().weight, config)
+        except ConfigError as error:
+            raise ConfigError(f"head '{name}' ({head.spec.path}) and its base '{head.spec.base}': {error}") from None
         if isinstance(model, GraphModel):
+            model.graphs.require_taps(loaded.taps)
+        if isinstance(model, GraphModel) and isinstance(loaded, EagleHead):
             loaded.graphs = Graphs(EagleNetwork(loaded, model.network), model.device)
         return loaded
     if isinstance(loaded, Verifier):
@@ -113,8 +126,9 @@ def load_head(
 
 def _fresh(kind: type[Head], config: PreTrainedConfig) -> Head:
     """Return an untrained head, for models with random weights."""
-    if kind is EagleHead:
-        return EagleHead.of(config)
+    if drafts(kind.kind):
+        of_kind: dict[str, type[Eagle3Head] | type[BlockHead]] = {"eagle3": Eagle3Head, "dflash": BlockHead}
+        return of_kind.get(kind.kind, Eagle1Head).of(config)
     return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 
 
@@ -141,4 +155,4 @@ def _require_match(name: str, head: ResolvedHead, loaded: Head, models: Mapping[
 
 def _width(head: Head) -> int | None:
     """Return the width H of the states that the head reads, or None."""
-    return int(head.config.hidden_size) if isinstance(head, EagleHead) else head.settings.get("hidden")
+    return head.state_width if isinstance(head, EagleHead | BlockHead) else head.settings.get("hidden")

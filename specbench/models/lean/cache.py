@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from specbench.decoding.sampling import to_device
+from specbench.decoding.session import Taps
 from specbench.models.feeder import Feed
 
 STEP = 256  # positions; capacities are this times a power of two
@@ -35,9 +36,12 @@ class Bias(NamedTuple):
 class Cache:
     """Keys and values of every layer, (layers, heads of keys then of values, capacity, head dim).
 
-    A forward is `begin`, then one `attend` per layer. The positions before a feed's start are valid; later ones are left over
-    from earlier forwards and never read. The cache grows by copying and never moves otherwise.
+    It also records the inputs of the layers in `taps`. A forward is `begin`, then one `attend` per layer. The positions
+    before a feed's start are valid; later ones are left over from earlier forwards and never read. The cache grows by copying
+    and never moves otherwise.
     """
+
+    taps: Taps = ()
 
     def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = self._start = self._total = 0
@@ -47,6 +51,7 @@ class Cache:
         self._feed: Feed
         self._write: tuple[Tensor, ...] = ()
         self.source: list[tuple[Tensor, Tensor]] = []  # an encoder's keys and values by layer, (1, heads, m, d) each
+        self._tapped: list[Tensor] = []
 
     def begin(self, feed: Feed) -> None:
         """Make room for the tokens of a feed, whose keys and values `attend` writes."""
@@ -54,7 +59,7 @@ class Cache:
         self._total = self._start + len(feed.tokens)
         if self._total > self.capacity:
             self.reserve(self._total)
-        self._masks = {}
+        self._masks, self._tapped = {}, []
         self._write = ()
 
     def _open(self) -> None:
@@ -93,6 +98,15 @@ class Cache:
     def storage(self) -> Tensor:
         """The tensor that holds all layers."""
         return self._storage
+
+    def tap(self, layer: int, x: Tensor) -> None:
+        """Record a copy of the input x (n, hidden) of a layer if it is in `taps`. The layer may overwrite x."""
+        if layer in self.taps:
+            self._tapped.append(x.clone())
+
+    def tapped(self) -> Tensor | None:
+        """Return the recorded inputs of the last forward, in ascending order of layers (n, m hidden); None without taps."""
+        return torch.cat(self._tapped, -1) if self.taps else None
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move the tokens of a path in the tree that begins at `start` to the positions from `start` on."""
@@ -196,7 +210,7 @@ class GraphCache(Cache):
         self._keys, self._values = read[:, :, : self._heads].unbind(0), read[:, :, self._heads :].unbind(0)
 
     def begin(self, feed: Feed | None = None) -> None:
-        self._masks = {}
+        self._masks, self._tapped = {}, []
 
     def rows(self, table: Tensor) -> Tensor:
         return table.index_select(0, self.positions)

@@ -55,6 +55,7 @@ class GPT2(Network):
         x = F.embedding(tokens, self.embedding) + cache.rows(self.positions)  # (n, hidden)
         size = x.shape[-1:]
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+            cache.tap(i, x)
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, -1, self.dim)
             seen = cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], self.bias)
             x = out.added(x, seen)

@@ -65,6 +65,7 @@ class GPTNeoX(Network):
         cos, sin = (cache.rows(table).view(n, 1, 1, -1) for table in self.rope.until(cache.capacity))
         size, width, parallel = x.shape[-1:], cos.shape[-1], self.config.use_parallel_residual
         for i, (norm, qkv, out, norm_mlp, up, down) in enumerate(self.layers):
+            cache.tap(i, x)
             heads = qkv(F.layer_norm(x, size, *norm, self.eps)).view(n, self.heads, 3, self.dim)
             PLAIN_ELEMENTWISE.rotate(heads[:, :, :2, :width], cos, sin)
             kv = heads[:, :, 1:].transpose(1, 2).flatten(1, 2)  # (n, keys then values, d)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.sampling import Sampler, to_device
+from specbench.decoding.session import Taps
 from specbench.models.feeder import DraftInputs, DraftOutputs, DraftSettings, Feed
 from specbench.models.lean.cache import STEP, Cache, FlexGraphCache, GraphCache, TreeGraphCache
 from specbench.models.lean.network import Network
@@ -96,8 +97,8 @@ class CapturedForward:
         self._replay, _ = capture(self._run)
         self._tables = network.tables()  # the graph refers to their addresses
 
-    def replay(self, feed: Feed) -> tuple[Tensor, Tensor]:
-        """Return logits (n, rows of the LM head) and states (n, H) of n tokens, valid until the next replay."""
+    def replay(self, feed: Feed) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return logits (n, rows of the LM head), states (n, H) and tapped inputs (n, m H), valid until the next replay."""
         self._tokens.copy_(feed.tokens)
         torch.add(self._steps, feed.start, out=self._cache.positions)
         if isinstance(self._cache, TreeGraphCache):
@@ -105,10 +106,10 @@ class CapturedForward:
             self._cache.within.copy_(feed.distances()[:, feed.start :])
         return self._replay()
 
-    def _run(self) -> tuple[Tensor, Tensor]:
+    def _run(self) -> tuple[Tensor, Tensor, Tensor | None]:
         self._cache.begin()
         hidden = self._network.forward(self._tokens, self._cache)
-        return self._network.logits(hidden), hidden
+        return self._network.logits(hidden), hidden, self._cache.tapped()
 
 
 class CapturedDraft:
@@ -168,6 +169,7 @@ class Graphs:
     def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
         self.network, self.device, self._is_fused = network, device, fused
         self.cache: Cache = network.new_cache(None)
+        self.taps: Taps = ()  # layers whose inputs the graphs of forwards return
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
@@ -217,6 +219,7 @@ class Graphs:
                     if (n, span, is_tree) not in self._graphs:
                         assert isinstance(self.network, Network)
                         view = TreeGraphCache(self.cache.storage, n, span) if is_tree else self._view(n, span)
+                        view.taps = self.taps
                         self._graphs[n, span, is_tree] = CapturedForward(self.network, view, self._capture)
                 for drafting, like in self._requested.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
@@ -227,6 +230,11 @@ class Graphs:
                 self.cache.storage.zero_()
                 self._owner, self._is_clean = lambda: None, True
         return captured
+
+    def require_taps(self, taps: Taps) -> None:
+        """Make the graphs return the inputs of these layers. Drops those that do not; `prepare` captures them again."""
+        if not {*taps} <= {*self.taps}:
+            self.taps, self._graphs = tuple(sorted({*self.taps, *taps})), {}
 
     def forget_drafts(self) -> None:
         """Drop the draft graphs, which belong to one setting of the sampler."""

@@ -162,6 +162,7 @@ class Layers:
             [cache.rows(table).unsqueeze(1) for table in rope.until(cache.capacity)] for rope in self.ropes
         ]
         for i, layer in enumerate(self.layers):
+            cache.tap(i, x)
             heads = layer.qkv(layer.norm(x)).view(n, -1, self.dim)  # queries, keys, values
             turned = heads[:, :rotated]
             if layer.adjust is not None:

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output
+from specbench.decoding.session import Taps
+from specbench.models.feeder import (
+    DraftGraph,
+    DraftInputs,
+    DraftSettings,
+    Feed,
+    Feeder,
+    Output,
+    columns,
+    require_layers,
+)
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.graphs import Graphs
 from specbench.models.lean.network import Network
@@ -29,9 +39,13 @@ class LeanFeeder(Feeder):
         with torch.inference_mode():
             count = len(self._source) if self._cache is None and self._source is not None else 0
             cache = self._cache or self._open()
+            cache.taps = self.taps
             cache.begin(feed)
             hidden = self.network.forward(feed.tokens, cache)
-            return Output(self.network.logits(hidden[-rows:], self._vocabulary), hidden, count)
+            return Output(self.network.logits(hidden[-rows:], self._vocabulary), hidden, count, cache.tapped())
+
+    def require_taps(self, taps: Taps) -> None:
+        require_layers(taps, self.network.config)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         assert self._cache is not None
@@ -73,6 +87,11 @@ class GraphFeeder(LeanFeeder):
         if graph is None:
             return super().feed(feed, rows)
         with torch.inference_mode():
-            logits, states = graph.replay(feed)
+            logits, states, tapped = graph.replay(feed)
             saved_states = states.clone() if self.keeps_states else None
-            return Output(logits[-rows:, : self._vocabulary].clone(), saved_states)
+            saved_inputs = None if tapped is None else columns(tapped, self._graphs.taps, self.taps).clone()
+            return Output(logits[-rows:, : self._vocabulary].clone(), saved_states, tapped=saved_inputs)
+
+    def require_taps(self, taps: Taps) -> None:
+        super().require_taps(taps)
+        self._graphs.require_taps(taps)

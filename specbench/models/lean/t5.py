@@ -95,6 +95,7 @@ class T5(Network):
         bias = self._bias(cache.capacity)
         x = F.embedding(tokens, self.embedding)  # (n, hidden)
         for i, (norm, qkv, out, norm_cross, q, out_cross, norm_wide, up, down) in enumerate(self.layers):
+            cache.tap(i, x)
             heads = qkv(norm(x)).view(n, -1, self.dim)
             x = out.added(x, cache.attend(i, heads[:, : self.heads], heads[:, self.heads :], bias))
             queries = q(norm_cross(x)).view(n, self.heads, self.dim)

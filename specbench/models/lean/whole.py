@@ -48,16 +48,25 @@ class WholeLayers:
         cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
         given, x = x.dtype, x.float().contiguous()
         out = torch.empty_like(x)
+        kept = {layer: torch.empty_like(x) for layer in cache.taps}
         if cache.is_tree or len(x) <= ROWS:
-            self._run(x, out, cache, (cos, sin), 0)
+            self._run(x, out, cache, (cos, sin), 0, kept)
         else:
             for first in range(0, len(x), ROWS):
                 part = slice(first, first + ROWS)
-                self._run(x[part], out[part], cache, (cos[part], sin[part]), first)
+                of_part = {layer: rows[part] for layer, rows in kept.items()}
+                self._run(x[part], out[part], cache, (cos[part], sin[part]), first, of_part)
+        for layer, rows in kept.items():
+            cache.tap(layer, rows.to(given))
         return out.to(given)
 
-    def _run(self, x: Tensor, out: Tensor, cache: Cache, angles: tuple[Tensor, Tensor], skipped: int) -> None:
-        """Run the layers on x (n, hidden), which follow `skipped` tokens of the same feed."""
+    def _run(
+        self, x: Tensor, out: Tensor, cache: Cache, angles: tuple[Tensor, Tensor], skipped: int, kept: dict[int, Tensor]
+    ) -> None:
+        """Run the layers on x (n, hidden), which follow `skipped` tokens of the same feed.
+
+        The inputs of the layers in `kept` are written to their tensors (n, hidden).
+        """
         forward = ForwardStruct.from_buffer_copy(self._forward)
         masks = [cache.mask(layer.bias).float() for layer in self._layers.layers] if cache.is_tree else []  # (n, total)
         pointers = (ctypes.c_void_p * len(masks))(*(mask.data_ptr() for mask in masks))
@@ -68,6 +77,8 @@ class WholeLayers:
         forward.cache, forward.capacity = cache.storage.data_ptr(), cache.capacity
         (cos, sin), threads = angles, torch.get_num_threads()
         forward.cos, forward.sin, forward.rotary = cos.data_ptr(), sin.data_ptr(), cos.shape[-1]
+        inputs = (ctypes.c_void_p * forward.count)(*(_address_in(kept, layer) for layer in range(forward.count)))
+        forward.inputs = ctypes.cast(inputs, ctypes.c_void_p) if kept else None
         library, reference = self._kernels.library, ctypes.byref(forward)
         shared = x.new_empty(library.specbench_shared(reference))
         own = x.new_empty(threads * library.specbench_own(reference))
@@ -120,6 +131,10 @@ def _fits(layers: "Layers", layer: "Layer") -> bool:
         (hidden, 2 * wide),
         (wide, hidden),
     ]
+
+
+def _address_in(kept: dict[int, Tensor], layer: int) -> int | None:
+    return kept[layer].data_ptr() if layer in kept else None
 
 
 def _matrix(product: object) -> MatrixStruct:

@@ -13,7 +13,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.stopping import AdaEDL, Confidence, Dsl, SpecDecPlusPlus
 from specbench.methods.tree_drafts import Eagle2, EagleTree, ModelTree
-from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead
+from specbench.models.heads import AcceptanceHead, Eagle1Head, LengthHead
 from tests.fixtures.worlds import FAMILIES, open_models, random_model, spread_out
 
 PROMPT = [5, 17, 2, 31]
@@ -131,12 +131,15 @@ def world(request):
             for weight in model.parameters():
                 weight.add_(torch.randn_like(weight) * i * (0.003 if request.param == "t5" else 0.01))
     heads = {"accepts": spread_out(AcceptanceHead(32)), "long": spread_out(LengthHead())}
-    eagle = EagleHead.of(models["b"].config)
+    eagle = Eagle1Head.of(models["b"].config)
 
     def opened(name, engine):
         out = open_models(models, PROMPT, engine)
         base = models["b" if "chain" in name else "d"]
-        out.heads, out.vocabulary = heads | {"eagle": eagle.goes_with(base.get_input_embeddings().weight)}, 40
+        out.heads, out.vocabulary = (
+            heads | {"eagle": eagle.goes_with(base.get_input_embeddings().weight, base.config)},
+            40,
+        )
         return out
 
     alone = Autoregressive(scorers=("d",), target=Last())

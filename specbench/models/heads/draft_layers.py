@@ -1,0 +1,96 @@
+"""What EAGLE-3, DFlash and DSpark heads share: decoder layers under published names, and logits over a part of the tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from specbench.decoding.session import Taps
+from specbench.errors import ConfigError
+from specbench.models.heads.eagle1 import LAYERED, llama_config
+
+LAYER_KEYS = (  # of a config, for a head's layers
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
+    "hidden_act", "attention_bias", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
+)  # fmt: skip
+UNUSED = ("t2d", "rotary_emb.inv_freq")  # weights that follow from others
+
+
+def layer_config(table: Mapping[str, Any]) -> LlamaConfig:
+    """Return the config of a head's layers that the keys of a table give."""
+    return LlamaConfig(**{name: table[name] for name in LAYER_KEYS if table.get(name) is not None})
+
+
+def layer_like(config: PreTrainedConfig) -> LlamaConfig:
+    """Return the config of layers of a base's shape if that is of Llama's form, else with an MLP four times as wide."""
+    return layer_config(vars(config if config.model_type in LAYERED else llama_config(config)))
+
+
+class Attention(nn.Module):
+    """The projections of attention over inputs of `reads` numbers, and norms of queries and keys if `norms_heads`."""
+
+    q_norm: LlamaRMSNorm | None
+    k_norm: LlamaRMSNorm | None
+
+    def __init__(self, config: LlamaConfig, reads: int, norms_heads: bool) -> None:
+        super().__init__()
+        dim, bias = config.head_dim, bool(config.attention_bias)
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.q_proj = nn.Linear(reads, heads * dim, bias=bias)
+        self.k_proj = nn.Linear(reads, kv_heads * dim, bias=bias)
+        self.v_proj = nn.Linear(reads, kv_heads * dim, bias=bias)
+        self.o_proj = nn.Linear(heads * dim, config.hidden_size, bias=False)
+        self.q_norm = LlamaRMSNorm(dim, config.rms_norm_eps) if norms_heads else None
+        self.k_norm = LlamaRMSNorm(dim, config.rms_norm_eps) if norms_heads else None
+
+
+class Mlp(nn.Module):
+    """The projections of a gated MLP."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+
+def embedding_of(weight: Tensor) -> nn.Embedding:
+    """Return a frozen embedding over a base's weight (V, H), which is not copied."""
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=True)  # type: ignore[no-untyped-call]
+    return embedding
+
+
+def split_heads(x: Tensor, dim: int) -> Tensor:
+    """Return (..., heads * dim) -> (..., heads, dim)."""
+    return x.view(*x.shape[:-1], -1, dim)
+
+
+def over_all(known: Tensor, tokens: Tensor | None, rows: int) -> Tensor:
+    """Return logits (n, V) in float32 or better, over `rows` tokens of a base, of the logits (n, V') of `tokens` (V',).
+
+    The others have -inf. None stands for all tokens.
+    """
+    known = known if known.dtype == torch.float64 else known.float()
+    if tokens is None:
+        return known
+    return known.new_full((len(known), rows), -torch.inf).index_copy(1, tokens, known)
+
+
+def require_taps(taps: Taps, key: str, states: int, layers: int) -> None:
+    """Raise ConfigError, naming the key, if a head of `states` states cannot read these of a base's `layers` layers."""
+    if len(taps) != states:
+        raise ConfigError(
+            f"fc.weight reads {states} layers, and {f'{key} names' if key else 'the default is'} {len(taps)}"
+        )
+    if beyond := [layer for layer in taps if not 0 < layer < layers]:
+        named = key or f"the default for {layers} layers"
+        raise ConfigError(f"{named} asks for the input of layer {beyond[0]}, and the base has layers 0 to {layers - 1}")
+
+
+def require_tokens(tokens: Tensor | None, rows: int) -> None:
+    """Raise ConfigError if a head drafts tokens that its base, of `rows` tokens, lacks."""
+    if tokens is not None and int(tokens.max()) >= rows:
+        raise ConfigError(f"d2t names token {int(tokens.max())}, and the base has {rows} tokens")

@@ -1,0 +1,118 @@
+"""The files of published draft heads, and which drafter they are, found by content. No code of a repository is run.
+
+Producers: SafeAILab (EAGLE), SpecForge and SGLang, NVIDIA, nebius, speculators (vLLM, Red Hat AI), DeepSpec, z-lab.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specbench.errors import MissingAsset
+from specbench.models.heads.head import UNREADABLE, Provenance, in_one_line
+
+CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+SPECULATORS = "speculators_model_type"  # the key that marks a checkpoint of speculators
+
+
+class Drafter(StrEnum):
+    """The kind of a published drafter, as a message names it."""
+
+    eagle1 = "an EAGLE-1 head"
+    eagle3 = "an EAGLE-3 head"
+    p_eagle = "a P-EAGLE head"
+    dflash = "a DFlash drafter"
+    dspark = "a DSpark drafter"
+    medusa = "Medusa heads"
+    mtp = "an MTP head"
+
+
+BY_SPECULATORS = {
+    "eagle3": Drafter.eagle3, "peagle": Drafter.p_eagle, "dflash": Drafter.dflash, "dspark": Drafter.dspark,
+    "mtp": Drafter.mtp,
+}  # fmt: skip
+BY_ARCHITECTURE = {  # parts of names, lower case
+    "eagle3": Drafter.eagle3, "dspark": Drafter.dspark, "dflash": Drafter.dflash, "medusa": Drafter.medusa,
+    "mtp": Drafter.mtp,
+}  # fmt: skip
+BY_KEY = {"dflash_config": Drafter.dflash, "markov_rank": Drafter.dspark, "medusa_num_heads": Drafter.medusa}
+BY_WEIGHT = {  # beginnings of names
+    "midlayer.": Drafter.eagle3, "d2t": Drafter.eagle3, "mask_hidden": Drafter.p_eagle, "mtp_layers.": Drafter.mtp,
+    "hidden_norm.": Drafter.dflash,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """A head's folder: its config.json, its weights by name, and the provenance that specbench recorded in them."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    weights: dict[str, Tensor]
+    provenance: Provenance
+
+    @classmethod
+    def read(cls, folder: Path) -> "HeadFiles":
+        """Read safetensors or PyTorch files, in one part or several. Raises MissingAsset, with the file, if it cannot."""
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise MissingAsset(f"{folder} cannot be read as a draft head: {CONFIG} is not a table")
+            weights = _weights(folder)
+            provenance = Provenance()
+            if (folder / WEIGHTS).is_file():
+                with safe_open(folder / WEIGHTS, "pt") as file:
+                    provenance = Provenance(**json.loads((file.metadata() or {}).get("specbench", "{}")))
+        except UNREADABLE as error:
+            raise MissingAsset(f"{folder} cannot be read as a draft head: {in_one_line(error)}") from None
+        return cls(folder, config, weights, provenance)
+
+    @property
+    def drafter(self) -> Drafter:
+        """Which drafter the files hold. Raises MissingAsset for a kind of speculators that is unknown."""
+        if kind := self.config.get(SPECULATORS):
+            if kind not in BY_SPECULATORS:
+                raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")
+            return BY_SPECULATORS[kind]
+        names = " ".join(map(str, self.config.get("architectures") or ())).lower()
+        for found in (
+            next((kind for part, kind in BY_ARCHITECTURE.items() if part in names), None),
+            next((kind for key, kind in BY_KEY.items() if key in self.config), None),
+            next(
+                (kind for start, kind in BY_WEIGHT.items() if any(name.startswith(start) for name in self.weights)),
+                None,
+            ),
+        ):
+            if found is not None:
+                return found
+        fc, width = self.weights.get("fc.weight"), self.config.get("hidden_size")
+        return Drafter.eagle3 if fc is not None and width and fc.shape[1] > 2 * width else Drafter.eagle1
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """Return all weights of a folder: one file, or the files that an index lists."""
+    for name in (WEIGHTS, TORCH):
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            return _file(folder / name)
+        if index.is_file():
+            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            return {key: weight for part in parts for key, weight in _file(folder / part).items()}
+    single = sorted(folder.glob("*.safetensors"))
+    if len(single) == 1:
+        return _file(single[0])
+    raise MissingAsset(f"no draft head in {folder} (no {WEIGHTS} or {TORCH})")
+
+
+def _file(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
