@@ -20,7 +20,7 @@ class TestedOn(StrEnum):
     """What a dialect was tested on."""
 
     server = "a real server"
-    answers = "written answers"
+    answers = "hand-written responses"
 
 
 class Arrival(NamedTuple):
