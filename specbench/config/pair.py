@@ -116,6 +116,7 @@ class Answers(StrEnum):
 
 
 HEADS = tuple(kind.value for kind in HeadKind)
+PUBLISHED_ONLY = (HeadKind.dflash,)  # kinds that specbench does not train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,10 +306,8 @@ class Pair:
         for name, head in self.heads.items():
             if (head.kind, head.base) == (kind, base):
                 return name
-        raise MissingAsset(
-            f"this pair has no {kind} head for its {base}; help: specbench train {kind} -p PAIR --base {base}, then"
-            f" --head {kind}@{base}=FOLDER"
-        )
+        train = "" if kind in PUBLISHED_ONLY else f"specbench train {kind} -p PAIR --base {base}, then "
+        raise MissingAsset(f"this pair has no {kind} head for its {base}; help: {train}--head {kind}@{base}=FOLDER")
 
 
 def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:

@@ -223,12 +223,16 @@ class Methods:
     def _with_heads(self, draft: PartialMethod, base: str = "") -> PartialMethod:
         """Return the draft with the pair's head in place of each kind of head, for the model `base` that drafts there.
 
+        A part names a head of the pair or a kind; by default its kind is the first that its proposer reads.
+
         Raises ConfigError for a head that reads or predicts other models.
         """
         values = dict(draft.values)
         base = next((value for key in ("base", "draft", "model") if isinstance(value := values.get(key), str)), base)
         if draft.head_kind in Head.kinds:
-            head = values["head"] = values.get("head") or self._head(draft.head_kind, base)
+            named = values.get("head") or draft.head_kind
+            is_kind = named in Head.kinds and named not in self.pair.heads
+            head = values["head"] = self._head(str(named), base) if is_kind or not values.get("head") else named
             spec, verifier = self.pair.heads.get(str(head)), values.get("target")
             if spec and spec.base != base:
                 raise ConfigError(f"head '{head}' reads '{spec.base}', but '{base}' drafts here")

@@ -95,7 +95,7 @@ class TableSession:
     def finish(self) -> None:
         pass
 
-    def _state(self, prefix: tuple[int, ...], layer: int) -> Tensor:
+    def _state(self, prefix: tuple[int, ...], layer: int = 0) -> Tensor:
         """Return hidden states (WIDTH,), float32: random, and independent of the logits."""
         generator = torch.Generator().manual_seed(hash((self._seed, STATE, prefix, layer)) & (2**62 - 1))
         return torch.randn(WIDTH, generator=generator)

@@ -9,7 +9,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
 from specbench.cli.train import show_head
 from specbench.config.options import Options
-from specbench.config.pair import HeadKind
+from specbench.config.pair import HeadKind, default_base
 from specbench.data.task import Sample
 from specbench.decoding.traits import Theory, Traits
 from specbench.features.train.head_trial import Gain, HeadTrial, method_of
@@ -20,7 +20,7 @@ from tests.fixtures.summaries import method_summary, run_summary
 
 REPORT = {
     "acceptance": 0.5, "acceptance_low": 0.4, "acceptance_high": 0.6, "draft_length": 5, "decoding_temperature": 0.0,
-    "decoded_texts": 10, "overlap": 0.7, "train_texts": 30, "test_texts": 10, "steps": 7, "epochs": 2.0, "smooth_l1": 0.1,
+    "decoded_texts": 10, "overlap": 0.7, "train_texts": 30, "test_texts": 10, "steps": 7, "epochs": 2.0, "loss": 0.1,
     "cross_entropy": 1.0, "answers": "outputs", "temperature": 0.0, "ended": "minutes", "falling": False,
 }  # fmt: skip
 
@@ -156,9 +156,7 @@ def test_a_head_without_a_trial_says_so(capsys):
 
 
 def test_every_kind_of_head_has_a_method_on_its_own_base():
-    assert {kind: method_of(kind, "target" if kind == HeadKind.eagle else "draft") for kind in HeadKind} == {
-        HeadKind.sprinter: "sprinter", HeadKind.specdec: "specdec++", HeadKind.dsl: "dsl", HeadKind.eagle: "eagle",
-    }  # fmt: skip
+    assert {kind: method_of(kind, default_base(kind)) for kind in HeadKind} == {kind: kind.value for kind in HeadKind}
     assert method_of(HeadKind.eagle, "middle") == "polybasic"
     assert method_of(HeadKind.eagle, "other") == ""
 
