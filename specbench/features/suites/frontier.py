@@ -51,12 +51,16 @@ class CurveKey:
 
 @dataclass(frozen=True)
 class Curve:
-    """The points of one method, in the order of the swept parameter: seconds and quality statistics by prompt."""
+    """The points of one method, in the order of the swept parameter: seconds and quality statistics by prompt.
+
+    `is_lossless` says that it has one point, of a lossless method.
+    """
 
     key: CurveKey
     settings: list[Table]
     seconds: np.ndarray  # (points, prompts)
     statistics: list[np.ndarray]  # of each point, (prompts, d)
+    is_lossless: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def frontier_of(folder: Path, drop: float = 0.0) -> Frontier | None:
     combine = {entry["name"]: entry["combine"] for entry in scores["metrics"]}.get(scores["headline"], "")
     groups = {row["sample"]: row["group"] for row in scores["rows"] if scores["headline"] in row["values"]}
     measured = _measured(folder, scores)
-    prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(spec.methods)
+    prompts, families = measured.prompts(list(groups), names, spec.decoding.repeats), _families(spec.methods, drop)
     if not prompts or not families:
         return None
     rows, numbers = scoring.combiner(combine).rows, {g: i for i, g in enumerate(dict.fromkeys(groups.values()))}
@@ -127,6 +131,7 @@ def frontier_of(folder: Path, drop: float = 0.0) -> Frontier | None:
             [spec.methods[name].settings for name in ordered],
             np.stack(list(map(seconds_of, ordered))),
             list(map(statistics, ordered)),
+            is_lossless=bool(spec.methods[ordered[0]].lossless and not spec.methods[ordered[0]].settings),
         )
         for key, ordered in families
     ]
@@ -148,18 +153,27 @@ def _measured(folder: Path, scores: Scores) -> _Measurements:
     return _Measurements(values, spent, counts)
 
 
-def _families(methods: Mapping[str, MethodSpec]) -> list[tuple[CurveKey, list[str]]]:
-    """Return the labels of each swept method, ordered by the swept number, for methods with enough settings."""
+def _families(methods: Mapping[str, MethodSpec], drop: float) -> list[tuple[CurveKey, list[str]]]:
+    """Return the labels of each swept method, ordered by the swept number, for methods with enough settings.
+
+    If a drop is allowed, lossless methods are compared too, with one setting.
+    """
+    lossless = [
+        (CurveKey(method.preset), [label])
+        for label, method in methods.items()
+        if drop and method.lossless and not method.settings
+    ]
     families: dict[str, tuple[CurveKey, list[str]]] = {}
     for label, method in methods.items():
         if method.settings:
             key = CurveKey(method.preset, swept_number(method.settings).others)
             families.setdefault(key.label, (key, []))[1].append(label)
-    return [
+    swept = [
         (key, sorted(labels, key=lambda label: swept_number(methods[label].settings).x or 0.0))
         for key, labels in families.values()
         if len(labels) >= FEWEST_POINTS
     ]
+    return [*lossless, *swept]
 
 
 class _Resampled:
@@ -222,11 +236,15 @@ def _picks(frontier: Frontier) -> np.ndarray:
 
 
 def _at(frontier: Frontier, curve: Curve, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality."""
+    """Return relative latencies and qualities of a curve's points on these prompts, and the large model's quality.
+
+    A lossless method has the large model's quality, whatever its samples scored.
+    """
     whole = scoring.combiner(frontier.combine).whole
     latency = curve.seconds[:, chosen].sum(1) / frontier.seconds[chosen].sum()
-    quality = np.array([whole(statistics[chosen]) for statistics in curve.statistics])
-    return latency, quality, whole(frontier.statistics[chosen])
+    large = whole(frontier.statistics[chosen])
+    quality = np.array([large if curve.is_lossless else whole(rows[chosen]) for rows in curve.statistics])
+    return latency, quality, large
 
 
 def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries:
@@ -325,7 +343,8 @@ def _fastest_of(where: str, found: Sequence[tuple[str, CurveChoice]], drop: floa
     name, fastest = max(found, key=lambda each: each[1].value or 0.0)
     interval = "" if fastest.low is None else f" [{fastest.low:.2f}, {fastest.high:.2f}]"
     speed = f"{fastest.value:.2f}x{interval}"
-    text = f"{where}: {name} ({fastest.setting}) is the fastest within a drop of {100 * drop:g} points, {speed}"
+    setting = f" ({fastest.setting})" if fastest.setting else ""
+    text = f"{where}: {name}{setting} is the fastest within a drop of {100 * drop:g} points, {speed}"
     differences = {other: fastest.minus(choice) for other, choice in found if other != name}
     equal = [
         other for other, change in differences.items() if change is None or change.low is None or change.low <= 0.0

@@ -147,6 +147,13 @@ def test_a_faster_curve_counts_once_its_loss_is_allowed():
     assert within(0.02) == {"equal": 2.0, "worse": 4.0}
 
 
+def test_a_lossless_method_has_the_large_models_quality_whatever_its_samples_scored():
+    large = np.stack([np.full(40, 0.8), np.zeros(40)], axis=1)
+    unlucky = replace(curve("sd", 0.7, 0.5), is_lossless=True)
+    ((_, found),) = summaries_of(Frontier(40, np.ones(40), large, "mean", [unlucky], 0.02))
+    assert found.within_drop.value == found.matching.value == 2.0
+
+
 def choice(value: float, *resamples: float) -> CurveChoice:
     return CurveChoice(value, min(resamples), max(resamples), "x=1", resamples=resamples)
 
