@@ -77,10 +77,12 @@ def _times(pair: LoadedPair, run: PlannedRun, role: str, seconds: float) -> dict
     for block in _blocks_of(text, sizes()):
         session.score(ids + block, len(ids))
     session.finish()
+    # A draft with another tokenizer may not have read a size in the first turn, since it skips tokens that it lacks
+    before = {size: warm_up.get(size, [0, 0.0]) for size in session.usage.by_fed}
     return {
-        size: [count - warm_up[size][0], spent - warm_up[size][1]]
+        size: [count - before[size][0], spent - before[size][1]]
         for size, (count, spent) in session.usage.by_fed.items()
-        if count > warm_up[size][0]
+        if count > before[size][0]
     }
 
 

@@ -90,7 +90,7 @@ def _models(summary: RunSummary) -> Iterator[Note]:
     if summary.simulated:
         yield _not_real(summary)
     for role, words in summary.environment.get("translations", {}).items():
-        text = f"{role} has another tokenizer than the target, which has {words} of it: the others are never drafted"
+        text = f"{role} has another tokenizer than the target; {words} of {role} are mapped, and the others are never drafted"
         outside = {
             row.method: value for row in summary.methods if (value := row.number("outside_vocabulary")) is not None
         }

@@ -116,7 +116,10 @@ class AdviceRuns:
         with self.observer.status(f"loading {', '.join(self.whole.roles)}"):
             loaded = self.models.of(self.whole)
         self.opening = time.monotonic() - begin
-        return supported_by(loaded, run, candidates)
+        methods, unsupported = supported_by(loaded, run, candidates)
+        if unsupported:
+            self.whole, _ = self._plan([candidate.name for candidate in methods], request.options)
+        return methods, unsupported
 
     def fit(self, pilots: int, deadline: float) -> None:
         """Reduce repeats, prompts and new tokens until all parts will probably end before `deadline`.

@@ -230,7 +230,9 @@ def _load_twice(
     loaded = load(models, base, on.device, resolve_heads(pair, method.heads, base))
     eager = resolve_models(pair, roles, base, replace(on, engine="eager"))
     reference = load(eager, base, on.device)
-    return loaded.only(roles, decided_by=decided_by), reference.only(roles, decided_by=decided_by)
+    tested = loaded.only(roles, decided_by=decided_by)
+    tested.require_defined(choice.methods.names[0], method)
+    return tested, reference.only(roles, decided_by=decided_by)
 
 
 def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
