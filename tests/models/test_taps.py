@@ -16,7 +16,7 @@ DECODERS = sorted(name for name, network in Network.families.items() if not netw
 
 
 def tapped_session(family: str, engine: str) -> CachedSession:
-    """Return a session that keeps the taps. Its graphs, if it has any, were captured after another session asked for them."""
+    """Return a session that keeps the taps. Its graphs, if it has any, were captured for these taps."""
     if engine != "graph":
         session = open_session(random_model(family, 1), engine)
     else:
