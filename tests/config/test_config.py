@@ -7,7 +7,7 @@ import pytest
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import construct
 from specbench.config.options import Options
-from specbench.config.pair import Pair
+from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import names, parse_override, preset
 from specbench.config.request import Request
 from specbench.data.task import Data, Sample
@@ -29,10 +29,12 @@ def resolved(method: str, pair: Pair = TINY, sizes=SIZES, **options):
 
 
 def test_every_bundled_method_builds_on_a_tiny_pair():
-    """Chains on the pair that has a 4-bit middle and a head for it, all others on `tiny`."""
+    """Chains on the pair that has a 4-bit middle and a head for it, all others on `tiny` with a head of every kind."""
     chained = read_pair("tiny-polybasic", Options())[1]
+    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash))
+    with_heads = read_pair("tiny", Options(heads=heads))[1]
     for name in names("method"):
-        pair = chained if name.startswith("polybasic") else TINY
+        pair = chained if name.startswith("polybasic") else with_heads
         assert isinstance(resolved(name, pair, dict.fromkeys(pair.models, 1)).method, Method)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specbench.config.options import Options
-from specbench.config.pair import ModelSpec, Pair
+from specbench.config.pair import HeadKind, ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.config.request import Request
 from specbench.errors import ConfigError
@@ -82,13 +82,14 @@ def test_no_preset_has_the_name_of_a_word(word):
 
 
 def test_every_method_runs_on_a_bundled_pair_without_torchao():
-    """A plain installation has no torchao, which quantized models need."""
+    """A plain installation has no torchao, which quantized models need. The user has the heads of newer kinds."""
     bundled = [name for name in names("pair") if name.startswith("tiny")]
     plain = [
         name for name in bundled if not any(spec.quantization for spec in read_pair(name, Options())[1].models.values())
     ]
     assert "tiny-polybasic" not in plain
-    runnable = {method for pair in plain for method in chosen(("all",), pair, Options())}
+    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash))
+    runnable = {method for pair in plain for method in chosen(("all",), pair, Options(heads=heads))}
     every = [preset("method", name) for name in names("method")]
     baselines = {each.table["baseline"] for each in every if "baseline" in each.table}
     assert {each.name for each in every} == runnable | baselines
