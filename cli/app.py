@@ -142,7 +142,11 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "import": CommandEntry(
         "archive:import_", "Report", "Read an archive of runs, after checking its names, sizes, checksums and records."
     ),
-    "verify": CommandEntry("verify:verify", "Check", "Test whether a method is lossless on a pair and device."),
+    "verify": CommandEntry(
+        "verify:verify",
+        "Check",
+        "Test whether a method is lossless, or follows the other distribution that it declares.",
+    ),
     "enumerate": CommandEntry(
         "verify:enumerate_", "Check", "Compare a method's exact output distribution with the declared one."
     ),

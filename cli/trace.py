@@ -37,7 +37,9 @@ def trace(
     *,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
     method: params.Method = "se",
-    pair: params.Pair = "tiny",
+    pair: params.PairOrTiny = None,
+    draft: params.Draft = "",
+    target: params.Target = "",
     task: Annotated[str | None, params.preset_option("task", "A task, or a TOML file.", None)] = None,
     index: Annotated[int, typer.Option("--sample-index", min=0, help="Index of the sample of the task, from 0.")] = 0,
     shared: params.SharedOptions,
@@ -55,6 +57,7 @@ def trace(
     if shared["data"] and prompt is not None:
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = shared.options(limit=index + 1, seed=seed)
+    pair = params.pair_of_models(pair, draft, target) or "tiny"
     require_presets([method], pair, [task] if task else [])
     # imports torch, after names are checked
     from specbench.experiment.generation import TraceRequest, trace_prompt

@@ -58,9 +58,9 @@ def verify(
     seed: Annotated[int, typer.Option(help="The same seed gives the same verdict.")] = 0,
     json_: params.Json = False,
 ) -> None:
-    """Test whether a method is lossless on a pair and device.
+    """Test whether a method is lossless, or follows the other distribution that it declares.
 
-    Compares its tokens with the distribution that it declares, computed independently with the modules of transformers.
+    Compares its tokens with that distribution, computed independently with the modules of transformers.
 
     Greedy tokens must be the most likely ones, except for near-ties. Sampled tokens must follow the distribution, by a test
     with a false alarm rate of 1 in 1000 that also has to reject a control. Drafts must be accepted at the expected rate.

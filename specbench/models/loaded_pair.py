@@ -29,6 +29,7 @@ from specbench.models.translated_session import TranslatedSession
 from specbench.models.vocabulary_map import VocabularyMap, start_of
 
 H = TypeVar("H", bound=TrainedHead)
+DRAFTING = "-m sd, or -m sd-text if they share few tokens"  # methods for a draft with another tokenizer
 
 
 class Window(NamedTuple):
@@ -148,7 +149,10 @@ class LoadedPair:
         """Raise ConfigError if a method uses a model with another tokenizer for more than drafting chains of tokens."""
         for role in self.translations.keys() & set(method.roles()):
             if role in method.deciding:
-                require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)
+                try:
+                    require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)
+                except ConfigError as error:
+                    raise ConfigError(f"{label}: {error}; help: {DRAFTING}") from None
             trees = any(test.tree for test in method.verifications() if role in (test.proposer, *test.scorers))
             reads = (
                 method.needs_transformers
@@ -158,7 +162,7 @@ class LoadedPair:
             if trees or reads:
                 raise ConfigError(
                     f"{label}: model '{role}' has another tokenizer than '{self.target}', so it can only draft chains of"
-                    " tokens; help: -m sd"
+                    f" tokens; help: {DRAFTING}"
                 )
 
     def is_elsewhere(self, role: str) -> bool:

@@ -15,6 +15,7 @@ from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
+from specbench.decoding.targets import Last
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
 from specbench.resolution.partial_method import GAMMA, PartialMethod, key_error
@@ -148,7 +149,7 @@ class Methods:
             return resolved, resolved
         alone = Method.build(self._baseline(source, partial).table, f"baseline {baseline}")
         base = ResolvedMethod(baseline, None, temperature, alone)
-        return base, replace(resolved, lossless=is_lossless(method, alone))
+        return base, replace(resolved, lossless=is_lossless(method, alone, temperature))
 
     @cached_property
     def _presets(self) -> dict[str, Preset]:
@@ -346,10 +347,15 @@ def method_on(name: str, pair: Pair, options: Options, sizes: Mapping[str, int] 
     return methods[0] if methods else None
 
 
-def is_lossless(method: Method, baseline: Method) -> bool | None:
-    """Return whether a method declares the same output distribution as its baseline. None if either declares none."""
+def is_lossless(method: Method, baseline: Method, temperature: float) -> bool | None:
+    """Return whether a method declares its baseline's output distribution at a temperature. None if either declares none."""
     declared, expected = method.declared_distribution(), baseline.declared_distribution()
-    return None if declared is None or expected is None else declared == expected
+    if declared is None or expected is None:
+        return None
+    scorers, target = declared
+    if temperature == 0.0 and target.is_last_when_greedy:
+        declared = scorers[-1:], Last()
+    return declared == expected
 
 
 def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from specbench.config.options import Options
 from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.relaxed_rejection import FlyRejection, RelaxedRejection, ThresholdsRejection, TypicalRejection
 from specbench.decoding.sampling import Draft, Sampler, exact_distribution
@@ -13,6 +14,8 @@ from specbench.errors import ConfigError
 from specbench.features.verify.enumeration import examine
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
+from specbench.resolution.methods import method_on
+from specbench.resolution.selection import read_pair
 from tests.fixtures.console import specbench
 
 
@@ -184,6 +187,17 @@ def test_fly_is_greedy_only_and_verify_says_why_a_published_rule_cannot_be_verif
     assert "FLy is defined for greedy decoding only" in " ".join(done.stderr.split())
     done = specbench("verify", "-m", "typical-published", "-p", "tiny", "-t", "gsm8k", cwd=tmp_path, code=6)
     assert "the rule 'typical' accepts do not follow the scorers" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "lossless"),
+    [("typical", 0.0, True), ("typical", 1.0, False), ("thresholds", 0.0, True), ("relaxed", 0.0, False)],
+)
+def test_the_table_calls_only_relaxed_acceptance_lossy_at_temperature_0(name, temperature, lossless):
+    """`run` shows the others as lossless there; `verify` at T = 0 says so too."""
+    options = Options(temperature=temperature)
+    pair = read_pair("tiny", options)[1]
+    assert method_on(name, pair, options).lossless is lossless
 
 
 def test_a_parameter_out_of_range_is_an_error():

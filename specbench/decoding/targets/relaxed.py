@@ -52,6 +52,8 @@ def drawn(q: Tensor, p: Tensor, a: Tensor) -> Tensor:
 class Typical(TypicalRule, Induced, name="typical"):
     """Typical acceptance: see `TypicalRule`."""
 
+    is_last_when_greedy = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed(RelaxedRule, Induced, name="relaxed"):
@@ -63,6 +65,8 @@ class Relaxed(RelaxedRule, Induced, name="relaxed"):
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(ThresholdsRule, Induced, name="thresholds"):
     """Acceptance thresholds: see `ThresholdsRule`."""
+
+    is_last_when_greedy = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,9 @@ class Target(Named):
     """
 
     combines_logits: ClassVar[bool] = False
+    is_last_when_greedy: ClassVar[bool] = (
+        False  # whether pi at T = 0 is the last model's, so that a method is lossless there
+    )
 
     def check(self, n: int) -> None:
         """Raise ValueError if this target cannot combine n models. Methods call it when they are constructed."""

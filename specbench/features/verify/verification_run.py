@@ -25,7 +25,7 @@ from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.methods import ResolvedMethod
+from specbench.resolution.methods import ResolvedMethod, is_lossless
 from specbench.resolution.resolve import Choice, sizes_of
 from specbench.runs.run_spec import MethodSpec
 
@@ -88,7 +88,7 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
         return Verdict(VerdictKind.inconclusive, line, checks)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
     how += _power(checks)
-    if baseline.declared_distribution() == case.method.declared_distribution():
+    if is_lossless(case.method, baseline, case.temperature):
         return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
     return Verdict(
         VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
