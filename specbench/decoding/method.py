@@ -205,6 +205,11 @@ class Method(Named):
         tests = self.verifications()
         return tests[0].scorers if tests else self.roles()
 
+    def only_drafts_chains(self, role: str) -> bool:
+        """Return whether a model is only asked for chains of drafts, which it can write in another tokenizer's tokens."""
+        trees = any(test.tree for test in self.verifications() if role in (test.proposer, *test.scorers))
+        return not (trees or role in self.deciding or self.needs_transformers or self.concurrent)
+
     @property
     def combines_logits(self) -> bool:
         """Whether the output's distribution is defined only over tokens that all deciding models share."""

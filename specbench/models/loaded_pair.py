@@ -153,13 +153,8 @@ class LoadedPair:
                     require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)
                 except ConfigError as error:
                     raise ConfigError(f"{label}: {error}; help: {DRAFTING}") from None
-            trees = any(test.tree for test in method.verifications() if role in (test.proposer, *test.scorers))
-            reads = (
-                method.needs_transformers
-                or method.concurrent
-                or any(getattr(head, "base", "") == role for name, head in self.heads.items() if name in method.heads)
-            )
-            if trees or reads:
+            is_base = any(getattr(self.heads.get(name), "base", "") == role for name in method.heads)
+            if is_base or not method.only_drafts_chains(role):
                 raise ConfigError(
                     f"{label}: model '{role}' has another tokenizer than '{self.target}', so it can only draft chains of"
                     f" tokens; help: {DRAFTING}"

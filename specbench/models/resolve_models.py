@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
@@ -18,7 +19,14 @@ from specbench.config.presets import chat_template
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
-from specbench.models.checkpoints import CONSTRUCTION, class_of, load_tokenizer, require_same_tokenizer, unreadable
+from specbench.models.checkpoints import (
+    CONSTRUCTION,
+    class_of,
+    is_same_tokenizer,
+    load_tokenizer,
+    require_same_tokenizer,
+    unreadable,
+)
 from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, quantization_method, torchao
 from specbench.models.resolved_model import Architecture, ResolvedModel
@@ -98,20 +106,37 @@ def require_shared_tokenizer(models: Mapping[str, ResolvedModel], base: Path) ->
 
     Tokenizers that are not on this machine are not compared, nor are models with random weights, which share one tokenizer.
     """
-    sources: dict[tuple[str, str], str] = {}
-    for role, model in models.items():
-        if model.weights == "real":
-            source = folder(model.spec.path, base)
-            sources.setdefault((str(source or model.spec.path), model.revision), role)
-    if len(sources) < 2:
-        return
-    try:
-        tokenizers = {role: _tokenizer(role, source, revision) for (source, revision), role in sources.items()}
-    except MissingAsset:
-        return
-    last = list(tokenizers)[-1]
+    tokenizers = _tokenizers(
+        {role: (model.spec, model.revision) for role, model in models.items() if model.weights == "real"}, base
+    )
     for role, tokenizer in tokenizers.items():
+        last = list(tokenizers)[-1]
         require_same_tokenizer(tokenizers[last], tokenizer, last, role)
+
+
+def with_other_tokenizer(pair: Pair, base: Path) -> set[str]:
+    """Return the models whose tokenizer differs from the last one's. Empty if one of them is not on this machine."""
+    paths = [spec.path for spec in pair.models.values()]
+    if pair.weights != "real" or not all(
+        folder(path, base) or try_to_load_from_cache(path, CONFIG_FILE) for path in paths
+    ):
+        return set()
+    tokenizers = _tokenizers({role: (spec, spec.revision) for role, spec in pair.models.items()}, base)
+    last = list(pair.models)[-1]
+    return {role for role, each in tokenizers.items() if not is_same_tokenizer(tokenizers.get(last, each), each)}
+
+
+def _tokenizers(specs: Mapping[str, tuple[ModelSpec, str]], base: Path) -> dict[str, PreTrainedTokenizerBase]:
+    """Return the tokenizers of models by role, one per source. Empty if there is one source, or if one is not here."""
+    sources: dict[tuple[str, str], str] = {}
+    for role, (spec, revision) in specs.items():
+        sources.setdefault((str(folder(spec.path, base) or spec.path), revision), role)
+    if len(sources) < 2:
+        return {}
+    try:
+        return {role: _tokenizer(role, source, revision) for (source, revision), role in sources.items()}
+    except MissingAsset:
+        return {}
 
 
 @lru_cache(maxsize=16)

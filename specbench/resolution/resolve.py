@@ -40,7 +40,7 @@ class Choice:
         """Read the pair and name the methods. `assumes_heads` is for estimates (`Methods`)."""
         require_presets([name for name in request.methods if name not in WORDS], request.pair, request.tasks)
         preset, pair = read_pair(request.pair, request.options)
-        names = named_methods(request.methods, request.pair, pair, request.options)
+        names = named_methods(request.methods, request.pair, pair, request.options, preset.path.parent)
         return cls(request, preset, pair, Methods(names, pair, request.options, assumes_heads))
 
     @cached_property

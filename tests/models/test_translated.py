@@ -133,6 +133,13 @@ def test_an_ensemble_of_two_tokenizers_is_an_error_with_both_names(tmp_path):
     assert "tokenizers differ" in done.stderr and "/one" in done.stderr and "/two" in done.stderr
     done = console.specbench("run", "-m", "sd-tree", *words, cwd=tmp_path, code=2)
     assert "it can only draft chains of tokens" in " ".join(done.stderr.split())
+    assert "help: -m sd, or -m sd-text" in " ".join(done.stderr.split())
+
+
+def test_the_word_lossless_leaves_out_methods_that_need_one_tokenizer(tmp_path):
+    _, rows = run_on_two_tokenizers("lossless", tmp_path)
+    methods = {row["method"] for row in rows}
+    assert {"sd", "sd-text", "pld"} <= methods and not {"sd-tree", "hf-assisted"} & methods
 
 
 class Letters:

@@ -15,7 +15,8 @@ from specbench.resolution.selection import read_pair
 
 
 def chosen(wanted: tuple[str, ...], pair: str, options: Options) -> tuple[str, ...]:
-    return named_methods(wanted, pair, read_pair(pair, options)[1], options)
+    preset, models = read_pair(pair, options)
+    return named_methods(wanted, pair, models, options, preset.path.parent)
 
 
 def pair_of(*roles: str, ensemble: tuple[str, ...] = ("draft", "target")) -> Pair:
