@@ -141,8 +141,10 @@ def train(
         trained = train_head(request, TerminalObserver())
     except KeyboardInterrupt:
         interrupted()
+    length = recipe.get("length")  # of the blocks of a head
     same = {
-        "-p": pair, "--data": data, "--set": [text for text in set_ or [] if not text.startswith("recipe.")],
+        "-p": pair, "--gamma": str(length) if length else None, "--data": data,
+        "--set": [text for text in set_ or [] if not text.startswith("recipe.")],
         "--device": device if device != Device.auto else None,
         "--dtype": dtype if dtype != Dtype.auto else None, "--plugin": plugin,
     }  # fmt: skip

@@ -101,11 +101,12 @@ class HeadKind(StrEnum):
     eagle = "eagle"
     eagle3 = "eagle3"
     dflash = "dflash"
+    dspark = "dspark"
 
 
 def drafts(kind: str) -> bool:
     """Return whether heads of a kind draft tokens."""
-    return kind in (HeadKind.eagle, HeadKind.eagle3, HeadKind.dflash)
+    return kind in (HeadKind.eagle, HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark)
 
 
 class Answers(StrEnum):
@@ -116,7 +117,6 @@ class Answers(StrEnum):
 
 
 HEADS = tuple(kind.value for kind in HeadKind)
-PUBLISHED_ONLY = (HeadKind.dflash,)  # kinds that specbench does not train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,8 +306,8 @@ class Pair:
         for name, head in self.heads.items():
             if (head.kind, head.base) == (kind, base):
                 return name
-        train = "" if kind in PUBLISHED_ONLY else f"specbench train {kind} -p PAIR --base {base}, then "
-        raise MissingAsset(f"this pair has no {kind} head for its {base}; help: {train}--head {kind}@{base}=FOLDER")
+        help_ = f"specbench train {kind} -p PAIR --base {base}, then --head {kind}@{base}=FOLDER"
+        raise MissingAsset(f"this pair has no {kind} head for its {base}; help: {help_}")
 
 
 def with_heads(table: dict[str, Any], heads: tuple[tuple[str, str], ...]) -> dict[str, Any]:

@@ -185,9 +185,7 @@ class Method(Named):
             adaptive=self.adaptive,
             theory=self.theory(),
             flops=self.flops,
-            published_rule=next(
-                (test.rejection.name for test in self.verifications() if not test.rejection.exact), None
-            ),
+            published_rule=self.published_rule,
         )
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
@@ -196,6 +194,11 @@ class Method(Named):
         None means that the distribution of the output cannot be declared.
         """
         return None
+
+    @property
+    def published_rule(self) -> str | None:
+        """The name of a rule of the method, as published, whose tokens follow no declared distribution."""
+        return next((test.rejection.name for test in self.verifications() if not test.rejection.exact), None)
 
     @property
     def deciding(self) -> tuple[str, ...]:
@@ -262,6 +265,11 @@ class Proposer(Named):
     def tree(self) -> bool:
         """Whether drafts are trees."""
         return False
+
+    @property
+    def exact(self) -> bool:
+        """Whether each drafted token, and that it is tested at all, depends only on the tokens before it."""
+        return True
 
     @property
     def shape(self) -> tuple[int, ...] | None:

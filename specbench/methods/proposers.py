@@ -182,6 +182,10 @@ class Chain(Proposer, name="chain"):
         return f"{self.proposer.draft_length}, then at least {self.threshold}"
 
     @property
+    def exact(self) -> bool:
+        return self.proposer.exact
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         return (*self.proposer.levels, Level(self.model, self.threshold, self.rejection))
 

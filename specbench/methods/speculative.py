@@ -115,8 +115,12 @@ class Speculative(Method, name="speculative"):
         )
         return (outermost, *reversed(inner))
 
+    @property
+    def published_rule(self) -> str | None:
+        return super().published_rule if self.proposer.exact else "all_prefixes"
+
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
-        is_exact = all(test.rejection.exact for test in self.verifications())
+        is_exact = self.proposer.exact and all(test.rejection.exact for test in self.verifications())
         is_biased = self.bonus == "paper" and self.proposer.role in self.scorers
         return (self.scorers, self.target) if is_exact and not is_biased else None
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from specbench.config.construct import Table, within
-from specbench.config.pair import Answers, HeadKind, Pair
+from specbench.config.pair import Answers, HeadKind, Pair, drafts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -103,27 +103,32 @@ class SprinterRecipe(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagleRecipe:
-    """AdamW on features of whole texts (Li et al. 2024). 0 means: chosen from the base model, the texts or the budget."""
+class DraftHeadRecipe:
+    """AdamW on states of whole texts. 0 means: chosen from the base model, the texts or the budget.
+
+    `layers` are the layers whose inputs the head reads, beside the features; empty: the kind's default.
+    """
 
     epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
     batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
     rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
     warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
-    noise: float = key(0.2, "amplitude of the uniform noise added to features, scaled by 512 / length")
-    ce: float = key(0.1, "weight of the cross-entropy relative to the regression's")
     clip: float = key(0.5, "clip each element of the gradients at this value")
     most: int = key(2048, "tokens after which a text is cut")
     temperature: float = key(0.0, "sampling temperature of the base's outputs that the head is trained on")
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"epochs": 0, "batch": 0, "rate": 0.0, "warm_up": 0, "most": 3, "noise": 0.0, "ce": 0.0, "clip": 0.0}
-        least["temperature"] = 0.0
-        for name, low in least.items():
+        least = {"epochs": 0, "batch": 0, "rate": 0.0, "warm_up": 0, "clip": 0.0, "most": 3, "temperature": 0.0}
+        for name, low in (least | self.lowest).items():
             within(name, getattr(self, name), low, math.inf)
 
-    def resolved(self, tokens: int, width: int) -> "EagleRecipe":
+    @property
+    def lowest(self) -> dict[str, float]:
+        """The smallest values of the keys that a kind adds."""
+        return {}
+
+    def resolved(self, tokens: int, width: int) -> Self:
         """Return the recipe with batch and learning rate chosen, for `tokens` training tokens and a base of `width`.
 
         The number of epochs and the warm-up are chosen when the time of a step is known.
@@ -133,42 +138,62 @@ class EagleRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eagle3Recipe:
-    """AdamW on drafts that begin at every token (Li et al. 2025). 0 means as in `EagleRecipe`."""
+class EagleRecipe(DraftHeadRecipe):
+    """Regression of the base's next feature, and cross-entropy of the next token (Li et al. 2024)."""
 
-    epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
-    batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
-    rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
-    warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
+    noise: float = key(0.2, "amplitude of the uniform noise added to features, scaled by 512 / length")
+    ce: float = key(0.1, "weight of the cross-entropy relative to the regression's")
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        return {"noise": 0.0, "ce": 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle3Recipe(DraftHeadRecipe):
+    """Cross-entropy of the tokens of drafts that begin at every token (Li et al. 2025)."""
+
+    layers: tuple[int, ...] = key((), "layers whose inputs the head reads; empty: the second, middle and last but two")
     steps: int = key(3, "tokens of the drafts that are trained on")
     decay: float = key(0.8, "factor of the loss from one token of a draft to the next")
-    layers: tuple[int, ...] = key((), "layers whose inputs the head reads; empty: the second, middle and last but two")
     vocabulary: int = key(
         0, "tokens that the head drafts, the most frequent of the answers; 0: all, by the base's LM head"
     )
-    clip: float = key(0.5, "clip each element of the gradients at this value")
-    most: int = key(2048, "tokens after which a text is cut")
-    temperature: float = key(0.0, "sampling temperature of the base's outputs that the head is trained on")
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        least = {
-            "epochs": 0,
-            "batch": 0,
-            "rate": 0.0,
-            "warm_up": 0,
-            "most": 3,
-            "clip": 0.0,
-            "steps": 1,
-            "vocabulary": 0,
-        }
-        for name, low in (least | {"temperature": 0.0, "decay": 0.0}).items():
-            within(name, getattr(self, name), low, math.inf)
+    @property
+    def lowest(self) -> dict[str, float]:
+        return {"steps": 1, "decay": 0.0, "vocabulary": 0}
 
-    def resolved(self, tokens: int, width: int) -> "Eagle3Recipe":
-        """Return the recipe with batch and learning rate chosen, as `EagleRecipe.resolved` does."""
-        chosen = EagleRecipe(batch=self.batch, rate=self.rate).resolved(tokens, width)
-        return replace(self, batch=chosen.batch, rate=chosen.rate)
+
+@dataclass(frozen=True, kw_only=True)
+class DFlashRecipe(DraftHeadRecipe):
+    """Cross-entropy of the tokens of blocks that begin at random tokens of each text (DeepSpec)."""
+
+    layers: tuple[int, ...] = key(
+        (), "layers whose inputs the head reads; empty: as many as it has, spread over the base's"
+    )
+    depth: int = key(2, "decoder layers of the head")
+    length: int = key(7, "tokens of a block")
+    anchors: int = key(16, "blocks per text and step")
+    decay: float = key(4.0, "the loss of token k of a block has the weight exp(-(k - 1) / decay)")
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        return {"depth": 1, "length": 1, "anchors": 1, "decay": 0.01}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSparkRecipe(DFlashRecipe):
+    """`DFlashRecipe` with a Markov head and a confidence head; the loss is mostly the distance to the base's distribution."""
+
+    rank: int = key(64, "rank of the Markov head")
+    ce: float = key(0.1, "weight of the cross-entropy")
+    distance: float = key(0.9, "weight of the distance, sum |q - p|")
+    confidence: float = key(1.0, "weight of the confidence head's loss")
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        return super().lowest | {"rank": 1, "ce": 0.0, "distance": 0.0, "confidence": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +222,8 @@ RECIPES: dict[HeadKind, "tuple[DataclassInstance, ...]"] = {
     HeadKind.dsl: (DraftRollout(), DSL_RECIPE),
     HeadKind.eagle: (EagleRecipe(),),
     HeadKind.eagle3: (Eagle3Recipe(),),
+    HeadKind.dflash: (DFlashRecipe(),),
+    HeadKind.dspark: (DSparkRecipe(),),
 }
 
 
@@ -208,6 +235,8 @@ class TrainKind(StrEnum):
     dsl = HeadKind.dsl.value
     eagle = HeadKind.eagle.value
     eagle3 = HeadKind.eagle3.value
+    dflash = HeadKind.dflash.value
+    dspark = HeadKind.dspark.value
     finetune = "finetune"
     draft = "draft"
 
@@ -236,10 +265,8 @@ def whole_recipe(kind: HeadKind, pair: Pair, changes: Table) -> Table:
 
 def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
-    if kind == HeadKind.eagle:
-        return recipe["most"], recipe["temperature"]
-    if kind == HeadKind.eagle3:
-        return recipe["most"], recipe["temperature"], recipe["layers"]
+    if drafts(kind):
+        return kind, recipe["most"], recipe["temperature"], recipe.get("layers"), recipe.get("depth")
     return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 

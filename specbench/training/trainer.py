@@ -20,21 +20,23 @@ from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import write
 from specbench.models.heads import Head
+from specbench.models.heads.block_head import default_taps as default_taps_of_block
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.heads.eagle3 import default_taps
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import classifier_training as classifiers
-from specbench.training import eagle_training as eagle
-from specbench.training import shards
+from specbench.training import draft_head_training as draft_heads
+from specbench.training import shards, state_rows
 from specbench.training.recipes import (
     DSL_RECIPE,
     RECIPES,
     SPECDEC_RECIPE,
     Budget,
+    DFlashRecipe,
+    DraftHeadRecipe,
     DraftRollout,
     Eagle3Recipe,
-    EagleRecipe,
     FinetuneRecipe,
     PrefixRollout,
     SprinterRecipe,
@@ -112,10 +114,8 @@ class Training:
             HeadKind.sprinter: self._sprinter,
             HeadKind.specdec: self._specdec,
             HeadKind.dsl: self._dsl,
-            HeadKind.eagle: lambda: self._eagle(EagleRecipe()),
-            HeadKind.eagle3: lambda: self._eagle(Eagle3Recipe()),
         }
-        return trainers[kind]()
+        return trainers[kind]() if kind in trainers else self._draft_head(kind)
 
     def _sprinter(self) -> Trained:
         base, features, tau, seed = (
@@ -166,12 +166,14 @@ class Training:
         drawn: Table = {} if temperature is None else {"temperature": temperature}
         return Texts(texts.texts, {**texts.about, "answers": self.settings.answers.value, **drawn})
 
-    def _eagle(self, default: EagleRecipe | Eagle3Recipe) -> Trained:
+    def _draft_head(self, kind: HeadKind) -> Trained:
         base = self.settings.base
+        (default,) = RECIPES[kind]
+        assert isinstance(default, DraftHeadRecipe)
         recipe = self._built(default, seed=self.settings.seed)
         config = self.loaded.models[base].transformers().config
-        taps = recipe.layers or default_taps(config.num_hidden_layers) if isinstance(recipe, Eagle3Recipe) else ()
-        training = eagle.EagleTraining(
+        taps = _taps(recipe, config.num_hidden_layers)
+        training = draft_heads.HeadTraining(
             pair=self.loaded, base=base, recipe=recipe, folder=self.folder, about=self.about,
             budget=self.budget, observer=self.observer,
         )  # fmt: skip
@@ -187,13 +189,13 @@ class Training:
             )
             self._plan_size(missing, recipe.most, is_written, (1 + len(taps)) * config.hidden_size)
         files, texts = self._shards(
-            lambda text: eagle.rows_of(self.loaded, text, base, recipe.most, taps),
+            lambda text: state_rows.rows_of(self.loaded, text, base, recipe.most, taps),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
             taps,
         )
-        head, report = eagle.train(training, files, checkpoint)
-        (self.folder / eagle.CHECKPOINT).unlink(missing_ok=True)
+        head, report = draft_heads.train(training, files, checkpoint)
+        (self.folder / draft_heads.CHECKPOINT).unlink(missing_ok=True)
         return Trained(head, report, self._answered(texts, recipe.temperature if is_written else None))
 
     def _plan_size(self, missing: list[Text], most: int, generated: bool, width: int) -> None:
@@ -251,6 +253,13 @@ class Training:
         defaults = {field.name: getattr(start, field.name) for field in fields(start)}
         changes = {key: value for key, value in self.settings.recipe.items() if key in defaults}
         return construct(type(start), {**defaults, **more, **changes}, "recipe")
+
+
+def _taps(recipe: DraftHeadRecipe, layers: int) -> Taps:
+    """Return the layers whose inputs a head reads, of a base of `layers` layers; empty for a head that reads features."""
+    if isinstance(recipe, DFlashRecipe):
+        return recipe.layers or default_taps_of_block(layers, recipe.depth)
+    return recipe.layers or default_taps(layers) if isinstance(recipe, Eagle3Recipe) else ()
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 
 from specbench.decoding import rejection, trees
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.rejection import BlockRejection
-from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
+from specbench.decoding.rejection import BY_TOKEN, BlockRejection
+from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, read_tokens
 from specbench.decoding.speculation import without_leaves
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.decoding.trees import Growth, shape_of_paths, shape_of_widths
@@ -27,6 +27,7 @@ from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.proposers import Chain, DraftModel, Eagle
 from specbench.methods.speculative import Speculative
 from specbench.methods.tree_drafts import EAGLE_TREE, Eagle2, EagleTree, ModelTree
+from specbench.models.heads.block_session import ConfidenceCut
 from tests.fixtures.worlds import until_eos
 
 WIDE = ModelTree(model="draft", widths=(2, 2), children="sampled")
@@ -76,12 +77,48 @@ def test_chains_of_a_head_that_leaves_a_token_out_are_exact(rejection, setting):
     assert error_of(chain, {"eagle": "eagle3"}, 3, 3, **SETTINGS[setting]) < ROUNDING
 
 
+CUTS = {"whole": {}, "threshold": {"threshold": 0.5}, "costs": {"costs": (1.2, 1.9)}}
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_blocks_of_a_head_are_exact(threshold, setting):
-    """DSpark: a Markov head, and with a threshold a confidence that reads the tokens before."""
-    method = last(BlockDraft(head="dflash", base="target", gamma=2, threshold=threshold))
-    assert error_of(method, {"dflash": "dflash"}, 3, 3, **SETTINGS[setting]) < ROUNDING
+@pytest.mark.parametrize("rejection", [None, BlockRejection()])
+@pytest.mark.parametrize(("kind", "cut"), [("dflash", "whole"), *(("dspark", cut) for cut in CUTS)])
+def test_blocks_of_a_head_are_exact(kind, cut, rejection, setting):
+    """DSpark has a Markov head, and a confidence that reads the tokens before."""
+    method = Speculative(
+        proposer=BlockDraft(head=kind, base="target", gamma=2, **CUTS[cut]), scorers=("target",), target=Last(),
+        **({"rejection": rejection} if rejection else {}),
+    )  # fmt: skip
+    assert error_of(method, {kind: kind}, 3, 3, **SETTINGS[setting]) < ROUNDING
+
+
+def test_a_schedule_over_all_lengths_of_a_draft_is_not_exact():
+    """Whether the first token is tested then depends on the second one. The method declares no distribution."""
+    proposer = BlockDraft(head="dspark", base="target", gamma=2, costs=(1.55, 1.56), all_prefixes=True)
+    method = Speculative(proposer=proposer, scorers=("target",), target=Last())
+    assert method.declared_distribution() is None and method.traits().published_rule == "all_prefixes"
+    world, plain = (
+        tables(method.roles(), 3, heads={"dspark": "dspark"}),
+        Autoregressive(scorers=("target",), target=Last()),
+    )
+    assert distance(*(joint_distribution(each, world, 4) for each in (method, plain))) > 0.05
+
+
+@pytest.mark.parametrize(("all_prefixes", "expected"), [(False, 0.7), (True, 0.85)])
+def test_the_counterexample_of_dspark(all_prefixes, expected):
+    """Appendix A of the paper: p = (.7, .3), q = (.5, .5), forwards of 1, .5 and .45 per second, c_1 = .8, and c_2 = 1 after
+    token 0 and 0 after token 1.
+    """
+    cut = ConfidenceCut(costs=(1 / 0.5, 1 / 0.45), all_prefixes=all_prefixes)
+    p, q = torch.tensor([[0.7, 0.3]] * 3, dtype=torch.float64), torch.tensor([[0.5, 0.5]] * 2, dtype=torch.float64)
+
+    def first_token(sampler: Sampler) -> tuple[int]:
+        drafted = [read_tokens(sampler.choose(row[None]))[0] for row in q]
+        kept = cut.length([0.8, 1.0 if drafted[0] == 0 else 0.0])
+        draft = Draft(drafted[:kept], q[:kept])
+        return (BY_TOKEN(draft, p[: kept + 1], sampler).tokens[0],)
+
+    assert exact_distribution(first_token, temperature=1.0)[(0,)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("proposer", [STATIC, DYNAMIC], ids=["static", "dynamic"])

@@ -16,7 +16,9 @@ from transformers import LlamaForCausalLM
 
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models.heads.block import BlockHead, BlockSession, default_outputs
+from specbench.models.heads import BlockHead, BlockSession, DFlashHead, DSparkHead
+from specbench.models.heads.block_head import default_taps
+from specbench.models.heads.block_session import ConfidenceCut
 from tests.fixtures.worlds import open_session
 from tests.models.test_eagle3 import DIM, HEADS, KV, LAYER, NO_EOS, ROPE, WIDE, H, V, base_model, rms, rotated
 from tests.models.test_eagle3 import Layout as _Rope
@@ -189,12 +191,16 @@ class Reference:
         return torch.stack(out)
 
 
+def read(layout: Layout, folder: Path) -> BlockHead:
+    return (DSparkHead if layout.markov else DFlashHead).read(folder)
+
+
 @pytest.fixture(scope="module", params=LAYOUTS)
 def world(request, tmp_path_factory):
     layout, model = LAYOUTS[request.param], base_model()
     folder = tmp_path_factory.mktemp("head")
     reference = Reference(layout, write(layout, folder), model)
-    head = BlockHead.read(folder).double().goes_with(model.get_input_embeddings().weight, model.config)
+    head = read(layout, folder).double().goes_with(model.get_input_embeddings().weight, model.config)
     return head, model, reference
 
 
@@ -202,7 +208,7 @@ def drafted(
     session: BlockSession, ids: list[int], k: int, seed: int = 0, threshold: float = 0.0
 ) -> tuple[list[int], Tensor]:
     sampler = Sampler(1.0, generator=torch.Generator().manual_seed(seed))
-    draft = session.draft(ids, k, sampler, NO_EOS, threshold)
+    draft = session.draft(ids, k, sampler, NO_EOS, ConfidenceCut(threshold=threshold))
     return draft.tokens, draft.probs
 
 
@@ -248,7 +254,7 @@ def test_equal_committed_tokens_give_equal_drafts_whatever_was_rejected(world):
 def test_a_draft_ends_before_a_token_of_low_confidence(tmp_path):
     layout, model = LAYOUTS["DeepSpec, DSpark"], base_model()
     weights = write(layout, tmp_path)
-    head = BlockHead.read(tmp_path).double().goes_with(model.get_input_embeddings().weight, model.config)
+    head = DSparkHead.read(tmp_path).double().goes_with(model.get_input_embeddings().weight, model.config)
     ids = [3, 8, 1, 22]
     tokens, _ = drafted(BlockSession(head, open_session(model), V), ids, 4)
     rows = Reference(layout, weights, model).rows(ids, 4)
@@ -270,7 +276,7 @@ def test_a_draft_ends_before_a_token_of_low_confidence(tmp_path):
     ],
 )  # fmt: skip
 def test_default_layers(layers, count, outputs):
-    assert default_outputs(layers, count) == outputs
+    assert default_taps(layers, count) == tuple(layer + 1 for layer in outputs)
 
 
 FIVE = {"mask_token_id": MASK, "block_size": 5}
@@ -294,13 +300,19 @@ def test_a_head_that_does_not_fit_is_an_error_that_names_the_key(config, error, 
     write(Layout(architecture | {"dflash_config": config}, taps=(2, 5, 7), from_anchor=False), tmp_path)
     model = base_model()
     with pytest.raises(error, match=message):
-        BlockHead.read(tmp_path).goes_with(model.get_input_embeddings().weight, model.config)
+        DFlashHead.read(tmp_path).goes_with(model.get_input_embeddings().weight, model.config)
 
 
 def test_another_drafter_is_named(tmp_path):
     write(Layout({"architectures": ["LlamaForCausalLMEagle3"]}, taps=(2, 5, 7), from_anchor=False), tmp_path)
-    with pytest.raises(MissingAsset, match="holds an EAGLE-3 head; the kind 'dflash' reads DFlash and DSpark drafters"):
-        BlockHead.read(tmp_path)
+    with pytest.raises(MissingAsset, match="holds an EAGLE-3 head, not a DFlash drafter"):
+        DFlashHead.read(tmp_path)
+
+
+def test_a_dspark_drafter_is_not_read_as_dflash(tmp_path):
+    write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
+    with pytest.raises(MissingAsset, match="holds a DSpark drafter; its kind is 'dspark', not 'dflash'"):
+        DFlashHead.read(tmp_path)
 
 
 def test_an_unknown_weight_is_an_error(tmp_path):
@@ -308,4 +320,4 @@ def test_an_unknown_weight_is_an_error(tmp_path):
     weights = load_file(tmp_path / "model.safetensors") | {"encoder.fc.weight": torch.zeros(2, 2)}
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(MissingAsset, match=r"unexpected \['encoder\.fc\.weight'\]"):
-        BlockHead.read(tmp_path)
+        DFlashHead.read(tmp_path)

@@ -17,7 +17,7 @@ from specbench.models.loader import load
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
-from specbench.training import eagle_training as eagle
+from specbench.training import draft_head_training as draft_heads
 from specbench.training.recipes import Budget, EagleRecipe
 from specbench.training.shards import collected, folder_of, missing, size_plan, token_bytes, tokens_of
 from specbench.training.texts import Text
@@ -83,11 +83,11 @@ def test_features_are_never_in_memory_together(tmp_path):
     with observer.progress("collecting", TEXTS) as advance:
         shards = collected(tmp_path, texts, lambda part: map(rows, part), {}, advance)
     assert size <= sum(path.stat().st_size for path in shards.paths) < 1.01 * size
-    training = eagle.EagleTraining(
+    training = draft_heads.HeadTraining(
         pair=target, base="target", recipe=EagleRecipe(epochs=1, batch=2000, rate=1e-3), folder=tmp_path, about={},
         budget=Budget(0.0), observer=observer, keep=False,
     )  # fmt: skip
-    _, report = eagle.train(training, shards)
+    _, report = draft_heads.train(training, shards)
     assert (report["train_texts"], report["test_texts"]) == (120, 40)
     assert observer.peak - before < size / 2
     held = shards.rows()

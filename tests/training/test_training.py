@@ -12,17 +12,28 @@ import torch
 from specbench.config.options import Options
 from specbench.data.task import Sample
 from specbench.errors import ConfigError
-from specbench.models.heads import AcceptanceHead, EagleHead, LengthHead, Verifier
+from specbench.models.heads import AcceptanceHead, BlockSession, DSparkHead, EagleHead, LengthHead, Verifier
 from specbench.models.loader import load
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.observer import Observer
 from specbench.resolution.selection import read_pair
 from specbench.training import classifier_training as classifiers
-from specbench.training import eagle_training as eagle
-from specbench.training.eagle_training import rows_of
+from specbench.training import draft_head_losses
+from specbench.training import draft_head_training as draft_heads
 from specbench.training.fitting import auc, auc_interval, fit, loss_of, roc_curve, roc_rates, roc_summary
-from specbench.training.recipes import MOST_EPOCHS, SPLITS, Budget, Eagle3Recipe, EagleRecipe, Recipe, SprinterRecipe
+from specbench.training.recipes import (
+    MOST_EPOCHS,
+    SPLITS,
+    Budget,
+    DFlashRecipe,
+    DSparkRecipe,
+    Eagle3Recipe,
+    EagleRecipe,
+    Recipe,
+    SprinterRecipe,
+)
 from specbench.training.shards import collected
+from specbench.training.state_rows import rows_of
 from specbench.training.texts import Text, split_of
 from tests.fixtures.console import specbench
 
@@ -234,14 +245,14 @@ def target():
     return load(found, Path(), torch.device("cpu"))
 
 
-def eagle_rows(target, folder, taps=()):
+def state_rows_of(target, folder, taps=()):
     """Files of the rows of 24 short texts."""
     texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
     return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64, taps)), {}, lambda: None)
 
 
-def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True):
-    return eagle.EagleTraining(
+def head_training(target, folder, recipe, observer=None, budget=None, keep=True):
+    return draft_heads.HeadTraining(
         pair=target, base="target", recipe=recipe, folder=folder, about={}, budget=budget or Budget(0.0),
         observer=observer or Observer(), keep=keep,
     )  # fmt: skip
@@ -253,48 +264,76 @@ def eagle_training(target, folder, recipe, observer=None, budget=None, keep=True
         EagleRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2),
         Eagle3Recipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), steps=2),
         Eagle3Recipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), vocabulary=24),
+        DFlashRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), length=3, anchors=4),
+        DSparkRecipe(epochs=4, batch=80, rate=1e-3, warm_up=2, layers=(1, 3), length=3, anchors=4, rank=3),
     ],
-    ids=["EAGLE-1", "EAGLE-3", "EAGLE-3, 24 tokens"],
+    ids=["EAGLE-1", "EAGLE-3", "EAGLE-3, 24 tokens", "DFlash", "DSpark"],
 )
 def test_an_eagle_head_is_trained_and_an_interrupted_training_resumes(recipe, tmp_path, monkeypatch, target):
     """The same steps in one go, and interrupted and resumed from a checkpoint, give the same head."""
-    monkeypatch.setattr(eagle, "CHECKPOINT_STEPS", 3)
-    rows = eagle_rows(target, tmp_path, getattr(recipe, "layers", ()))
-    whole, report = eagle.train(eagle_training(target, tmp_path / "none", recipe, keep=False), rows)
+    monkeypatch.setattr(draft_heads, "CHECKPOINT_STEPS", 3)
+    rows = state_rows_of(target, tmp_path, getattr(recipe, "layers", ()))
+    whole, report = draft_heads.train(head_training(target, tmp_path / "none", recipe, keep=False), rows)
     assert report["steps"] > 8 and report["epochs"] == 4.0
     assert report["overlap_low"] <= report["overlap"] <= report["overlap_high"]
     with pytest.raises(KeyboardInterrupt):
-        eagle.train(eagle_training(target, tmp_path, recipe, Interrupting(7)), rows)
-    training = eagle_training(target, tmp_path, recipe)
+        draft_heads.train(head_training(target, tmp_path, recipe, Interrupting(7)), rows)
+    training = head_training(target, tmp_path, recipe)
     assert training.checkpoint()["done"] == 6
-    assert eagle_training(target, tmp_path, replace(recipe, rate=1e-4)).checkpoint() is None, "of another recipe"
-    again, _ = eagle.train(training, rows, training.checkpoint())
+    assert head_training(target, tmp_path, replace(recipe, rate=1e-4)).checkpoint() is None, "of another recipe"
+    again, _ = draft_heads.train(training, rows, training.checkpoint())
     for one, two in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
     if getattr(recipe, "vocabulary", 0):
         assert {*range(12, 30)} <= {*whole.tokens.tolist()} and len(whole.tokens) == len(whole.lm_head.weight) == 24
 
 
-def test_a_head_learns_the_tokens_of_its_drafts(tmp_path, target):
-    """EAGLE-3: the loss of texts that count upwards falls, and the first drafted token is accepted more often."""
-    recipe = Eagle3Recipe(epochs=1, batch=600, rate=2e-3, warm_up=1, layers=(1, 3))
-    rows, reports = eagle_rows(target, tmp_path, (1, 3)), []
-    for epochs in (1, 12):
-        training = eagle_training(target, tmp_path, replace(recipe, epochs=epochs), keep=False)
-        reports.append(eagle.train(training, rows)[1])
+@pytest.mark.parametrize(("kind", "more"), [(Eagle3Recipe, 12), (DFlashRecipe, 40), (DSparkRecipe, 40)])
+def test_a_head_learns_the_tokens_of_its_drafts(kind, more, tmp_path, target):
+    """The loss on texts that count upwards falls.
+
+    Heads that learn the base's distributions draft its tokens more often; DFlash learns the tokens of the texts.
+    """
+    recipe = kind(epochs=1, batch=600, rate=2e-3, warm_up=1, layers=(1, 3))
+    rows, reports = state_rows_of(target, tmp_path, (1, 3)), []
+    for epochs in (1, more):
+        training = head_training(target, tmp_path, replace(recipe, epochs=epochs), keep=False)
+        reports.append(draft_heads.train(training, rows)[1])
     assert reports[1]["loss"] < reports[0]["loss"] - 0.5
-    assert reports[1]["overlap"] > reports[0]["overlap"] + 0.02
+    if kind is not DFlashRecipe:
+        assert reports[1]["overlap"] > reports[0]["overlap"] + 0.02
+
+
+def test_the_training_of_blocks_computes_what_a_session_drafts(tmp_path, target):
+    """The rows of blocks after anchors in the middle of two texts equal those of a session that drafts there."""
+    model, length, taps = target.models["target"].transformers(), 3, (1, 3)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(5)
+        head = DSparkHead.of(model.config, 2, length, taps, 4)
+    head.goes_with(model.get_input_embeddings().weight.float(), model.config)
+    texts, anchors = [list(range(2, 20)), list(range(30, 48))], [4, 11]
+    sessions = [target.open(text)["target"] for text in texts]
+    for session in sessions:
+        session.keep_states(taps)
+    states = [session.hidden(text, 0, taps) for session, text in zip(sessions, texts, strict=True)]
+    tokens = torch.tensor([[text[at] for at in anchors] for text in texts])
+    columns = torch.tensor([[at - 1 for at in anchors]] * 2)
+    blocks = draft_head_losses.blocks_after(head, torch.stack(states), tokens, columns)
+    for text, session, made in zip(texts, sessions, blocks, strict=True):
+        for at, block in zip(anchors, made, strict=True):
+            rows = BlockSession(head, session).rows(text[: at + 1], length)
+            torch.testing.assert_close(rows, block, atol=1e-5, rtol=1e-4)
 
 
 def test_the_budget_decides_how_many_steps_an_eagle_head_is_trained(tmp_path, target):
     """A budget without a limit gives 40 epochs. One that is too short for an epoch is an error."""
-    rows = eagle_rows(target, tmp_path)
+    rows = state_rows_of(target, tmp_path)
     spent = iter([0.0])
     no_time = Budget(1.0, clock=lambda: next(spent, 60.0))
-    assert eagle.TIMED_STEPS < 24
+    assert draft_heads.TIMED_STEPS < 24
     with pytest.raises(ConfigError, match="steps of one epoch; help: a larger --minutes"):
-        eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=28), budget=no_time, keep=False), rows)
-    _, report = eagle.train(eagle_training(target, tmp_path, EagleRecipe(batch=600), keep=False), rows)
+        draft_heads.train(head_training(target, tmp_path, EagleRecipe(batch=28), budget=no_time, keep=False), rows)
+    _, report = draft_heads.train(head_training(target, tmp_path, EagleRecipe(batch=600), keep=False), rows)
     assert report["epochs"] == MOST_EPOCHS
 
 

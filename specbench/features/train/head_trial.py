@@ -20,9 +20,11 @@ from specbench.decoding.targets import Last
 from specbench.experiment import pipeline
 from specbench.experiment.loaded_models import LoadedModels
 from specbench.machine.threads import ThreadChoice
+from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
-from specbench.models.heads import EagleHead
+from specbench.models.heads import BlockHead, EagleHead
+from specbench.models.heads.head import kind_named
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.resolution import selection
@@ -191,31 +193,33 @@ def _select_tasks(request: TrialRequest) -> list[SelectedTask]:
 class HeadDrafting:
     """The drafts of a head: the proposer that uses it, and the temperature."""
 
-    proposer: Eagle
+    proposer: Eagle | BlockDraft
     temperature: float
 
 
 def drafting_of(kind: HeadKind, pair: str, options: Options, base: str, folder: Path) -> HeadDrafting:
     """Return the drafts of a head on a base: as in its own method on the target, else default drafts at T = 0."""
-    default = HeadDrafting(Eagle(head=NAME, base=base), 0.0)
+    is_block = kind in (HeadKind.dflash, HeadKind.dspark)
+    default = HeadDrafting(BlockDraft(head=NAME, base=base) if is_block else Eagle(head=NAME, base=base), 0.0)
     if base != "target":
         return default
     with_head = replace(options, heads=((f"{kind.value}@{base}", str(folder)),))
     _, models = selection.read_pair(pair, with_head)
     method = Methods((kind.value,), models, with_head).groups({})[0][-1]
     proposer = method.method.proposer if isinstance(method.method, Speculative) else None
-    return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle) else default
+    return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle | BlockDraft) else default
 
 
 def measure_acceptance(
-    pair: LoadedPair, folder: Path, drafting: HeadDrafting, texts: Sequence[Text], observer: Observer
+    pair: LoadedPair, kind: HeadKind, folder: Path, drafting: HeadDrafting, texts: Sequence[Text], observer: Observer
 ) -> Estimate | None:
     """Decode prompts with the head in a folder and its base, and return the acceptance rate of the drafts.
 
     This is the quantity that a trial measures: accepted / tested draft tokens, along the base's own outputs. Returns None if
     no token was tested.
     """
-    base, head = drafting.proposer.base, EagleHead.read(folder)
+    base, head = drafting.proposer.base, kind_named(kind.value).read(folder)
+    assert isinstance(head, EagleHead | BlockHead)
     model = pair.models[base].transformers()
     pair.heads[NAME] = head.goes_with(model.get_input_embeddings().weight, model.config)
     method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())

@@ -116,6 +116,14 @@ class _ResolvedRequest:
         """The largest number of texts; 0 is all."""
         return TEXTS[self.request.kind] if self.request.count is None else self.request.count
 
+    @property
+    def decoding(self) -> Options:
+        """The options for decoding with the head: by default, drafts are as long as its blocks."""
+        options, length = self.request.options, self.settings.recipe.get("length")
+        if options.gamma or not isinstance(length, int):
+            return options
+        return replace(options, gamma=((self.request.kind.value, (length,)),))
+
 
 def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
     """Train a head, write it into its folder, and try it on held-out prompts.
@@ -135,7 +143,7 @@ def train_head(request: TrainRequest, observer: Observer) -> TrainingResult:
         if request.trial:
             trial = try_head(
                 TrialRequest(
-                    kind=request.kind, base=base, folder=folder, pair=request.pair, options=request.options,
+                    kind=request.kind, base=base, folder=folder, pair=request.pair, options=job.decoding,
                     texts=trained.texts, sources=job.sources, seed=request.seed, prompts=request.trial,
                 ),
                 observer,
@@ -233,8 +241,8 @@ def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trai
 
 def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
     """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
-    drafting = drafting_of(job.request.kind, job.request.pair, job.request.options, job.settings.base, job.folder)
-    acceptance = measure_acceptance(loaded, job.folder, drafting, texts, observer)
+    drafting = drafting_of(job.request.kind, job.request.pair, job.decoding, job.settings.base, job.folder)
+    acceptance = measure_acceptance(loaded, job.request.kind, job.folder, drafting, texts, observer)
     if acceptance is None:
         return {}
     return {

@@ -22,8 +22,7 @@ from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, Taps, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models.heads import BlockHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead
-from specbench.models.heads.block import MarkovHead
+from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead
 from specbench.models.heads.eagle3 import Eagle3Settings
 from specbench.models.heads.head import kind_named
 from specbench.models.transformers_session import InstrumentedSession
@@ -211,11 +210,11 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
             eagle3 = Eagle3Head(settings, vocabulary)
             eagle3.tokens = torch.arange(vocabulary - 1)
             return eagle3.goes_with(torch.zeros(vocabulary, WIDTH), config).double()  # its own LM head gives q
-        elif kind == BlockHead.kind:
-            block = BlockHead.of(config, layers=1, length=3)
+        elif kind in (DFlashHead.kind, DSparkHead.kind):
+            block = DFlashHead.of(config, 1, 3) if kind == DFlashHead.kind else DSparkHead.of(config, 1, 3, rank=2)
+            if block.markov is not None:
+                torch.nn.init.normal_(block.markov.markov_w2.weight)
             block.embed_tokens = torch.nn.Embedding(vocabulary, WIDTH)
-            block.markov = MarkovHead({f"markov_{name}.weight": torch.empty(vocabulary, 2) for name in ("w1", "w2")})
-            block.confidence = torch.nn.Linear(WIDTH + 2, 1)
             block.lm_head = torch.nn.Linear(WIDTH, vocabulary)
             return block.goes_with(torch.zeros(vocabulary, WIDTH), config).double()
         else:

@@ -18,6 +18,7 @@ from specbench.features.verify.case import Case, CheckResult, Decoding
 from specbench.features.verify.greedy import greedy
 from specbench.features.verify.sampled import sampled
 from specbench.machine.threads import using
+from specbench.methods.speculative import Speculative
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
@@ -118,6 +119,8 @@ def undeclared(method: Method, name: str) -> Verdict:
         why = ": its bonus token is the target's, untested, which biases the output (bonus = 'deferred' does not)"
     elif inexact := next((test.rejection.name for test in method.verifications() if not test.rejection.exact), ""):
         why = f": tokens that the rule '{inexact}' accepts do not follow the scorers"
+    elif isinstance(method, Speculative) and not method.proposer.exact:
+        why = ": whether a drafted token is tested depends on the tokens drafted after it"
     elif reason := method.undefined_at(1.0):
         why = f": {reason}"
     return Verdict(

@@ -1,6 +1,7 @@
 """Small trained modules that read a model's hidden states or distributions, one file per kind."""
 
-from specbench.models.heads.block import BlockHead, BlockSession
+from specbench.models.heads.block_head import BlockHead, DFlashHead, DSparkHead
+from specbench.models.heads.block_session import BlockSession
 from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier
 from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
 from specbench.models.heads.eagle1 import Eagle1Head
@@ -11,6 +12,8 @@ __all__ = [
     "AcceptanceHead",
     "BlockHead",
     "BlockSession",
+    "DFlashHead",
+    "DSparkHead",
     "Eagle1Head",
     "Eagle3Head",
     "EagleHead",

@@ -15,6 +15,8 @@ from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.engines import GraphModel, LoadedModel
 from specbench.models.heads import (
     BlockHead,
+    DFlashHead,
+    DSparkHead,
     Eagle1Head,
     Eagle3Head,
     EagleHead,
@@ -127,7 +129,11 @@ def load_head(
 def _fresh(kind: type[Head], config: PreTrainedConfig) -> Head:
     """Return an untrained head, for models with random weights."""
     if drafts(kind.kind):
-        of_kind: dict[str, type[Eagle3Head] | type[BlockHead]] = {"eagle3": Eagle3Head, "dflash": BlockHead}
+        of_kind: dict[str, type[Eagle3Head] | type[BlockHead]] = {
+            "eagle3": Eagle3Head,
+            "dflash": DFlashHead,
+            "dspark": DSparkHead,
+        }
         return of_kind.get(kind.kind, Eagle1Head).of(config)
     return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 

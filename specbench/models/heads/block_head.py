@@ -1,0 +1,361 @@
+"""DFlash and DSpark: a block of tokens is drafted in one forward of a head over states of its base.
+
+The head's context has an entry for every token but the newest, the anchor: a fusion of inputs of several layers of the base
+at that token. Each of its layers has keys and values of these entries. A block of the anchor and mask tokens attends to all
+of them, and to itself in both directions. DSpark adds to each row's logits a term of the token drafted before it, by a Markov
+head.
+
+Checkpoints of z-lab, SpecForge, speculators and DeepSpec differ in names and in which row predicts which token.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+
+from specbench.config.construct import Table
+from specbench.decoding.session import Taps
+from specbench.errors import ConfigError, MissingAsset
+from specbench.files import write
+from specbench.models.heads.block_parts import BlockParts
+from specbench.models.heads.draft_layers import (
+    UNUSED,
+    Attention,
+    Mlp,
+    embedding_of,
+    layer_config,
+    layer_like,
+    over_all,
+    require_taps,
+    require_tokens,
+)
+from specbench.models.heads.head import UNREADABLE, Head, in_one_line
+from specbench.models.heads.head_files import CONFIG, SPECULATORS, WEIGHTS, Drafter, HeadFiles
+from specbench.models.heads.markov import MarkovHead
+from specbench.models.lean.cache import Bias, Cache
+from specbench.models.lean.layers import PLAIN_ELEMENTWISE
+
+INPUTS, OUTPUTS = "aux_hidden_state_layer_ids", "target_layer_ids"  # keys that number inputs and outputs of layers
+OF_ZLAB = "dflash_config"  # a table that may hold the keys
+MARKOV, CONFIDENCE = "markov_head.", "confidence_head.proj."  # beginnings of names of weights
+ARTICLES = {"dflash": "a DFlash drafter", "dspark": "a DSpark drafter"}  # by kind
+
+
+def default_taps(layers: int, count: int) -> Taps:
+    """Return the layers whose inputs a head of `count` states reads by default, of a base of this many layers."""
+    if count == 1:
+        return (layers // 2 + 1,)
+    return tuple(round(1 + i * (layers - 4) / (count - 1)) + 1 for i in range(count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSettings:
+    """What the files of a head say besides its weights.
+
+    Attributes:
+        layer: The config of its decoder layers.
+        layers: Their number.
+        states: The number m of inputs of layers that it reads.
+        state_width: Their width, the base's.
+        taps: Which; None for the default.
+        taps_key: The key that says so.
+        mask: The token of the rows to predict, by its row in the base's embedding.
+        length: The number of tokens that it drafts.
+        from_anchor: Whether a row predicts the token after it, so that the anchor's row predicts the first one. Otherwise a
+            row predicts the token at its own position, and the block has one row more.
+        vocabulary: The number V' of tokens of its own LM head; 0 if it uses the base's.
+        norms_heads: Whether queries and keys are normed.
+    """
+
+    layer: LlamaConfig
+    layers: int
+    states: int
+    state_width: int
+    taps: Taps | None = None
+    taps_key: str = ""
+    mask: int
+    length: int
+    from_anchor: bool = False
+    vocabulary: int = 0
+    norms_heads: bool = True
+
+    @classmethod
+    def of(cls, files: HeadFiles) -> "BlockSettings":
+        """Return the settings of files. Raises MissingAsset for a layout that is not read."""
+        config, weights = files.config, files.weights
+        nested: Mapping[str, Any] = config.get(OF_ZLAB) or {}
+        layer: Mapping[str, Any] = config.get("transformer_layer_config") or config
+
+        def value(key: str, default: Any = None) -> Any:
+            return nested.get(key, config.get(key, default))
+
+        fc, head = weights.get("fc.weight"), weights.get("lm_head.weight")
+        if fc is None:
+            raise MissingAsset(f"{files.folder} is not a block drafter: it has no fc.weight")
+        if str(layer.get("model_type", "")).startswith("gemma"):
+            raise MissingAsset(f"{files.folder}: block drafters with Gemma's layers are not supported")
+        kinds = set(layer.get("layer_types") or ())
+        if kinds - {"full_attention"} or value("causal") or value("use_swa"):
+            raise MissingAsset(f"{files.folder}: block drafters with causal or sliding attention are not supported")
+        mask, block = value("mask_token_id"), value("block_size")
+        if mask is None or block is None:
+            raise MissingAsset(
+                f"{files.folder}: config.json has no {'block_size' if block is None else 'mask_token_id'}"
+            )
+        width = int(config.get("target_hidden_size") or layer["hidden_size"])
+        is_spec, is_dspark = SPECULATORS in config, files.drafter == Drafter.dspark
+        from_anchor = bool(value("sample_from_anchor", is_dspark and not is_spec))
+        inputs, outputs = value(INPUTS), value(OUTPUTS)
+        taps = tuple(inputs) if inputs else tuple(index + 1 for index in outputs) if outputs else None
+        names = [name.split(".")[1] for name in weights if name.startswith("layers.")]
+        return cls(
+            layer=layer_config(layer),
+            layers=len(set(names)), states=fc.shape[1] // width, state_width=width, taps=taps,
+            taps_key=INPUTS if inputs else OUTPUTS if outputs else "", mask=int(mask),
+            length=int(block) - (not from_anchor), from_anchor=from_anchor,
+            vocabulary=0 if head is None else head.shape[0], norms_heads="layers.0.self_attn.q_norm.weight" in weights,
+        )  # fmt: skip
+
+
+class BlockLayer(nn.Module):
+    """A decoder layer. Names are those of published checkpoints."""
+
+    def __init__(self, config: LlamaConfig, norms_heads: bool) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn, self.mlp = Attention(config, width, norms_heads), Mlp(config)
+        self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
+
+
+class BlockHead(Head):
+    """A head that drafts a block of tokens in one forward.
+
+    With the inputs r of m layers of the base at token t, the entry of t is c_t = norm(fc r). Layer l has keys k_l(c_t) and
+    values v_l(c_t), with rotary position t, and is otherwise an ordinary layer over the block.
+    """
+
+    kind: ClassVar[str]  # of a subclass
+
+    taps: Taps = ()
+    is_partial: bool = False
+
+    def __init__(self, settings: BlockSettings, rows: int = 0) -> None:
+        """Build a head with random weights. `rows` is the size of its own embedding; 0 if it uses its base's."""
+        super().__init__()
+        config, width = settings.layer, settings.layer.hidden_size
+        self.block, self.state_width = settings, settings.state_width
+        self.fc = nn.Linear(settings.states * settings.state_width, width, bias=False)
+        self.hidden_norm = LlamaRMSNorm(width, config.rms_norm_eps)
+        decoder_layers = [BlockLayer(config, settings.norms_heads) for _ in range(settings.layers)]
+        self.decoder_layers: Sequence[BlockLayer] = decoder_layers
+        self.layers = nn.ModuleList(decoder_layers)
+        self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, settings.vocabulary, bias=False) if settings.vocabulary else None
+        self.embed_tokens = nn.Embedding(rows, width) if rows else None
+        self.rotary = LlamaRotaryEmbedding(config)
+        self.markov: MarkovHead | None = None
+        self.confidence: nn.Linear | None = None
+        self.tokens: Tensor | None = None  # (V',) ids of the tokens that it drafts; None for all
+        self.rows = rows  # of the base's LM head, once it goes with one
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, taps: Taps = ()) -> Self:
+        """Return a new head for a base, which drafts `length` tokens.
+
+        Its layers have the base's shape if that is of Llama's form. It reads the inputs of the layers `taps`, by default one
+        for each of its own layers. Its mask token is the last one of the base's embedding.
+        """
+        config = config.get_text_config(decoder=True)
+        taps = taps or default_taps(config.num_hidden_layers, layers)
+        settings = BlockSettings(
+            layer=layer_like(config), layers=layers, states=len(taps), state_width=config.hidden_size, taps=taps,
+            taps_key=OUTPUTS, mask=config.vocab_size - 1, length=length, from_anchor=True,
+        )  # fmt: skip
+        return cls(settings)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        files = HeadFiles.read(folder)
+        if files.drafter not in (Drafter.dflash, Drafter.dspark):
+            raise MissingAsset(f"{folder} holds {files.drafter.value}, not {ARTICLES[cls.kind]}")
+        kind = "dspark" if any(MARKOV in name for name in files.weights) else "dflash"
+        if kind != cls.kind:
+            raise MissingAsset(f"{folder} holds {ARTICLES[kind]}; its kind is '{kind}', not '{cls.kind}'")
+        try:
+            head = cls._of(files)
+        except UNREADABLE as error:
+            raise MissingAsset(f"{folder} cannot be read as {ARTICLES[kind]}: {in_one_line(error)}") from None
+        head.provenance = files.provenance
+        return head
+
+    @classmethod
+    def _of(cls, files: HeadFiles) -> Self:
+        weights = {name.removeprefix("model."): weight for name, weight in files.weights.items() if name not in UNUSED}
+        offsets, embedding = weights.pop("d2t", None), weights.get("embed_tokens.weight")
+        settings = BlockSettings.of(files)
+        head = cls(settings, 0 if embedding is None else len(embedding))
+        markov = {name.removeprefix(MARKOV): w for name, w in weights.items() if name.startswith(MARKOV)}
+        if markov:
+            head.markov = MarkovHead(markov)
+        if (confidence := weights.get(f"{CONFIDENCE}weight")) is not None:
+            head.confidence = nn.Linear(confidence.shape[1], 1)
+        renamed = {
+            name.replace(MARKOV, "markov.").replace(CONFIDENCE, "confidence."): weight
+            for name, weight in weights.items()
+        }
+        missing, unknown = head.load_state_dict(renamed, strict=False)
+        if missing or unknown:
+            raise MissingAsset(f"{files.folder} is not a block drafter: missing {missing}, unexpected {unknown}")
+        if offsets is not None:
+            head.tokens = torch.arange(len(offsets)) + offsets.long()
+        return head
+
+    def save(self, folder: Path) -> None:
+        """Write the head in DeepSpec's layout, without the base's embedding and LM head."""
+        assert self.block.from_anchor and self.tokens is None, "the form of a new head"
+        folder.mkdir(parents=True, exist_ok=True)
+        settings, markov = self.block, self.markov
+        table: Table = settings.layer.to_diff_dict() | {
+            "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "block_size": settings.length,
+            "mask_token_id": settings.mask, OUTPUTS: [layer - 1 for layer in self.taps],
+            "target_hidden_size": settings.state_width, "num_hidden_layers": settings.layers,
+            "markov_rank": 0 if markov is None else markov.rank, "enable_confidence_head": self.confidence is not None,
+        }  # fmt: skip
+        if markov is not None:
+            table |= {"markov_head_type": markov.kind, "confidence_head_with_markov": True}
+        write(folder / CONFIG, json.dumps(table, indent=1) + "\n")
+        weights = {
+            name.replace("markov.", MARKOV, 1).replace("confidence.", CONFIDENCE, 1): weight.contiguous()
+            for name, weight in self.state_dict().items()
+            if "embed_tokens" not in name
+        }
+        save_file(weights, folder / WEIGHTS, metadata={"specbench": json.dumps(dataclasses.asdict(self.provenance))})
+
+    @property
+    def parameter(self) -> Tensor:
+        return self.fc.weight
+
+    def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
+        """Move the head to the device and dtype of its base's embedding (V, H), as `EagleHead.goes_with` does."""
+        settings, rows = self.block, len(embedding)
+        layers = config.get_text_config(decoder=True).num_hidden_layers
+        self.taps = settings.taps or default_taps(layers, settings.states)
+        require_taps(self.taps, settings.taps_key, settings.states, layers)
+        if self.embed_tokens is None and embedding.shape[1] != settings.layer.hidden_size:
+            width = settings.layer.hidden_size
+            raise ConfigError(
+                f"the head has width {width} and no embed_tokens.weight, and the base has {embedding.shape[1]}"
+            )
+        known = rows if self.embed_tokens is None else len(self.embed_tokens.weight)
+        if settings.mask >= known:
+            raise ConfigError(f"mask_token_id is {settings.mask}, and the embedding has {known} rows")
+        require_tokens(self.tokens, rows)
+        self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
+        if self.embed_tokens is None:
+            self.embed_tokens = embedding_of(embedding)
+        if self.tokens is not None:
+            self.tokens = self.tokens.to(embedding.device)
+        self.rows, self.is_partial = rows, self.tokens is not None
+        return self
+
+    @cached_property
+    def packed(self) -> BlockParts:
+        """The head in the lean engine's form, over the current weights."""
+        return BlockParts.packed(self)
+
+    def new_cache(self) -> "MutualCache":
+        config, like = self.block.layer, self.parameter
+        return MutualCache(self.block.layers, config.num_key_value_heads, config.head_dim, like.dtype, like.device)
+
+    def store(self, states: Tensor, cache: "MutualCache") -> None:
+        """Store keys and values of the entries of tokens with these states (n, m H), which the cache has begun to feed."""
+        parts = self.packed
+        entries = parts.entries(states)
+        for i, layer in enumerate(parts.layers):
+            both = layer.context(entries, parts)
+            _rotate(both[:, : parts.kv_heads], parts, cache)
+            cache.store(i, both)
+
+    def forward_block(self, anchor: Tensor, rows: int, cache: "MutualCache") -> Tensor:
+        """Return what the LM head reads (rows, H) of the anchor (1,) and rows - 1 masks. The cache has begun to feed them."""
+        parts = self.packed
+        bias = Bias(parts.dim**-0.5)
+
+        def attend(i: int, heads: Tensor) -> Tensor:
+            _rotate(heads[:, : parts.heads + parts.kv_heads], parts, cache)
+            return cache.attend(i, heads[:, : parts.heads], heads[:, parts.heads :], bias)
+
+        return parts.forward(self.embedded(anchor, rows)[0], attend)
+
+    def embedded(self, anchors: Tensor, rows: int) -> Tensor:
+        """Return the input (..., rows, H) of blocks of anchors (...,), each with rows - 1 masks."""
+        assert self.embed_tokens is not None
+        masks = anchors.new_full((*anchors.shape, rows - 1), self.block.mask)
+        embedded: Tensor = self.embed_tokens(torch.cat([anchors[..., None], masks], -1))
+        return embedded.to(self.parameter.dtype)
+
+    def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor], extra: Tensor | None = None) -> Tensor:
+        """Return logits (n, V) for what the block returned, plus the Markov head's (n, V')."""
+        known = (self.packed.lm_head or of_base)(read)
+        if extra is not None:
+            known = known + extra[:, : known.shape[-1]].to(known.dtype)
+        return over_all(known, self.tokens, self.rows)
+
+    def confidence_of(self, rows: Tensor, w1: Tensor | None) -> Tensor:
+        """Return the logit (...,) of the probability that the token of a row (..., H) is accepted.
+
+        w1 (..., r) belongs to the token before it.
+        """
+        assert self.confidence is not None
+        reads_markov = self.confidence.in_features > rows.shape[-1]
+        out: Tensor = self.confidence(torch.cat([rows, w1], -1) if reads_markov and w1 is not None else rows)
+        return out.squeeze(-1)
+
+
+class DFlashHead(BlockHead):
+    """DFlash: the tokens of a block are independent of each other, given the context."""
+
+    kind: ClassVar[str] = "dflash"
+
+
+class DSparkHead(BlockHead):
+    """DSpark: a Markov head adds to each row's logits a term of the token drafted before it."""
+
+    kind: ClassVar[str] = "dspark"
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, taps: Taps = (), rank: int = 256) -> Self:
+        """Return a new head as `BlockHead.of` does, with a Markov head of a rank, and a confidence head that reads it."""
+        head = super().of(config, layers, length, taps)
+        rows = config.get_text_config(decoder=True).vocab_size
+        head.markov = MarkovHead.vanilla(rows, rank)
+        head.confidence = nn.Linear(head.block.layer.hidden_size + rank, 1)
+        return head
+
+
+def _rotate(heads: Tensor, parts: BlockParts, cache: Cache) -> None:
+    """Rotate heads (n, heads, d) of the tokens that the cache has begun to feed, in place."""
+    cos, sin = (cache.rows(table).unsqueeze(1) for table in parts.rope.until(cache.capacity))
+    PLAIN_ELEMENTWISE.rotate(heads, cos, sin)
+
+
+class MutualCache(Cache):
+    """A cache whose fed tokens attend to every position, each other's included."""
+
+    def store(self, layer: int, kv: Tensor) -> None:
+        """Store kv (n, keys then values, d) of the fed tokens without attending."""
+        if not self._write:
+            self._open()
+        self._write[layer].copy_(kv)
+
+    def _visible(self, bias: Bias) -> tuple[int, Tensor | None]:
+        return 0, None

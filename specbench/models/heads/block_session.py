@@ -1,0 +1,152 @@
+"""Drafts of DFlash and DSpark heads on one sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.decoding.drafting import common_prefix
+from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
+from specbench.decoding.session import Session, Usage
+from specbench.models.feeder import Feed, Feeder, Output, TimedFeeder
+from specbench.models.heads.block_head import BlockHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceCut:
+    """How the confidence c_j of each drafted token, the probability that it is accepted after those before, cuts a draft.
+
+    Attributes:
+        threshold: The draft ends before the first token whose confidence is lower.
+        costs: The time of a forward of the target over 1 + j tokens, j = 1, 2, .., relative to one over a single token. The
+            draft of j tokens that maximizes (1 + c_1 + c_1 c_2 + ..) / costs is kept (Algorithm 1 of DSpark).
+        all_prefixes: Whether the maximum over all lengths is taken. Otherwise the search ends at the first decrease, and c_j,
+            which reads the tokens before the j-th only, decides before that token is drawn.
+    """
+
+    threshold: float = 0.0
+    costs: tuple[float, ...] = ()
+    all_prefixes: bool = False
+
+    @property
+    def is_set(self) -> bool:
+        """Whether drafts are cut."""
+        return bool(self.threshold or self.costs)
+
+    def length(self, confidences: Sequence[float]) -> int:
+        """Return the number of tokens to keep of a draft with these confidences."""
+        end = next((j for j, each in enumerate(confidences) if each < self.threshold), len(confidences))
+        if not self.costs:
+            return end
+        survival = expected = 1.0
+        rates = [1.0]  # expected tokens in the time of a forward over one token, by length
+        for confidence, cost in zip(confidences[:end], self.costs, strict=False):
+            survival *= confidence
+            expected += survival
+            if expected / cost <= rates[-1] and not self.all_prefixes:
+                break
+            rates.append(expected / cost)
+        return rates.index(max(rates))
+
+
+WHOLE = ConfidenceCut()
+
+
+class BlockFeeder(Feeder):
+    """A head's forwards: a block of rows, after new entries of the context. States are what the LM head reads (rows, H)."""
+
+    name = "block drafter"
+
+    def __init__(self, head: BlockHead, base: Session, vocabulary: int | None) -> None:
+        self._head, self._base, self._vocabulary = head, base, vocabulary
+        self.device, self.is_partial = head.parameter.device, head.is_partial
+        self.cache = head.new_cache()
+
+    def feed(self, feed: Feed, rows: int) -> Output:
+        assert feed.states is not None
+        with torch.inference_mode():
+            if new := len(feed.states):
+                self.cache.begin(Feed(feed.tokens.new_zeros(new), feed.start - new))
+                self._head.store(feed.states, self.cache)
+            self.cache.begin(feed)
+            read = self._head.forward_block(feed.tokens[:1], len(feed.tokens), self.cache)[-rows:]
+            return Output(self.with_markov(read, None), read)
+
+    def with_markov(self, read: Tensor, extra: Tensor | None) -> Tensor:
+        """Return logits (n, V) for what the block returned, plus a Markov head's (n, V')."""
+        return self._head.logits(read, self._base.logits_of, extra)[:, : self._vocabulary]
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        return self.with_markov(states, None)
+
+
+class BlockSession:
+    """A head's drafts on one sequence, over the session of its base, of at most `vocabulary` tokens.
+
+    The context entry of token t depends on the base's states at t alone, and is valid while tokens 0 .. t are the same. The
+    block's own entries are overwritten.
+    """
+
+    def __init__(self, head: BlockHead, base: Session, vocabulary: int | None = None) -> None:
+        base.keep_states(head.taps)
+        self.head, self.feeder = head, BlockFeeder(head, base, vocabulary)
+        self.timed, self._base = TimedFeeder(self.feeder), base
+        self._ids: list[int] = []  # the tokens that have context entries
+
+    @property
+    def usage(self) -> Usage:
+        return self.timed.usage
+
+    def finish(self) -> None:
+        self.timed.finish()
+
+    def draft(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int], cut: ConfidenceCut = WHOLE) -> Draft:
+        """Draft up to k tokens after ids in one forward, ending at an EOS; none if ids is a single token."""
+        if len(ids) < 2 or not k:
+            return Draft([], torch.empty(0, 0))
+        rows = self.rows(ids, k)  # (k, H)
+        drawn, probs = self._drawn(ids[-1], rows, sampler, cut)
+        if not drawn:
+            return Draft([], torch.empty(0, 0))
+        tokens = read_tokens(torch.cat(drawn))
+        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
+        return Draft(tokens[:length], torch.cat(probs)[:length])
+
+    def rows(self, ids: list[int], k: int) -> Tensor:
+        """Return what the LM head reads for k tokens after ids (k, H). The base reads all ids but the last first."""
+        context = len(ids) - 1
+        entries = min(common_prefix(ids, self._ids), context)
+        if entries < context:
+            states = self._base.hidden(ids[:context], entries, self.head.taps).to(self.head.parameter.dtype)
+        else:
+            states = self.head.parameter.new_empty(0, self.head.block.states * self.head.state_width)
+        size = k if self.head.block.from_anchor else k + 1
+        block = to_device([ids[-1]] + [self.head.block.mask] * (size - 1), self.feeder.device)
+        out = self.timed.feed(Feed(block, context, states=states), k)
+        self._ids = ids[:context]
+        assert out.states is not None
+        return out.states
+
+    def _drawn(
+        self, anchor: int, rows: Tensor, sampler: Sampler, cut: ConfidenceCut
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return tokens (1,) and the distributions (1, V) that they were drawn from, one after the other."""
+        markov, state = self.head.markov, None
+        drawn, probs, confidences = list[Tensor](), list[Tensor](), list[float]()
+        token = to_device([anchor], self.feeder.device)
+        with torch.inference_mode():
+            for row in rows.chunk(len(rows)):
+                w1 = None if markov is None else markov.looked_up(token)
+                if cut.is_set:
+                    confidences.append(float(self.head.confidence_of(row, w1).sigmoid()))
+                    if not cut.all_prefixes and cut.length(confidences) < len(confidences):
+                        break
+                extra = None
+                if markov is not None:
+                    extra, state = markov(w1, row, state)
+                token, distribution = sampler.draw(self.feeder.with_markov(row, extra))
+                drawn.append(token)
+                probs.append(distribution)
+        length = cut.length(confidences) if cut.is_set else len(drawn)
+        return drawn[:length], probs[:length]
