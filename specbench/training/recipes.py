@@ -266,7 +266,8 @@ def whole_recipe(kind: HeadKind, pair: Pair, changes: Table) -> Table:
 def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
     if drafts(kind):
-        return kind, recipe["most"], recipe["temperature"], recipe.get("layers"), recipe.get("depth")
+        layers = recipe.get("layers") or (kind, recipe.get("depth"))
+        return recipe["most"], recipe["temperature"], layers
     return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 
 

@@ -211,8 +211,9 @@ class Training:
             )
 
     def _collection(self, settings: object, taps: Taps = ()) -> Table:
-        """Return what identifies collected rows."""
-        return {**self.about, "settings": str(settings), **({"layers": list(taps)} if taps else {})}
+        """Return what identifies collected rows. Heads that read the same layers share them."""
+        about = {key: value for key, value in self.about.items() if key != "kind" or not taps}
+        return {**about, "settings": str(settings), **({"layers": list(taps)} if taps else {})}
 
     def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
