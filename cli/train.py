@@ -20,7 +20,7 @@ from specbench.errors import ConfigError
 from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.reasons import reason
 from specbench.reporting.standings import speedup_of
-from specbench.training.recipes import TrainKind, keys_of
+from specbench.training.recipes import RECIPES, TrainKind, keys_of
 from specbench.vocabulary import Device, Dtype
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def train(
         TrainKind,
         typer.Argument(
             metavar="KIND",
-            help=f"The kind of head, {', '.join(HeadKind)}; finetune: a whole model, --base, on one task; draft: a draft"
-            " model made of layers of the target, on one task.",
+            help=f"The kind of head, {', '.join(RECIPES)}; finetune: a whole model, --base, on one task; draft: a"
+            " draft model made of layers of the target, on one task.",
         ),
     ],
     pair: params.Pair = "tiny",

@@ -102,11 +102,12 @@ class HeadKind(StrEnum):
     eagle3 = "eagle3"
     dflash = "dflash"
     dspark = "dspark"
+    mtp = "mtp"
 
 
 def drafts(kind: str) -> bool:
     """Return whether heads of a kind draft tokens."""
-    return kind in (HeadKind.eagle, HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark)
+    return kind in (HeadKind.eagle, HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark, HeadKind.mtp)
 
 
 class Answers(StrEnum):
@@ -306,7 +307,8 @@ class Pair:
         for name, head in self.heads.items():
             if (head.kind, head.base) == (kind, base):
                 return name
-        help_ = f"specbench train {kind} -p PAIR --base {base}, then --head {kind}@{base}=FOLDER"
+        train = "" if kind == HeadKind.mtp else f"specbench train {kind} -p PAIR --base {base}, then "
+        help_ = f"{train}--head {kind}@{base}=FOLDER"
         raise MissingAsset(f"this pair has no {kind} head for its {base}; help: {help_}")
 
 

@@ -16,10 +16,12 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import (
@@ -41,6 +43,19 @@ CONSTRUCTION = threading.RLock()  # held while transformers makes a model: it re
 # Tokenizers that split this text alike are considered the same.
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"
 CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
+
+
+def read_config(source: str | Path, revision: str | None = None) -> PreTrainedConfig:
+    """Return a model's config. Raises what transformers raises if it cannot be read, or is of an unknown type."""
+    try:
+        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except ValueError as error:
+        if "`mimo`" not in str(error):
+            raise
+        from specbench.models import mimo  # imports classes of transformers
+
+        mimo.register()
+        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
 
 
 def class_of(config: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
@@ -24,6 +24,7 @@ from specbench.models.checkpoints import (
     class_of,
     is_same_tokenizer,
     load_tokenizer,
+    read_config,
     require_same_tokenizer,
     unreadable,
 )
@@ -196,7 +197,7 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         source = str(local or spec.path)
         try:
             commit = "" if local else commit_of(spec.path, spec.revision or None)
-            config = AutoConfig.from_pretrained(source, revision=commit or None, trust_remote_code=False)
+            config = read_config(source, commit or None)
         except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
         checksum = local_checksum(local) if local else ""

@@ -31,7 +31,7 @@ def resolved(method: str, pair: Pair = TINY, sizes=SIZES, **options):
 def test_every_bundled_method_builds_on_a_tiny_pair():
     """Chains on the pair that has a 4-bit middle and a head for it, all others on `tiny` with a head of every kind."""
     chained = read_pair("tiny-polybasic", Options())[1]
-    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark))
+    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark, HeadKind.mtp))
     with_heads = read_pair("tiny", Options(heads=heads))[1]
     for name in names("method"):
         pair = chained if name.startswith("polybasic") else with_heads

@@ -68,13 +68,14 @@ def test_trees_are_exact_at_every_setting(name, setting):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("rejection", [None, BlockRejection()])
-def test_chains_of_a_head_that_leaves_a_token_out_are_exact(rejection, setting):
-    """The head drafts two of three tokens; the residual gives the third its probability."""
+@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+def test_chains_of_a_head_are_exact(kind, rejection, setting):
+    """The EAGLE-3 head drafts two of three tokens; the residual gives the third its probability."""
     chain = Speculative(
         proposer=Eagle(head="eagle", base="target", gamma=2), scorers=("target",), target=Last(),
         **({"rejection": rejection} if rejection else {}),
     )  # fmt: skip
-    assert error_of(chain, {"eagle": "eagle3"}, 3, 3, **SETTINGS[setting]) < ROUNDING
+    assert error_of(chain, {"eagle": kind}, 3, 3, **SETTINGS[setting]) < ROUNDING
 
 
 CUTS = {"whole": {}, "threshold": {"threshold": 0.5}, "costs": {"costs": (1.2, 1.9)}}

@@ -89,7 +89,7 @@ def test_every_method_runs_on_a_bundled_pair_without_torchao():
         name for name in bundled if not any(spec.quantization for spec in read_pair(name, Options())[1].models.values())
     ]
     assert "tiny-polybasic" not in plain
-    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark))
+    heads = tuple((kind.value, "folder") for kind in (HeadKind.eagle3, HeadKind.dflash, HeadKind.dspark, HeadKind.mtp))
     runnable = {method for pair in plain for method in chosen(("all",), pair, Options(heads=heads))}
     every = [preset("method", name) for name in names("method")]
     baselines = {each.table["baseline"] for each in every if "baseline" in each.table}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen2Config
 
 from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
@@ -22,9 +22,10 @@ from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
 from specbench.decoding.session import Concurrent, Counted, Session, Taps, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
-from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead
+from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead, MtpHead
 from specbench.models.heads.eagle3 import Eagle3Settings
 from specbench.models.heads.head import kind_named
+from specbench.models.heads.mtp import LAYOUTS
 from specbench.models.transformers_session import InstrumentedSession
 
 WIDTH = 8  # of hidden states
@@ -210,6 +211,10 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
             eagle3 = Eagle3Head(settings, vocabulary)
             eagle3.tokens = torch.arange(vocabulary - 1)
             return eagle3.goes_with(torch.zeros(vocabulary, WIDTH), config).double()  # its own LM head gives q
+        elif kind == MtpHead.kind:
+            mtp = MtpHead(Qwen2Config.from_dict(config.to_dict()), LAYOUTS["mimo"]).double()
+            mtp.goes_with(torch.randn(vocabulary, WIDTH, dtype=torch.float64), mtp.config)
+            return mtp
         elif kind in (DFlashHead.kind, DSparkHead.kind):
             block = DFlashHead.of(config, 1, 3) if kind == DFlashHead.kind else DSparkHead.of(config, 1, 3, rank=2)
             if block.markov is not None:

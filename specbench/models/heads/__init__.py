@@ -7,6 +7,7 @@ from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
 from specbench.models.heads.eagle1 import Eagle1Head
 from specbench.models.heads.eagle3 import Eagle3Head
 from specbench.models.heads.head import Head, Provenance
+from specbench.models.heads.mtp import MtpHead
 
 __all__ = [
     "AcceptanceHead",
@@ -21,6 +22,7 @@ __all__ = [
     "EagleSession",
     "Head",
     "LengthHead",
+    "MtpHead",
     "Provenance",
     "Verifier",
 ]

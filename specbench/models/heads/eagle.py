@@ -36,7 +36,8 @@ class EagleHead(Head):
     """
 
     kind: ClassVar[str] = "eagle"
-    drafter: ClassVar[Drafter]
+    drafter: ClassVar[Drafter]  # of a version that has files of its own
+    captures: ClassVar[bool] = True  # whether CUDA graphs can capture it
     versions: ClassVar[dict[Drafter, type["EagleHead"]]] = {}
 
     taps: Taps = ()  # the states of the base that it reads
@@ -46,7 +47,8 @@ class EagleHead(Head):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        EagleHead.versions[cls.drafter] = cls
+        if "drafter" in cls.__dict__:
+            EagleHead.versions[cls.drafter] = cls
 
     @classmethod
     def read(cls, folder: Path) -> "EagleHead":

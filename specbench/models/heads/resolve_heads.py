@@ -23,6 +23,7 @@ from specbench.models.heads import (
     EagleNetwork,
     Head,
     LengthHead,
+    MtpHead,
     Provenance,
     Verifier,
 )
@@ -118,7 +119,7 @@ def load_head(
             raise ConfigError(f"head '{name}' ({head.spec.path}) and its base '{head.spec.base}': {error}") from None
         if isinstance(model, GraphModel):
             model.graphs.require_taps(loaded.taps)
-        if isinstance(model, GraphModel) and isinstance(loaded, EagleHead):
+        if isinstance(model, GraphModel) and isinstance(loaded, EagleHead) and loaded.captures:
             loaded.graphs = Graphs(EagleNetwork(loaded, model.network), model.device)
         return loaded
     if isinstance(loaded, Verifier):
@@ -129,11 +130,9 @@ def load_head(
 def _fresh(kind: type[Head], config: PreTrainedConfig) -> Head:
     """Return an untrained head, for models with random weights."""
     if drafts(kind.kind):
-        of_kind: dict[str, type[Eagle3Head] | type[BlockHead]] = {
-            "eagle3": Eagle3Head,
-            "dflash": DFlashHead,
-            "dspark": DSparkHead,
-        }
+        of_kind: dict[str, type[Eagle3Head | MtpHead | BlockHead]] = {
+            "eagle3": Eagle3Head, "dflash": DFlashHead, "dspark": DSparkHead, "mtp": MtpHead,
+        }  # fmt: skip
         return of_kind.get(kind.kind, Eagle1Head).of(config)
     return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 

@@ -33,7 +33,7 @@ SMALL: Table = {
 class Llama(Network):
     """Llama (Touvron et al. 2023), Qwen2 and Mistral. RMS pre-norm, rotary positions, gated SiLU, grouped queries."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
+    kinds: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM", "MiMoForCausalLM")
     examples: ClassVar[dict[str, Table]] = {
         "llama": {"model_type": "llama", **SMALL},
         "qwen2": {"model_type": "qwen2", **SMALL},
