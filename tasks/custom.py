@@ -51,6 +51,7 @@ class Custom(FewShot, name="custom"):
         messages: instead of a prompt, the key of a conversation in ShareGPT's or OpenAI's schema, up to its last question.
         file: the file of the rows, unless --data names another source: JSONL, JSON, CSV, TSV, Parquet or Arrow.
         dataset: instead of a file, a data set of the hub, such as hf:openai/gsm8k:main#test.
+        size: the number of rows of the data set, for plans without it; 0 if it is not known.
         reference: the key or path of the correct answer, a text, a number, or a list of accepted ones, such as
             `messages[-1][content]`; empty: nothing is scored.
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
@@ -66,11 +67,12 @@ class Custom(FewShot, name="custom"):
 
     version: ClassVar[str] = "2-A"
     paths: ClassVar[tuple[str, ...]] = ("exemplars", "file")
-    omitted: ClassVar[tuple[str, ...]] = ("dataset", "messages", "tokenize")
+    omitted: ClassVar[tuple[str, ...]] = ("dataset", "messages", "tokenize", "size")
 
     messages: str = ""
     file: str = ""
     dataset: str = ""
+    size: int = 0
     reference: str = ""
     answer: str = ""
     group: str = ""
@@ -101,6 +103,10 @@ class Custom(FewShot, name="custom"):
     @property
     def local(self) -> str:
         return self.file or self.dataset
+
+    @property
+    def published_rows(self) -> int | None:
+        return self.size or None
 
     def rows(self, source: str, split: str = "test") -> Rows:
         return super().rows(self._named(source), split)

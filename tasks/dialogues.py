@@ -1,4 +1,4 @@
-"""Two unscored tasks for measuring speed: dialogues, on which heads are also trained, and Spec-Bench.
+"""Unscored tasks for measuring speed: dialogues, on which heads are also trained, Spec-Bench and SPEED-Bench.
 
 Dialogues are in ShareGPT's or OpenAI's schema (`specbench.data.chats`). Source: a local file. The EAGLE heads of
 Polybasic are trained on such dialogues.
@@ -7,11 +7,14 @@ Spec-Bench has 480 questions of six kinds, some with two turns (Xia et al. 2024)
 Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl, at a fixed commit. License: Apache-2.0. MT-Bench's
 question file has the same schema.
 Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}
+
+SPEED-Bench is NVIDIA's (arXiv 2604.09557). Source: a local file. Its licence and those of its sources do not allow others to
+redistribute resolved rows. Example row: {"category": "low_entropy", "sub_category": "code", "turns": ["Sort these lines."]}
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from specbench.data.chats import conversations, left_out, text_of_chat
 from specbench.data.rows import Row, WebFile
@@ -24,6 +27,7 @@ COMMIT = "66230f10cb0a02aced5ef3ce1e85163c16160454"
 # The benchmark's six kinds; MT-Bench's eight categories are one of them.
 MULTI_TURN = "writing roleplay reasoning math coding extraction stem humanities".split()
 KINDS = dict.fromkeys(MULTI_TURN, "multi-turn")
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # in rows of the published files of SPEED-Bench
 
 
 def turns_of(questions: Sequence[T], first: str) -> Iterator[tuple[T, str, str]]:
@@ -96,13 +100,48 @@ class SpecBench(Task, name="spec-bench"):
     prompt: str = "USER: {turn}\nASSISTANT:"
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        out: list[Sample] = []
-        for number, row in enumerate(rows, 1):
-            if not row["turns"] or not all(isinstance(turn, str) for turn in row["turns"]):
-                raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
-            first, group = str(row.get("question_id", number)), str(KINDS.get(row["category"], row["category"]))
-            for text, sample_id, after in turns_of(row["turns"], first):
-                question: Message = {"role": "user", "content": text}
-                prompt = filled(self.prompt, turn=text)
-                out.append(Sample(sample_id, prompt, group=group, messages=(question,), after=after))
-        return out
+        return questions_of(rows, source, self.prompt, lambda row: str(KINDS.get(row["category"], row["category"])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedBench(Task, name="speed-bench"):
+    """Prompts of NVIDIA's SPEED-Bench, from your own resolved copy of one of its splits.
+
+    Later turns follow the method's own answers. `group` chooses the key of the groups in tables: 11 categories of the
+    qualitative split; tiers of entropy, and their kinds as sub_category, of the throughput splits. The published files have
+    placeholders, which the benchmark's own loader fills from other data sets.
+    """
+
+    version: ClassVar[str] = "1-A"
+    fields: ClassVar[dict[str, type]] = {"turns": object}
+
+    prompt: str = "USER: {turn}\nASSISTANT:"
+    group: Literal["category", "sub_category"] = "category"
+
+    def samples(self, rows: list[Row], source: str) -> list[Sample]:
+        whole = [{**row, "turns": [row["turns"]] if isinstance(row["turns"], str) else row["turns"]} for row in rows]
+        for number, row in enumerate(whole, 1):
+            if any(PLACEHOLDER in str(turn) for turn in row["turns"] or ()):
+                raise ConfigError(
+                    f"{source}:{number}: a placeholder; help: resolve the file with SPEED-Bench's own loader"
+                )
+        return questions_of(whole, source, self.prompt, lambda row: str(row.get(self.group, "")))
+
+
+def questions_of(rows: list[Row], source: str, prompt: str, group_of: Callable[[Row], str]) -> list[Sample]:
+    """Return the samples of rows with a list of `turns`. Raises ConfigError, naming the row, for other rows.
+
+    `prompt` is for models without a chat template.
+    """
+    out: list[Sample] = []
+    for number, row in enumerate(rows, 1):
+        if not row["turns"] or not all(isinstance(turn, str) for turn in row["turns"]):
+            raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
+        first = str(row.get("question_id", number))
+        for text, sample_id, after in turns_of(row["turns"], first):
+            question: Message = {"role": "user", "content": text}
+            sample = Sample(
+                sample_id, filled(prompt, turn=text), group=group_of(row), messages=(question,), after=after
+            )
+            out.append(sample)
+    return out

@@ -1,7 +1,8 @@
 """Conversion of samples to token ids, with chat template, special tokens and truncation, and of token ids to text."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specbench.data.chats import text_of_chat
@@ -11,6 +12,7 @@ from specbench.files import in_one_line
 from specbench.vocabulary import Overflow
 
 BEFORE = 16  # tokens of a prompt that show how what follows is spaced
+EMPTY: Mapping[str, object] = MappingProxyType({})
 BROKEN = "\ufffd"  # the text of an incomplete character
 
 
@@ -83,7 +85,13 @@ def encode_firsts(
     return encoded
 
 
-def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: bool, instead: str) -> list[int]:
+def apply_template(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    answer_follows: bool,
+    instead: str,
+    variables: Mapping[str, object] = EMPTY,
+) -> list[int]:
     """Return the ids of messages in the models' chat template, which has its own special tokens.
 
     A template that rejects or leaves out system prompts, such as Gemma's, gets them at the beginning of the next question.
@@ -91,6 +99,7 @@ def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: 
     Args:
         answer_follows: whether the model answers next.
         instead: what else the user can do, for errors.
+        variables: variables of the template, besides those that tokenizers set.
 
     Raises ConfigError if the template fails, if its output lacks the text of a user's message, and if it begins with two BOS
     tokens.
@@ -98,7 +107,7 @@ def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: 
     help_ = f"help: {instead}chat_template = NAME or FILE in the pair's model"
     where = f"the chat template of {tokenizer.name_or_path}"
     try:
-        text = _rendered(tokenizer, messages, answer_follows)
+        text = _rendered(tokenizer, messages, answer_follows, variables)
     except Exception as error:  # a template can raise any error
         raise ConfigError(f"{where} fails: {in_one_line(error)}; {help_}") from None
     lost = next((m["content"] for m in messages if m["role"] == "user" and m["content"].strip() not in text), None)
@@ -110,9 +119,12 @@ def apply_template(tokenizer: Any, messages: Sequence[Message], answer_follows: 
     return ids
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message], answer_follows: bool) -> str:
+def _rendered(
+    tokenizer: Any, messages: Sequence[Message], answer_follows: bool, variables: Mapping[str, object]
+) -> str:
     def rendered(messages: Sequence[Message]) -> str:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer_follows))
+        settings = {**variables, "tokenize": False, "add_generation_prompt": answer_follows}
+        return str(tokenizer.apply_chat_template(messages, **settings))
 
     system = [message["content"].strip() for message in messages if message["role"] == "system"]
     try:
@@ -157,7 +169,7 @@ def _templated(
         for turn, answer in history:
             messages += [*turn.chat, {"role": "assistant", "content": answer}]
         messages += [*sample.chat[:-1], {"role": "user", "content": last}]
-        return apply_template(tokenizer, messages, True, "--chat off, or ")
+        return apply_template(tokenizer, messages, True, "--chat off, or ", task.template)
 
     whole, (most, limit) = ids_of(sample.question), limits
     if most is None or len(whole) <= most or task.overflow == Overflow.error:

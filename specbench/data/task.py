@@ -160,7 +160,7 @@ class Task(Named):
     `version` is a number, incremented when scores may change, and a letter, incremented when only the interface changes.
     `prompt` is a template with the fields of a row. `overflow` selects how a prompt of more than `max_prompt_tokens` (0: the
     models' context window) is treated: an error, or truncation, which records count. `chat` selects whether the models' chat
-    template is applied; `auto` applies it if there is one.
+    template is applied; `auto` applies it if there is one. `template` sets its variables, such as `enable_thinking`.
     """
 
     version: ClassVar[str]
@@ -183,6 +183,7 @@ class Task(Named):
     overflow: Overflow = Overflow.error
     chat: Chat = Chat.off
     revision: str = ""  # of the data set on the hub; empty: the newest, whose commit a run records
+    template: dict[str, bool | int | str] = field(default_factory=dict)  # variables of the chat template
 
     def __post_init__(self) -> None:
         for key, least in (("max_new_tokens", 1), ("max_prompt_tokens", 0)):
@@ -190,6 +191,8 @@ class Task(Named):
                 raise ValueError(f"{key} = {getattr(self, key)} must be at least {least}")
         if "" in self.stop:
             raise ValueError("stop: must not contain an empty string")
+        if self.template and self.chat == Chat.off:
+            raise ValueError('template has no effect with chat = "off"')
 
     @abstractmethod
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
@@ -203,6 +206,11 @@ class Task(Named):
     def local(self) -> str:
         """The file or data set of the hub that the task names itself; empty if the source decides."""
         return ""
+
+    @property
+    def published_rows(self) -> int | None:
+        """The number of rows of the published test split, for plans without the data; None if it is not known."""
+        return self.published
 
     @property
     def is_published(self) -> bool:

@@ -190,12 +190,12 @@ class TaskChoice:
     @property
     def _others(self) -> list[str]:
         """The tasks that are tried if none of the pair's tasks can read the source."""
-        return [name for name in names("task", variants=False) if name not in self._first] if not self.requested else []
+        return [name for name in _every_task() if name not in self._first] if not self.requested else []
 
     @property
     def _first(self) -> list[str]:
         """The tasks that are tried first."""
-        return list(self.requested) or list(self.pair.defaults.tasks) or names("task", variants=False)
+        return list(self.requested) or list(self.pair.defaults.tasks) or _every_task()
 
     def _read(self, tried: Sequence[str]) -> tuple[dict[str, SelectedTask], list[ConfigError | NotOnHub]]:
         """Return the tasks that load, and the errors of the others. Raises the first error if every task must load."""
@@ -213,6 +213,11 @@ class TaskChoice:
         return selected, unsuited
 
 
+def _every_task() -> list[str]:
+    """Return the bundled tasks that a request without a task may run: not those that are templates over other data sets."""
+    return [name for name in names("task", variants=False) if preset("task", name).table["name"] != "custom"]
+
+
 def select_tasks(names: Sequence[str], pair: Pair, options: Options) -> list[SelectedTask]:
     """Return the tasks of a `TaskChoice` with their samples. Raises ConfigError and MissingAsset."""
     return list(TaskChoice(tuple(names), pair, options).by_name.values())
@@ -225,14 +230,15 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
     a mistake in a local file, and MissingAsset for a missing file.
     """
     source = source_of(name, pair, options)
-    if source not in ("hub", "synthetic") or task.local:
+    if source not in ("hub", "synthetic") or (task.local and not task.published_rows):
         return len(select_tasks([name], pair, options)[0].data.samples)
     limit = options.sample or (pair.defaults.limit if options.limit is None else options.limit)
     if source == "synthetic":
         if task.synthetic is None:
             raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
         return limit or SYNTHETIC_LIMIT
-    return min(limit or task.published, task.published) if task.published else limit or None
+    rows = task.published_rows
+    return min(limit or rows, rows) if rows else limit or None
 
 
 def unused_options(

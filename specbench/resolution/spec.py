@@ -130,6 +130,7 @@ def _options(task: Task) -> Table:
     """Return the keys of a task, without its description and without keys of `omitted` that have their default."""
     defaults = {field.name: field.default for field in fields(task)}
     unset = {key for key in task.omitted if getattr(task, key) == defaults[key]}
+    unset |= set() if task.template else {"template"}
     return {key: value for key, value in to_table(task).items() if key not in {"description", *unset}}
 
 

@@ -10,7 +10,7 @@ from specbench.config.presets import chat_template
 from specbench.data.prompting import dialogue_ids, encode
 from specbench.data.rows import read_file
 from specbench.errors import ConfigError, MissingAsset
-from specbench.tasks.dialogues import Dialogues, SpecBench
+from specbench.tasks.dialogues import Dialogues, SpecBench, SpeedBench
 from tests.fixtures import console
 
 SYSTEM = (
@@ -142,3 +142,20 @@ def test_a_run_records_the_pairs_template_and_a_head_is_trained_on_dialogues(tmp
     recipe = ["--set", "recipe.epochs=1", "--trial", 0, "-o", "head"]
     console.specbench("train", "eagle", *few, *recipe, cwd=tmp_path)
     assert (tmp_path / "head/model.safetensors").is_file()
+
+
+def test_rows_of_speed_bench_have_groups_and_later_turns(tmp_path):
+    rows = [
+        {"question_id": "a", "category": "low_entropy", "sub_category": "sorting", "turns": ["Sort b a.", "Now c b."]},
+        {"question_id": "b", "category": "mixed", "sub_category": "exams", "turns": "A question"},
+    ]
+    task = SpeedBench()
+    made = task.samples(rows, "rows")
+    assert [(each.id, each.group, each.after) for each in made] == [
+        ("a", "low_entropy", ""), ("a.2", "low_entropy", "a"), ("b", "mixed", ""),
+    ]  # fmt: skip
+    assert made[2].prompt == "USER: A question\nASSISTANT:"
+    assert SpeedBench(group="sub_category").samples(rows, "rows")[0].group == "sorting"
+    rows[1]["turns"] = ["FULL BENCHMARK DATA SHOULD BE FETCHED from the source"]
+    with pytest.raises(ConfigError, match="rows:2: a placeholder"):
+        task.samples(rows, "rows")

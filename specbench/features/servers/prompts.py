@@ -41,6 +41,8 @@ def served_prompts(tasks: Sequence[str], options: Options) -> list[ServedPrompt]
     """
     _, pair = read_pair("target=server", options)  # the server's models are its own
     chosen = select_tasks(tasks, pair, options)
+    if fixed := next((task for task in chosen if task.task.template), None):
+        raise ConfigError(f"{fixed.name} sets variables of the chat template, which requests to a server do not carry")
     longest = max(len(task.data.samples) for task in chosen)
     found = [
         ServedPrompt(task.task, task.data.samples[i])
