@@ -10,12 +10,25 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 
 from specbench.errors import ConfigError
 
 TOLERANCE = 0.02  # of a mean length, between what a file states and what follows from its rates
 ROUNDING = 1e-4  # of a rate
+
+
+class Drafts(StrEnum):
+    """The numbers of tokens that rounds draft: unknown, different, equal, or equal and one token after the other.
+
+    In a chain, a shorter draft is the beginning of a longer one.
+    """
+
+    unknown = "unknown"
+    adaptive = "adaptive"
+    fixed = "fixed"
+    chain = "chain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +42,7 @@ class AcceptanceProfile:
         method: The drafting method.
         target: The target model.
         draft: The drafting model or head.
-        is_chain: Whether every round drafts the same number of tokens, each after the one before, so that a shorter draft
-            is the beginning of a longer one.
+        drafts: Whether rounds draft equal numbers of tokens.
         verification: How drafts are tested: `longest_prefix` or `block`.
         conditions: What else the numbers depend on, such as the task and the temperature.
     """
@@ -41,7 +53,7 @@ class AcceptanceProfile:
     method: str = ""
     target: str = ""
     draft: str = ""
-    is_chain: bool = False
+    drafts: Drafts = Drafts.unknown
     verification: str = "longest_prefix"
     conditions: Mapping[str, object] = field(default_factory=dict)
 
@@ -64,7 +76,7 @@ class AcceptanceProfile:
 
         Raises ConfigError if rounds draft different numbers of tokens, since the number of tested ones is then unknown.
         """
-        if not self.is_chain or not self.survival:
+        if self.drafts not in (Drafts.fixed, Drafts.chain) or not self.survival:
             raise ConfigError(
                 f"{self.source}: rounds may draft different numbers of tokens, so tested tokens are not known"
             )

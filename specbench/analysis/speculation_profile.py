@@ -10,6 +10,7 @@ import msgspec
 from specbench.analysis.acceptance_profile import (
     TOLERANCE,
     AcceptanceProfile,
+    Drafts,
     lengths_of,
     of_lengths,
     require_consistent,
@@ -20,6 +21,7 @@ from specbench.files import parse_json
 SCHEMA = "1.0"
 DIGITS = 6
 CHAIN = "chain_analytic"  # a shorter draft is the beginning of a longer one
+CHAIN_METHODS = ("eagle", "eagle1", "eagle2", "eagle3", "draft_model")  # of which the schema says so
 
 
 class MeanConsistency(msgspec.Struct, kw_only=True):
@@ -71,8 +73,13 @@ class SpeculationProfile(msgspec.Struct, kw_only=True):
 
 
 def written(profile: AcceptanceProfile, by_request: float | None = None) -> str:
-    """Return a profile as a file. `by_request` is the mean over outputs of their mean lengths."""
+    """Return a profile as a file. `by_request` is the mean over outputs of their mean lengths.
+
+    If rounds draft different numbers of tokens, the file has the histogram and no rates, since the schema's rates are
+    conditional on a token having been drafted.
+    """
     length, mean = len(profile.survival), profile.mean_length
+    has_rates, is_chain = profile.drafts != Drafts.adaptive, profile.drafts == Drafts.chain
     means = {f"{k}": round(1.0 + math.fsum(profile.survival[:k]), DIGITS) for k in range(1, length + 1)}
     table = SpeculationProfile(
         schema_version=SCHEMA,
@@ -82,12 +89,12 @@ def written(profile: AcceptanceProfile, by_request: float | None = None) -> str:
         num_speculative_tokens=length,
         max_supported_k=length,
         verification_method=profile.verification,
-        conditional_accept_rates=[round(rate, DIGITS) for rate in profile.conditional],
-        marginal_accept_rates=[round(rate, DIGITS) for rate in profile.survival],
+        conditional_accept_rates=[round(rate, DIGITS) for rate in profile.conditional if has_rates],
+        marginal_accept_rates=[round(rate, DIGITS) for rate in profile.survival if has_rates],
         mean_accept_length=round(mean, DIGITS),
         mean_accept_length_per_request=None if by_request is None else round(by_request, DIGITS),
-        accept_length_model=CHAIN if profile.is_chain else "measured_per_k",
-        accept_length_by_k=means if profile.is_chain else {f"{length}": means[f"{length}"]} if length else {},
+        accept_length_model=CHAIN if is_chain else "measured_per_k",
+        accept_length_by_k=means if is_chain else {f"{length}": means[f"{length}"]} if length and has_rates else {},
         acceptance_length_histogram={f"{k}": count for k, count in sorted(lengths_of(profile).items())} or None,
         measurement_conditions=dict(profile.conditions),
         validation=Validation(
@@ -109,16 +116,20 @@ def read(text: str, where: str) -> AcceptanceProfile:
         raise ConfigError(f"{where}: measured is false: it holds no rates")
     k, rates = table.num_speculative_tokens, table.marginal_accept_rates
     for name, values in (("marginal", rates), ("conditional", table.conditional_accept_rates)):
-        if len(values) != k:
+        if len(values) != k and (values or not table.acceptance_length_histogram):
             raise ConfigError(f"{where}: num_speculative_tokens is {k}, and there are {len(values)} {name} rates")
     identity = {
         "method": table.method or "",
         "target": table.target_model or "",
         "draft": table.draft_checkpoint or "",
-        "is_chain": table.accept_length_model == CHAIN,
+        "drafts": Drafts.chain if table.accept_length_model == CHAIN else Drafts.unknown if rates else Drafts.adaptive,
         "verification": table.verification_method,
         "conditions": table.measurement_conditions,
     }
+    if not rates and table.acceptance_length_histogram:
+        counted = of_lengths(_lengths(table.acceptance_length_histogram, where), k, where, **identity)
+        require_consistent(counted, table.mean_accept_length, counted.conditional)
+        return counted
     profile = AcceptanceProfile(source=where, survival=tuple(rates), **identity)  # type: ignore[arg-type]
     require_consistent(profile, table.mean_accept_length, table.conditional_accept_rates)
     if table.acceptance_length_histogram:

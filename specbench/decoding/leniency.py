@@ -19,11 +19,11 @@ from torch import Tensor
 
 from specbench.config.construct import within
 
-MEDUSAS_ROUNDING = 1e-5  # Medusa adds this to p inside the logarithm of its entropy
+MEDUSA_EPSILON = 1e-5  # added to p inside the logarithm of the entropy
 
 
 class Leniency:
-    """An acceptance rule. `draws` says whether a token after a rejection is drawn; otherwise it is the most likely one."""
+    """An acceptance rule. `draws`: whether the replacement of a rejected token is sampled; otherwise it is the arg max."""
 
     draws = False
 
@@ -44,7 +44,7 @@ class TypicalRule(Leniency):
         within("alpha", self.alpha, 0.0, 1.0)
 
     def acceptance(self, p: Tensor) -> Tensor:
-        entropy = -(p * (p + MEDUSAS_ROUNDING).log()).sum(-1, keepdim=True)
+        entropy = -(p * (p + MEDUSA_EPSILON).log()).sum(-1, keepdim=True)
         return (p > (self.alpha * (-entropy).exp()).clamp(max=self.epsilon)).to(p.dtype)
 
 

@@ -45,10 +45,10 @@ class StopCriteria:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The outputs that a method wrote before, oldest first. `derived` keeps what proposers compute from them, by name."""
+    """The outputs that a method wrote before, oldest first. `derived` keeps what each proposer computes from them."""
 
     outputs: list[list[int]] = field(default_factory=list)
-    derived: dict[str, Any] = field(default_factory=dict)
+    derived: dict[object, Any] = field(default_factory=dict)
 
 
 class TextDrafter(Counted, Protocol):
@@ -140,6 +140,15 @@ class Method(Named):
     @classmethod
     def undefined_at(cls, temperature: float) -> str:
         """Return why the method is not defined at a temperature; empty if it is."""
+        return ""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether drafts depend on the outputs of earlier prompts."""
+        return False
+
+    def conflict_at(self, temperature: float) -> str:
+        """Return which of the method's parts do not fit together at a temperature; empty if they do."""
         return ""
 
     @property
@@ -264,6 +273,11 @@ class Proposer(Named):
     @property
     def tree(self) -> bool:
         """Whether drafts are trees."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether drafts depend on earlier outputs, so that a sample depends on what was decoded before it."""
         return False
 
     @property

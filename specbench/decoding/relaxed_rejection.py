@@ -5,11 +5,13 @@ A token after a whole draft, and every token without a draft, is the most likely
 """
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specbench.config.construct import within
 from specbench.decoding.leniency import Leniency, RelaxedRule, ThresholdsRule, TypicalRule
 from specbench.decoding.rejection import BY_TOKEN, Rejection, Verified, require_distributions, rows_of_tree
 from specbench.decoding.sampling import Draft, Sampler, children_of, path_to, read_tokens, to_device
@@ -107,6 +109,7 @@ class RelaxedRejection(RelaxedRule, Gated, name="relaxed"):
     """TensorRT-LLM's relaxed acceptance. Outside of the phase delta is 0, so ties with the most likely token are accepted."""
 
     trees = False
+    reads_probabilities = True
 
     phase: tuple[int, int] | None = None
 
@@ -131,20 +134,26 @@ class ThresholdsRejection(ThresholdsRule, Gated, name="thresholds"):
         rows = rows_of_tree(below, len(pi))
         while children := below[end + 1]:
             p = pi[rows[end + 1]]
-            chances = self._first_accepted(p[to_device([draft.tokens[child] for child in children], pi.device)])
+            tokens = to_device([draft.tokens[child] for child in children], pi.device)
+            chances = self._first_accepted(p[tokens], bool(p.index_fill(0, tokens, 0.0).any()))
             child = int(sampler.choose(chances))
             if child == len(children):
                 return self._ended(draft, pi, sampler, extra_values, end, [draft.tokens[child] for child in children])
             end = children[child]
         return self._ended(draft, pi, sampler, extra_values, end, [])
 
-    def _first_accepted(self, p: Tensor) -> Tensor:
-        """Return the probability of each child, with p (n,), to be the first that is accepted, and that none is: (n + 1,)."""
+    def _first_accepted(self, p: Tensor, has_others: bool) -> Tensor:
+        """Return the probability of each child, with p (n,), to be the first that is accepted, and that none is: (n + 1,).
+
+        If no other token has a probability, the last child is accepted at the latest.
+        """
         reached, left, out = 0.0, 1.0, []
-        for total, single in zip(itertools.accumulate(p.tolist()), p.tolist(), strict=True):
-            now = 1.0 if single >= self.single else max(min(total / self.accumulated, 1.0), reached)
+        for total, p_x in zip(itertools.accumulate(p.tolist()), p.tolist(), strict=True):
+            now = 1.0 if p_x >= self.single else max(min(total / self.accumulated, 1.0), reached)
             out.append(now - reached)
             reached, left = now, 1.0 - now
+        if not has_others:
+            out[-1], left = out[-1] + left, 0.0
         return torch.tensor([*out, left], dtype=torch.float64, device=p.device)
 
 
@@ -158,9 +167,14 @@ class FlyRejection(Rejection, name="fly"):
     """
 
     exact = False
+    reads_probabilities = True
 
     window: int = 6
     entropy: float = 0.3
+
+    def __post_init__(self) -> None:
+        within("window", self.window, 1, math.inf)
+        within("entropy", self.entropy, 0.0, math.inf)
 
     @classmethod
     def undefined_at(cls, temperature: float) -> str:

@@ -5,9 +5,8 @@ depends on committed tokens only.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from specbench.config.construct import within
 from specbench.decoding.drafting import certain_draft, common_prefix, until_eos
@@ -15,11 +14,15 @@ from specbench.decoding.method import Earlier, Propose, Proposer, Sessions, Stop
 from specbench.decoding.sampling import Draft, Sampler
 
 
-class Index(Protocol):
+class Index(ABC):
     """What a lookup knows of one sequence, updated with the sequence that it is asked about."""
 
+    @abstractmethod
     def continuation(self, ids: list[int], most: int) -> list[int]:
         """Return the tokens that probably follow ids, at most `most`."""
+
+    def proposed(self, tokens: list[int]) -> None:  # noqa: B027  (most lookups do not need it)
+        """Learn which of these tokens were proposed after the ids of the last call."""
 
 
 class Lookup(Proposer):
@@ -37,11 +40,6 @@ class Lookup(Proposer):
     @property
     def longest(self) -> int:
         return self.gamma
-
-    @property
-    def remembers(self) -> bool:
-        """Whether drafts depend on earlier outputs, so that a sample depends on what was decoded before it."""
-        return False
 
     @property
     def adapts(self) -> bool:
@@ -64,6 +62,7 @@ class Lookup(Proposer):
 
         def propose(ids: list[int], room: int) -> Draft:
             tokens = self.copied(index, ids, models.vocabulary, stop.eos)[:room]
+            index.proposed(tokens)
             return certain_draft(tokens, models.vocabulary, stop.eos, models.device)
 
         return propose
@@ -90,7 +89,7 @@ class PromptLookup(Lookup, name="pld"):
         return NGramIndex(self.ngram)
 
 
-class NGramIndex:
+class NGramIndex(Index):
     """The positions at which each n-gram of a sequence ended, updated incrementally."""
 
     def __init__(self, longest: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.method import Earlier
-from specbench.methods.lookups import Lookup
+from specbench.methods.lookups import Index, Lookup
 
 FACTOR = 6364136223846793005  # of the hash of an n-gram
 WORD = 2**64
@@ -23,8 +23,9 @@ STRICT = {1: (4, 75), 2: (3, 66), 3: (2, 66), 4: (2, 66)}
 class NgramMod(Lookup, name="ngram-mod"):
     """Follows a table with one continuation for each n-gram, the newest one, until an n-gram has none.
 
-    Tokens are added `chunk` at a time. Drafts of fewer than `shortest` tokens, or gamma if that is less, are discarded. With
-    `remember`, outputs of earlier prompts are in the table too, as in llama.cpp, where all slots share it.
+    Tokens are added `chunk` at a time; those after the last whole chunk are not in the table. Drafts of fewer than `shortest`
+    tokens, or gamma if that is less, are discarded. With `remember`, earlier prompts and outputs stay in the table, as in
+    llama.cpp, where all slots share it. It is cleared after ROUNDS successive drafts of which less than LOW was accepted.
     """
 
     gamma: int = 64
@@ -47,19 +48,19 @@ class NgramMod(Lookup, name="ngram-mod"):
 
     @property
     def adapts(self) -> bool:
-        return True  # the table is cleared after drafts of which little was accepted
+        return self.remember  # a cleared table gets the sequence itself back at once
 
     def index(self, earlier: Earlier | None = None) -> "ModIndex":
         return ModIndex(self, earlier)
 
 
-class ModIndex:
+class ModIndex(Index):
     """A table from the hash of an n-gram to the token after it. Sequences of a rule that remembers share it."""
 
     def __init__(self, rule: NgramMod, earlier: Earlier | None) -> None:
         self._rule = rule
-        is_new = earlier is None or rule.name not in earlier.derived
-        self._next: dict[int, int] = {} if earlier is None else earlier.derived.setdefault(rule.name, {})
+        is_new = earlier is None or rule not in earlier.derived
+        self._next: dict[int, int] = {} if earlier is None else earlier.derived.setdefault(rule, {})
         self._added, self._ids = 0, list[int]()
         self._draft: list[int] = []
         self._low = 0
@@ -83,8 +84,10 @@ class ModIndex:
                 break
             found.append(token)
             text.append(token)
-        self._draft = found if len(found) >= min(rule.shortest, rule.gamma) else []
-        return self._draft
+        return found if len(found) >= min(rule.shortest, rule.gamma) else []
+
+    def proposed(self, tokens: list[int]) -> None:
+        self._draft = tokens
 
     def _add(self, ids: list[int], begin: int, end: int) -> None:
         for at in range(max(begin, self._rule.ngram), end):
@@ -98,10 +101,11 @@ class ModIndex:
 
     def _judge(self, ids: list[int]) -> None:
         """Clear the table after several drafts in succession of which little was accepted."""
-        if not self._draft:
+        draft, self._draft, known = self._draft, [], len(self._ids)
+        if not draft or len(ids) <= known or ids[:known] != self._ids:
             return
-        accepted = common_prefix(self._draft, ids[len(self._ids) :])
-        self._low = self._low + 1 if accepted < LOW * len(self._draft) else 0
+        accepted = common_prefix(draft, ids[known:])
+        self._low = self._low + 1 if accepted < LOW * len(draft) else 0
         if self._low >= ROUNDS:
             self._next.clear()
             self._low = self._added = 0
@@ -132,7 +136,7 @@ class NgramCache(Lookup, name="ngram-cache"):
 Table = dict[tuple[int, ...], Counter[int]]
 
 
-class CacheIndex:
+class CacheIndex(Index):
     """How often each token follows each n-gram, in the sequence and in earlier outputs."""
 
     def __init__(self, earlier: Earlier | None) -> None:

@@ -116,6 +116,18 @@ class Speculative(Method, name="speculative"):
         return (outermost, *reversed(inner))
 
     @property
+    def remembers(self) -> bool:
+        return self.proposer.innermost.remembers
+
+    def conflict_at(self, temperature: float) -> str:
+        is_blind = any(
+            test.rejection.reads_probabilities and test.target.is_one_hot_when_greedy for test in self.verifications()
+        )
+        if temperature == 0.0 and is_blind:
+            return 'its rule reads probabilities, of which the target has a single one; help: target = { name = "unscaled" }'
+        return ""
+
+    @property
     def published_rule(self) -> str | None:
         return super().published_rule if self.proposer.exact else "all_prefixes"
 

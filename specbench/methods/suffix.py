@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.method import Earlier
-from specbench.methods.lookups import Lookup
+from specbench.methods.lookups import Index, Lookup
+
+LONGEST = 1e6  # of a draft, in tokens
 
 
 @dataclass
@@ -104,7 +106,8 @@ class Suffix(Lookup, name="suffix"):
     def __post_init__(self) -> None:
         super().__post_init__()
         within("depth", self.depth, 2, math.inf)
-        within("factor", self.factor, 0.0, math.inf)
+        within("factor", self.factor, 0.0, LONGEST)
+        within("offset", self.offset, -LONGEST, LONGEST)
         within("least", self.least, 0.0, 1.0)
         within("cached", self.cached, 1, math.inf)
 
@@ -118,7 +121,7 @@ class Suffix(Lookup, name="suffix"):
 
 def _tree_of(earlier: Earlier, rule: Suffix) -> SuffixTree:
     """Return the tree of the newest earlier outputs: new ones are added, and those beyond `cached` are removed."""
-    begin, end, known = earlier.derived.get(rule.name, (0, 0, None))
+    begin, end, known = earlier.derived.get(rule, (0, 0, None))
     tree: SuffixTree = known or SuffixTree(rule.depth)
     for output in earlier.outputs[end:]:
         tree.begin()
@@ -127,11 +130,11 @@ def _tree_of(earlier: Earlier, rule: Suffix) -> SuffixTree:
     oldest = max(len(earlier.outputs) - rule.cached, 0)
     for output in earlier.outputs[begin:oldest]:
         tree.discard(output)
-    earlier.derived[rule.name] = oldest, len(earlier.outputs), tree
+    earlier.derived[rule] = oldest, len(earlier.outputs), tree
     return tree
 
 
-class SuffixIndex:
+class SuffixIndex(Index):
     """The tree of one sequence, and that of earlier outputs."""
 
     def __init__(self, rule: Suffix, earlier: Earlier | None) -> None:

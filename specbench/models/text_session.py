@@ -89,11 +89,19 @@ class TextSession:
         return [*found, self._end if self._end in eos else min(eos)]
 
     def _encoded(self, tail: list[int], text: str) -> list[int]:
-        """Return the target's tokens of a text after the tokens `tail`.
+        """Return the target's tokens of a text after the tokens `tail`; none if it cannot be aligned with them.
 
-        Both are encoded together. If that changes the tokens of `tail`, the text is encoded alone.
+        The text is encoded together with the end of `tail` after its last special token, or with a shorter end if that
+        changes its tokens. A text after a special token is encoded alone, and so is one whose tokens alone continue `tail`.
         """
-        together = self._target.encode(self._target.decode(tail) + text)
-        if together[: len(tail)] == tail:
-            return together[len(tail) :]
-        return self._target.encode(text)
+        special = next((i for i in range(len(tail), 0, -1) if not self._target.decode(tail[i - 1 : i])), 0)
+        tail = tail[special:]
+        if not tail:
+            return self._target.encode(text)
+        for length in dict.fromkeys((len(tail), len(tail) // 2, 2, 1)):
+            end = tail[-length:] if length else tail
+            together = self._target.encode(self._target.decode(end) + text)
+            if together[: len(end)] == end:
+                return together[len(end) :]
+        alone = self._target.encode(text)
+        return alone if self._target.decode([*tail, *alone]) == self._target.decode(tail) + text else []

@@ -142,7 +142,7 @@ class Methods:
         if formula := method.theory():
             formula_of(formula)
         reasons = [test.rejection.undefined_at(temperature) for test in method.verifications()]
-        if why := next(filter(None, (method.undefined_at(temperature), *reasons)), ""):
+        if why := next(filter(None, (method.undefined_at(temperature), method.conflict_at(temperature), *reasons)), ""):
             raise ConfigError(f"{source.name} is not defined at T = {temperature:g}: {why}")
         baseline = source.table.get("baseline")
         settings = variant.settings(method)

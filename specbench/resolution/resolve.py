@@ -1,6 +1,7 @@
 """From a request to plans: the pair, the methods and the tasks, each read once."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from specbench.models.generation_rules import sampling_of
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution.methods import Methods, named_methods
+from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
 from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask, TaskChoice, read_pair, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec
@@ -119,10 +120,21 @@ def plan_on(tasks: Sequence[SelectedTask], choice: Choice, pair: Pair | None = N
         top_p=sampling.get("top_p", 1.0) if options.top_p == 1.0 else options.top_p,
     )
     groups = choice.methods.groups(sizes_of(models), sampling.get("temperature"))
+    if options.shard:
+        _require_independent(groups)
     resolved = ResolvedPair(choice.preset.name, pair, base, device, models, heads)
     specs = [(run_spec(group, resolved, task, options), task) for task in tasks for group in groups]
     runs = [PlannedRun(spec, request.out / spec.folder, selected.task, selected.data) for spec, selected in specs]
     return PairPlan(resolved, runs)
+
+
+def _require_independent(groups: Iterable[Iterable[ResolvedMethod]]) -> None:
+    """Raise ConfigError if a method reads the outputs of earlier prompts, which a shard does not have."""
+    for resolved in itertools.chain.from_iterable(groups):
+        if resolved.method.remembers:
+            raise ConfigError(
+                f"--shard: {resolved.label} reads earlier outputs; help: leave out --shard, or proposer.remember"
+            )
 
 
 def sampling_of_target(models: Mapping[str, ResolvedModel]) -> dict[str, float]:

@@ -200,6 +200,32 @@ def test_the_table_calls_only_relaxed_acceptance_lossy_at_temperature_0(name, te
     assert method_on(name, pair, options).lossless is lossless
 
 
+@pytest.mark.parametrize("p", [[0.1] * 10, [0.25, 0.25, 0.5]])
+def test_thresholds_commit_a_child_if_the_children_are_the_whole_support(p):
+    """Rounding of their sum leaves nothing to draw from."""
+    n = len(p)
+    rule, tree = ThresholdsRejection(), Draft(list(range(n)), torch.eye(n, dtype=torch.float64), (-1,) * n)
+    pi = torch.tensor([p] * (n + 1), dtype=torch.float64)
+    found = exact_distribution(lambda sampler: tuple(rule(tree, pi, sampler).tokens[:1]), temperature=1.0)
+    assert sum(found.values()) == pytest.approx(1.0)
+    for token, share in enumerate(p):
+        assert found[(token,)] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("changes", [{"window": 0}, {"entropy": -1.0}])
+def test_fly_rejects_parameters_out_of_range(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FlyRejection(**changes)
+
+
+@pytest.mark.parametrize("name", ["fly", "relaxed-published"])
+def test_a_rule_that_reads_probabilities_needs_a_target_that_has_them(name, tmp_path):
+    """With a one-hot target at T = 0, the rule would be the strict one without a word."""
+    words = ("-m", name, "-p", "tiny", "-t", "gsm8k", "--temperature", "0", "--set", "method.target.name=last")
+    done = specbench("plan", *words, cwd=tmp_path, code=2)
+    assert 'help: target = { name = "unscaled" }' in " ".join(done.stderr.split())
+
+
 def test_a_parameter_out_of_range_is_an_error():
     with pytest.raises(ConfigError):
         Speculative.build({"name": "speculative", "proposer": {"name": "model", "model": "a"}, "scorers": ["b"],

@@ -135,8 +135,15 @@ def test_the_table_is_shared_and_cleared_after_three_bad_drafts():
     index = rule.index(earlier)
     for _ in range(3):
         assert index.continuation(ids, 2) == continued(rule, [1], earlier=earlier) == [2, 3]
+        index.proposed([2, 3])
         ids = [*ids, 9, 1]  # the draft is rejected
     assert index.continuation(ids, 2) == continued(rule, [1], earlier=earlier) == []
+
+
+def test_a_method_that_reads_earlier_outputs_has_no_shards(tmp_path):
+    words = ("-m", "suffix", "-p", "tiny", "-t", "gsm8k", "-n", 4, "--shard", "1/2")
+    done = specbench("run", *words, "--set", "method.proposer.remember=true", cwd=tmp_path, code=2)
+    assert "suffix reads earlier outputs" in " ".join(done.stderr.split())
 
 
 def test_a_cache_of_ngrams_needs_enough_occurrences():

@@ -73,5 +73,7 @@ class Thresholds(ThresholdsRule, Induced, name="thresholds"):
 class Unscaled(Last, name="unscaled"):
     """The last model's distribution, at T = 0 that of T = 1: for published rules that read probabilities when greedy."""
 
+    is_one_hot_when_greedy = False
+
     def __call__(self, logits: list[Tensor], sampler: Sampler) -> Tensor:
         return confidence(logits[-1]) if sampler.temperature == 0.0 else super().__call__(logits, sampler)

@@ -32,6 +32,7 @@ class Target(Named):
     """
 
     combines_logits: ClassVar[bool] = False
+    is_one_hot_when_greedy: ClassVar[bool] = True  # whether pi at T = 0 has a single token
     is_last_when_greedy: ClassVar[bool] = (
         False  # whether pi at T = 0 is the last model's, so that a method is lossless there
     )

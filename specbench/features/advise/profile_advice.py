@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.analysis.acceptance_profile import AcceptanceProfile
+from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts
 from specbench.analysis.costs import prices_of, run_sizes
 from specbench.analysis.intervals import Estimate, student_quantile
 from specbench.analysis.length_predictions import costs_of, is_covered
@@ -63,7 +63,9 @@ def advise_on_profile(folder: Path, profile: AcceptanceProfile) -> ProfileAdvice
         costs = replace(costs_of(theory, rows, base), blocks=[prices.seconds])
         lengths = []
         longest = len(profile.survival)
-        for gamma in range(1 if profile.is_chain else longest, min(longest, prices.largest - costs.bonus) + 1):
+        for gamma in range(
+            1 if profile.drafts == Drafts.chain else longest, min(longest, prices.largest - costs.bonus) + 1
+        ):
             whole = profile.survival[gamma - 1]
             spent = (1.0 - whole) * costs.of_round(gamma) + whole * costs.of_round(gamma, follows_whole=True)
             shorter = replace(profile, survival=profile.survival[:gamma])

@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from specbench.analysis import speculation_profile
-from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
+from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts, of_lengths
 from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.summary import summary_of
+from specbench.config.pair import HeadKind
 from specbench.errors import ConfigError
 from specbench.features.exchange import request_records
 from specbench.features.servers.dialects.dialect import metrics_of
@@ -20,9 +21,8 @@ from specbench.features.servers.served_results import results_in
 from specbench.files import read_text
 from specbench.runs.run_folder import read, runs_in
 
-CHAINS = ("draft_model", "eagle", "eagle3")  # of servers
 METHODS = {  # proposers and kinds of servers, as NVIDIA's files name them
-    "model": "draft_model", "draft-simple": "draft_model", "eagle": "eagle1", "pld": "ngram",
+    "model": "draft_model", "draft-simple": "draft_model", "pld": "ngram",
 }  # fmt: skip
 
 
@@ -70,20 +70,24 @@ def of_run(folder: Path) -> Iterator[AcceptanceProfile]:
 def _of_method(summary: RunSummary, row: MethodSummary, rows: Records, drafted: int) -> AcceptanceProfile:
     lengths = Counter(entry.accepted + 1 for entry in rounds_of(rows))
     theory = summary.traits(row).theory
-    is_chain = theory is not None and theory.formula == "speculation"  # a fixed length, and no stop rule
+    is_fixed = theory is not None and theory.formula == "speculation"  # no stop rule
     spec, roles = summary.spec.methods[row.method], summary.traits(row).roles
     proposer = spec.options.get("proposer")
     name = str(proposer.get("name", "")) if isinstance(proposer, dict) else spec.preset
     head = summary.heads.get(str(proposer.get("head", ""))) if isinstance(proposer, dict) else None
+    if head:
+        name = "eagle1" if head.kind == HeadKind.eagle else head.kind
+    method = METHODS.get(name, name)
     rejection = spec.options.get("rejection")
     rule = str(rejection["name"]) if isinstance(rejection, dict) else "token"
     models = {role: summary.models[role].source for role in roles if role in summary.models}
     decoding = summary.decoding
     return of_lengths(
         lengths, drafted, f"{summary.folder} ({row.method})",
-        method=METHODS.get(name, name), target=next(reversed(models.values()), ""),
+        method=method, target=next(reversed(models.values()), ""),
         draft=head.source if head else next(iter(models.values()), "") if len(models) > 1 else "",
-        is_chain=is_chain, verification="block" if rule == "block" else "longest_prefix",
+        drafts=_drafts(method) if is_fixed else Drafts.adaptive,
+        verification="block" if rule == "block" else "longest_prefix",
         conditions={
             "task": summary.task, "temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p,
             "max_new_tokens": decoding.max_new_tokens, "prompts": len({record.prompt for record in rows}),
@@ -91,6 +95,11 @@ def _of_method(summary: RunSummary, row: MethodSummary, rows: Records, drafted: 
             "lossless": spec.lossless, "rounds cut by the end of an output": "included",
         },
     )  # fmt: skip
+
+
+def _drafts(method: str, other: Drafts = Drafts.fixed) -> Drafts:
+    """Return the kind of a method's drafts, `other` if the method is no chain."""
+    return Drafts.chain if method in speculation_profile.CHAIN_METHODS else other
 
 
 def of_server(run: ServerRun) -> Iterator[AcceptanceProfile]:
@@ -104,7 +113,7 @@ def of_server(run: ServerRun) -> Iterator[AcceptanceProfile]:
                 run.on.speculation.draft,
             )  # fmt: skip
             conditions = {"task": run.load.task, "concurrency": level.concurrency, **asdict(run.load.sampling)}
-            yield replace(profile, is_chain=profile.method in CHAINS, conditions=conditions)
+            yield replace(profile, drafts=_drafts(profile.method, Drafts.unknown), conditions=conditions)
 
 
 def of_counters(

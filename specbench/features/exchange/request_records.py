@@ -76,7 +76,7 @@ def _values(text: str, source: str) -> Iterable[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except ValueError as error:
-                raise ConfigError(f"{source}: line {number} is no JSON: {error}") from None
+                raise ConfigError(f"{source}: line {number} is not valid JSON: {error}") from None
 
 
 def _tables(value: object) -> Iterator[dict[str, object]]:

@@ -181,8 +181,14 @@ class _Resampled:
 
     def __init__(self) -> None:
         self.inside: list[float] = []
+        self.reached: list[bool] = []
         self.unseen: list[float] = []
         self.met: list[bool] = []
+
+    def add(self, summary: float | None) -> None:
+        """Add a resample. A summary that is not reached counts as 0."""
+        self.inside.append(0.0 if summary is None else summary)
+        self.reached.append(summary is not None)
 
     def choice(self, value: float | None, setting: str | None) -> CurveChoice:
         """Return the summary with its interval; without one if there was no resample."""
@@ -196,7 +202,7 @@ class _Resampled:
             setting,
             holdout_value=float(np.mean(self.unseen)) if self.unseen else None,
             holdout_rate=float(np.mean(self.met)) if self.met else None,
-            reach_rate=float(np.mean([summary > 0.0 for summary in self.inside])),
+            reach_rate=float(np.mean(self.reached)),
             resamples=tuple(self.inside),
         )
 
@@ -252,10 +258,10 @@ def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries
     matched, finest, within = _Resampled(), _Resampled(), _Resampled()
     for pick in picks:
         inside, others = at(pick), np.setdiff1d(everything, pick)
-        matched.inside.append(matching(*inside) or 0.0)
-        finest.inside.append(best(*inside) or 0.0)
+        matched.add(matching(*inside))
+        finest.add(best(*inside))
         allowed = (*inside[:2], inside[2] - frontier.drop)
-        within.inside.append(matching(*allowed) or 0.0)
+        within.add(matching(*allowed))
         if not len(others):
             continue
         latency, quality, required = at(others)
@@ -284,7 +290,7 @@ def _summaries(frontier: Frontier, curve: Curve, picks: np.ndarray) -> Summaries
 def matching(latency: np.ndarray, quality: np.ndarray, required: float) -> float | None:
     """Return the large model's latency / the smallest latency at which the curve reaches its quality.
 
-    Between neighbours on the latency axis the curve is a straight line. None if the curve never reaches the quality.
+    Between neighbors on the latency axis the curve is a straight line. None if the curve never reaches the quality.
     """
     order = np.argsort(latency, kind="stable")
     latency, quality = latency[order], quality[order]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specbench.analysis.acceptance_profile import AcceptanceProfile
+from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.speculation_profile import written
 from specbench.errors import ConfigError
@@ -36,7 +36,7 @@ def test_the_profile_of_the_run_itself_predicts_its_own_speed(run):
 def test_better_rates_are_faster_and_unknown_rounds_narrow_nothing(run):
     def predicted(rate, rounds=0):
         survival = tuple(rate**i for i in range(1, 5))
-        profile = AcceptanceProfile(source="x", survival=survival, rounds=rounds, is_chain=True)
+        profile = AcceptanceProfile(source="x", survival=survival, rounds=rounds, drafts=Drafts.chain)
         return advise_on_profile(run, profile).lengths[3].speedup
 
     low, high = predicted(0.3), predicted(0.9)
@@ -59,7 +59,7 @@ def test_the_answer_follows_the_interval():
 
 def test_the_command_takes_a_file(run, tmp_path):
     path = tmp_path / "speculation_profile.json"
-    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, is_chain=True)))
+    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, drafts=Drafts.chain)))
     shown = specbench("advise", run, "--profile", path, cwd=tmp_path)
     assert "tokens per round" in shown.stdout and "acceptance here is that of the profile" in " ".join(
         shown.stdout.split()
@@ -84,7 +84,7 @@ def test_a_run_without_a_draft_model_has_no_costs(tmp_path):
 def test_synthetic_logits_take_the_rate_of_a_profile(tmp_path):
     """Accepted / tested tokens of .8 and .6: 1.4 of 1.8."""
     path = tmp_path / "speculation_profile.json"
-    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, is_chain=True)))
+    path.write_text(written(AcceptanceProfile(source="x", survival=(0.8, 0.6), rounds=500, drafts=Drafts.chain)))
     words = ("--set", "pair.logits=synthetic", "--set", f"pair.acceptance={path}")
     specbench("run", "-m", "sd", *WORDS, *words, cwd=tmp_path)
     (run,) = tmp_path.glob("results/*/run.toml")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from specbench.analysis.acceptance_profile import AcceptanceProfile, lengths_of, of_lengths
+from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts, lengths_of, of_lengths
 from specbench.analysis.speculation_profile import read, written
 from specbench.errors import ConfigError
 from specbench.features.exchange.profile_comparison import compare_profiles
@@ -74,7 +74,7 @@ def test_what_is_written_keeps_the_rules_and_reads_back_equal():
         method="eagle3",
         target="org/model",
         draft="org/head",
-        is_chain=True,
+        drafts=Drafts.chain,
     )
     text = written(one)
     require_rules_of_the_schema(json.loads(text))
@@ -82,6 +82,17 @@ def test_what_is_written_keeps_the_rules_and_reads_back_equal():
     assert written(read(text, "a.json")) == text
     table = json.loads(text)
     assert table["accept_length_by_k"]["1"] == pytest.approx(1.0 + one.survival[0], abs=1e-6)  # a chain
+
+
+def test_rounds_that_draft_different_numbers_of_tokens_have_a_histogram_and_no_rates():
+    """The schema's rates are conditional on a token having been drafted, which the histogram does not tell."""
+    one = of_lengths({1: 500, 3: 500}, 2, "a.json", method="ngram", drafts=Drafts.adaptive)
+    table = json.loads(written(one))
+    assert table["marginal_accept_rates"] == table["conditional_accept_rates"] == []
+    assert table["mean_accept_length"] == 2.0 and table["accept_length_by_k"] == {}
+    assert read(json.dumps(table), "a.json") == one
+    with pytest.raises(ConfigError, match="may draft different numbers"):
+        one.acceptance_rate  # noqa: B018  (a property that raises)
 
 
 @pytest.mark.parametrize(
