@@ -113,15 +113,15 @@ class SpeedBench(Task, name="speed-bench"):
     """
 
     version: ClassVar[str] = "1-A"
-    fields: ClassVar[dict[str, type]] = {"turns": object}
-
     prompt: str = "USER: {turn}\nASSISTANT:"
     group: Literal["category", "sub_category"] = "category"
 
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
-        whole = [{**row, "turns": [row["turns"]] if isinstance(row["turns"], str) else row["turns"]} for row in rows]
-        for number, row in enumerate(whole, 1):
-            if any(PLACEHOLDER in str(turn) for turn in row["turns"] or ()):
+        whole = []
+        for number, row in enumerate(rows, 1):
+            turns = row.get("turns") or []
+            whole.append({**row, "turns": [turns] if isinstance(turns, str) else turns})
+            if any(PLACEHOLDER in str(turn) for turn in whole[-1]["turns"]):
                 raise ConfigError(
                     f"{source}:{number}: a placeholder; help: resolve the file with SPEED-Bench's own loader"
                 )

@@ -442,15 +442,15 @@ def test_a_file_of_another_schema_is_an_error(tmp_path):
         Gsm8k().data(str(tmp_path / "none.jsonl"))
 
 
-NOT_ON_THE_HUB = ("prompts", "dialogues", "spec-bench")
+NOT_ON_THE_HUB = ("prompts", "dialogues", "spec-bench", "speed-bench", "livecodebench")
 
 
 @pytest.mark.parametrize("name", [n for n in names("task", variants=False) if n not in NOT_ON_THE_HUB])
 def test_offline_mode_without_data_is_an_error_with_help(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     one = task(name)
-    assert one.hub is not None
-    with pytest.raises(MissingAsset, match=rf"(?s){one.hub.repo}.*--data FILE\.jsonl"):
+    repo = one.local.removeprefix("hf:").partition(":")[0].partition("#")[0] or one.hub.repo
+    with pytest.raises(MissingAsset, match=rf"(?s){repo}.*--data FILE\.jsonl"):
         one.data("hub")
 
 
