@@ -224,6 +224,12 @@ def _speculation(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     return theory.speculative(scheme, accepted, by_model.get(method.models[-1], 1.0))
 
 
+def _block(method: Theory, rates: Rates) -> theory.RoundCounts | None:
+    """Return the counts of speculation whose drafter writes a draft in one forward over as many rows."""
+    counts = _speculation(method, rates)
+    return None if counts is None else counts._replace(forwards=[{method.gamma[0]: 1.0}, *counts.forwards[1:]])
+
+
 def _tree(method: Theory, rates: Rates) -> theory.RoundCounts | None:
     by_rank = rates.by_rank()
     return theory.tree(method, by_rank) if by_rank else None
@@ -264,6 +270,7 @@ def _sequence_cascade(method: Theory, rates: Rates) -> theory.RoundCounts:
 
 FORMULAS: dict[str, Formula] = {
     "speculation": _speculation,
+    "block": _block,
     "tree": _tree,
     "chain": _chain,
     "ensemble": _ensemble,

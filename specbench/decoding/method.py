@@ -276,6 +276,11 @@ class Proposer(Named):
         return False
 
     @property
+    def is_block(self) -> bool:
+        """Whether one forward drafts all tokens of a draft."""
+        return False
+
+    @property
     def remembers(self) -> bool:
         """Whether drafts depend on earlier outputs, so that a sample depends on what was decoded before it."""
         return False

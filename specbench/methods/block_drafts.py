@@ -58,6 +58,10 @@ class BlockDraft(Proposer, name="dflash"):
         return f"up to {self.gamma}" if self.cut.is_set else str(self.gamma)
 
     @property
+    def is_block(self) -> bool:
+        return True
+
+    @property
     def exact(self) -> bool:
         return not self.all_prefixes
 

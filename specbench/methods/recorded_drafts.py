@@ -24,6 +24,7 @@ from specbench.decoding.rejection import BlockRejection, Rejection
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Target
 from specbench.decoding.targets.deferral import confidence
+from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.lookups import Lookup
 from specbench.methods.proposers import Chain, DraftModel, Eagle, TextDraft
 from specbench.methods.speculative import Speculative
@@ -139,6 +140,8 @@ def _why_not(proposer: Proposer, rejection: Rejection | None, target: str, tempe
         return "its drafts depend on earlier outputs"
     if isinstance(proposer, Lookup) and proposer.adapts:
         return "its drafts depend on earlier drafts"
+    if isinstance(proposer, BlockDraft):
+        return "blocks are not replayed, which would take a forward for each token of an output"
     if isinstance(proposer, TextDraft):
         return "drafts through text are not replayed"
     known = isinstance(proposer, Lookup | ModelTree)

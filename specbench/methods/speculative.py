@@ -88,11 +88,17 @@ class Speculative(Method, name="speculative"):
         length = drafting.longest if drafting.shape else drafting.fixed_length
         if length is None or not all(test.rejection.independent for test in self.verifications()):
             return None  # no formula covers drafts of varying length, or tests of whole drafts
-        if drafting.shape and levels:
+        if (drafting.shape or drafting.is_block) and levels:
             return None
         others = tuple(role for role in self.scorers if role != drafting.role)
         return Theory(
-            formula="chain" if levels else "tree" if drafting.shape else "speculation",
+            formula="chain"
+            if levels
+            else "tree"
+            if drafting.shape
+            else "block"
+            if drafting.is_block
+            else "speculation",
             models=(drafting.role, *(level.model for level in levels), *others),
             gamma=(length,),
             thresholds=tuple(level.threshold for level in levels),

@@ -173,7 +173,7 @@ def answer(advice: Advice) -> Iterator[str]:
     yield from _without_draft(advice)
     if advice.pays:
         yield toml_of(advice)
-        yield from other_engines(best, sources_of(advice))
+        yield from other_engines(best, sources_of(advice), kinds_of(advice))
 
 
 def _later(advice: Advice) -> str:
@@ -251,10 +251,12 @@ def table_of(advice: Advice) -> TomlTable:
     }
 
 
-def other_engines(result: CandidateResult, sources: Mapping[str, str]) -> Iterator[str]:
+def other_engines(
+    result: CandidateResult, sources: Mapping[str, str], kinds: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Yield the options of other engines for a method that they have; speeds there are not measured here.
 
-    `sources` are the folders or hub ids of models and heads by name.
+    `sources` are the folders or hub ids of models and heads by name, `kinds` those of heads, by default EAGLE-1.
     """
     proposer = result.candidate.proposer
     if result.candidate.kind == "model":
@@ -268,10 +270,13 @@ def other_engines(result: CandidateResult, sources: Mapping[str, str]) -> Iterat
                 f"{NOT_MEASURED['llama-server']} --spec-type draft-simple -md DRAFT.gguf --spec-draft-n-max {gamma}, where"
                 f" DRAFT.gguf is converted from {draft}"
             )
-    if result.candidate.kind == "head":
-        head = sources.get(str(proposer.get("head", "eagle")), "HEAD")
-        yield _vllm({"method": "eagle", "model": head, "num_speculative_tokens": proposer["gamma"]})
-        yield _sglang("EAGLE", head, proposer["gamma"])
+    if name := str(proposer.get("head", "")):
+        kind, gamma = (kinds or {}).get(name, "eagle"), proposer.get("gamma", 0)
+        head = sources.get(name, "HEAD")
+        source = {} if kind == "mtp" else {"model": head}
+        yield _vllm({"method": kind, **source, "num_speculative_tokens": gamma})
+        if kind in ("eagle", "eagle3"):
+            yield _sglang(kind.upper(), head, gamma)
     if proposer.get("name") == "suffix":
         yield _vllm({"method": "suffix", "num_speculative_tokens": proposer.get("gamma", Suffix.gamma)})
     if proposer.get("name") in ("ngram-cache", "ngram-mod"):
@@ -293,6 +298,11 @@ def _sglang(algorithm: str, drafter: str, gamma: int) -> str:
         f" {shlex.quote(drafter)} --speculative-num-steps {gamma} --speculative-eagle-topk 1"
         f" --speculative-num-draft-tokens {gamma + 1}"
     )
+
+
+def kinds_of(advice: Advice) -> dict[str, str]:
+    """Return the kinds of the pair's heads, by name."""
+    return {name: head.kind for name, head in advice.pilot.spec.pair.heads.items()}
 
 
 def sources_of(advice: Advice) -> dict[str, str]:

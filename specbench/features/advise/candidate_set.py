@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.pair import Pair
+from specbench.config.pair import HeadKind, Pair
 from specbench.config.presets import Preset, add, names, preset
 from specbench.errors import ConfigError
 from specbench.features.advise.candidates import Candidate
@@ -19,6 +19,7 @@ DRAFT = "draft"
 LENGTHS = (1, 2, 3, 4, 6)
 LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
 LENGTHS_OF_HEADS = (3, 5)
+OF_BLOCKS = 5  # draft length of block heads, whose blocks are that long at least
 PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
@@ -99,7 +100,8 @@ def drafter_of(table: Table) -> str:
 def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs give the prices.
 
-    These are each draft model at PILOT_LENGTH and at its shortest length, and one candidate of every other kind, heads first.
+    These are each draft model at PILOT_LENGTH and at its shortest length, the first candidate of each head that drafts one
+    token after the other, and one candidate of every other kind.
     """
     models = [candidate for candidate in candidates if candidate.kind == "model" and "rejection" not in candidate.table]
     usual = [candidate for candidate in models if candidate.gamma == PILOT_LENGTH]
@@ -107,9 +109,11 @@ def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
         min((candidate for candidate in models if candidate.drafter == pilot.drafter), key=lambda c: c.gamma)
         for pilot in usual
     ]
-    others = {candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, "model")}
-    heads = [others.pop("head")] if "head" in others else []
-    return [*usual, *short, *heads, *others.values()]
+    heads = {candidate.drafter: candidate for candidate in reversed(candidates) if candidate.kind == "head"}
+    others = {
+        candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, "model", "head")
+    }
+    return [*usual, *short, *reversed(heads.values()), *others.values()]
 
 
 def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
@@ -128,9 +132,16 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
     for widths in TREES if first else ():
         name = "tree-" + "-".join(map(str, widths))
         yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
-    heads = [name for name, head in pair.heads.items() if head.base == TARGET and head.drafts]
-    for gamma in LENGTHS_OF_HEADS if heads else ():
-        yield candidate_of(f"eagle-{gamma}", {"name": "eagle", "head": heads[0], "base": TARGET, "gamma": gamma})
+    heads = {name: head.kind for name, head in pair.heads.items() if head.base == TARGET and head.drafts}
+    for name, kind in heads.items():
+        label = name.replace("/", "-")
+        if kind in (HeadKind.dflash, HeadKind.dspark):
+            yield candidate_of(
+                f"{label}-{OF_BLOCKS}", {"name": "dflash", "head": name, "base": TARGET, "gamma": OF_BLOCKS}
+            )
+            continue
+        for gamma in LENGTHS_OF_HEADS:
+            yield candidate_of(f"{label}-{gamma}", {"name": "eagle", "head": name, "base": TARGET, "gamma": gamma})
     for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
         yield Candidate(name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table))
     for name in LOOKUPS if first or heads else (*LOOKUPS, *MORE_LOOKUPS):

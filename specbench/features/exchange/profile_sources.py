@@ -70,7 +70,7 @@ def of_run(folder: Path) -> Iterator[AcceptanceProfile]:
 def _of_method(summary: RunSummary, row: MethodSummary, rows: Records, drafted: int) -> AcceptanceProfile:
     lengths = Counter(entry.accepted + 1 for entry in rounds_of(rows))
     theory = summary.traits(row).theory
-    is_fixed = theory is not None and theory.formula == "speculation"  # no stop rule
+    is_fixed = theory is not None and theory.formula in ("speculation", "block")  # no stop rule
     spec, roles = summary.spec.methods[row.method], summary.traits(row).roles
     proposer = spec.options.get("proposer")
     name = str(proposer.get("name", "")) if isinstance(proposer, dict) else spec.preset
