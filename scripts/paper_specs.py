@@ -52,7 +52,10 @@ WIDTHS: dict[str, Table] = {  # keys of each architecture, by model type
         "vocab_size": VOCABULARY,
     },
 }  # fmt: skip
-WIDTHS |= {"qwen2": WIDTHS["llama"], "mt5": WIDTHS["t5"]}
+WIDTHS |= {
+    "qwen2": WIDTHS["llama"], "mt5": WIDTHS["t5"],
+    "qwen3": WIDTHS["llama"] | {"num_hidden_layers": 9, "head_dim": 16},  # enough for heads that read five layers
+}  # fmt: skip
 TEXT = "The committee met on Monday, and its members agreed to publish the report before the end of the month. " * 4
 ROWS: dict[str, list[Row]] = {  # of tasks without synthetic data
     "wiki-summary": [{"summary": TEXT, "full_text": TEXT}] * 2,
@@ -61,6 +64,15 @@ ROWS: dict[str, list[Row]] = {  # of tasks without synthetic data
         {"question_id": 1, "category": "writing", "turns": ["Write a haiku.", "Write another one."]},
         {"question_id": 2, "category": "qa", "turns": ["Name a river."]},
     ],
+    "gsm8k:boxed": [{"question": TEXT, "answer": "#### 7"}] * 2,
+    "math500": [{"problem": TEXT, "answer": "7", "subject": "Algebra"}] * 2,
+    "aime25": [{"problem": TEXT, "answer": "7"}] * 2,
+    "mbpp": [{"prompt": TEXT, "test_list": ["assert f(1) == 1"]}] * 2,
+    "humaneval:chat": [{"prompt": "def f(x):\n"}] * 2,
+    "livecodebench": [{"question_content": TEXT, "starter_code": "", "difficulty": "easy"}] * 2,
+    "mt-bench": [{"prompt": [TEXT, "Shorter."], "category": "writing"}] * 2,
+    "alpaca": [{"instruction": TEXT, "input": ""}] * 2,
+    "arena-hard": [{"prompt": TEXT, "category": "creative_writing"}] * 2,
 }
 
 
@@ -92,7 +104,7 @@ def toy_options(pairs: Iterable[str], folder: Path) -> Table:
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
     """Write the invented rows. Yields each task with its file."""
     for task, rows in ROWS.items():
-        path = folder / f"{task}.jsonl"
+        path = folder / f"{task.replace(':', '-')}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         yield task, str(path)
 
