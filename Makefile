@@ -16,7 +16,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers coverage check docs gate faults bench chain-cpu smollm2 suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-slow test-servers coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -109,6 +109,9 @@ $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
 
 chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
+
+head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 5 minutes; ARGS="--heads FOLDER": writes results/heads.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.head_table $(ARGS)
 
 smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.smollm2 $(ARGS)
