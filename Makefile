@@ -110,7 +110,7 @@ $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
 chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
 
-head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 5 minutes; ARGS="--heads FOLDER": writes results/heads.md
+head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 10 minutes: writes results/heads.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.head_table $(ARGS)
 
 smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md
@@ -139,7 +139,11 @@ heads: $(INSTALLED)  ## retrain the bundled heads on outputs of the bundled mode
 	$(BIN)/specbench train dsl -p tiny --minutes 0 --trial 0 -o build/heads/dsl
 	$(BIN)/specbench train eagle -p tiny --minutes 0 --trial 0 -o build/heads/eagle
 	$(BIN)/specbench train eagle -p tiny-polybasic --answers reference --minutes 0 --trial 0 --base middle -o build/heads/eagle-int4
-	for head in sprinter sprinter-q specdec++ dsl eagle eagle-int4; do \
+	for head in eagle3 dflash dspark; do \
+		$(BIN)/specbench train $$head -p tiny --minutes 0 --trial 0 -o build/heads/$$head --rows build/heads/states && \
+		$(BIN)/python -m scripts.half_precision build/heads/$$head/model.safetensors || exit 1; \
+	done
+	for head in sprinter sprinter-q specdec++ dsl eagle eagle-int4 eagle3 dflash dspark; do \
 		mkdir -p specbench/tiny/heads/$$head && \
 		cp build/heads/$$head/*.safetensors build/heads/$$head/*.json specbench/tiny/heads/$$head/ || exit 1; \
 	done

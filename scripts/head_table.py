@@ -1,7 +1,7 @@
 """Compare heads that draft with a draft model and prompt lookup. Run by `make head-table`."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import specbench
@@ -9,11 +9,15 @@ from specbench.analysis.intervals import Estimate, by_prompt, interval_of_ratio,
 from specbench.analysis.run_metrics import Records, complete, paired, seconds
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.config.pair import folder as folder_of
 from specbench.files import write
 from specbench.models.heads.head import provenance_in
 from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
+from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import load
 
 PAGE = Path("results/heads.md")
@@ -29,22 +33,19 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--pair", default="tiny")
-    parser.add_argument(
-        "--heads", type=Path, default=Path("build/heads"), help="the folder of heads that the pair lacks"
-    )
     parser.add_argument("--runs", type=Path, default=Path("build/head-table"))
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
-    heads = {kind: str(args.heads / kind) for kind in METHODS if (args.heads / kind / "config.json").is_file()}
+    pair = read_pair(args.pair, Options())[1]
     sections, folders = [], list[Path]()
     for temperature in (0.0, 1.0):
         result = specbench.run(
             list(METHODS), args.pair, list(TASKS), out=args.runs, limit=args.prompts, repeats=args.repeats,
-            temperature=temperature, max_new_tokens=96, head=heads,
+            temperature=temperature, max_new_tokens=96,
         )  # fmt: skip
         folders = list(result.folders)
         sections += [f"T = {temperature:g}:", "", markdown_table(table(folders)), ""]
-    write(args.out, page(sections, folders[0], trained(heads), args))
+    write(args.out, page(sections, folders[0], trained(pair), args))
 
 
 def table(folders: Sequence[Path]) -> Table:
@@ -81,16 +82,14 @@ def share(rows: Iterable[tuple[int, int, str]]) -> Estimate:
     return interval_of_sums(by_prompt(rows), lambda sums: sums[..., 0] / sums[..., 1])
 
 
-def trained(heads: Mapping[str, str]) -> str:
-    """Return a table of the training of heads in these folders."""
+def trained(pair: Pair) -> str:
+    """Return a table of the training of the pair's heads."""
     rows = []
-    for kind, folder in heads.items():
-        found = provenance_in(Path(folder))
-        report, settings = found.report, found.settings
-        rows.append(
-            [f"`{kind}`", str(report.get("train_texts")), str(report.get("steps")), str(settings.get("epochs"))]
-        )
-    return markdown_table(Table("", ["head", "training texts", "steps", "epochs"], rows)) if rows else ""
+    for kind in (name for name in METHODS if name in pair.heads):
+        found = provenance_in(folder_of(pair.heads[kind].path, Path()) or Path())
+        cells = (found.report.get(key) for key in ("train_texts", "steps", "epochs"))
+        rows.append([f"`{kind}`", *(f"{cell:,.0f}" if isinstance(cell, int | float) else "–" for cell in cells)])
+    return markdown_table(Table("", ["head", "training texts", "steps", "epochs"], rows))
 
 
 def page(sections: Sequence[str], folder: Path, training: str, args: argparse.Namespace) -> str:

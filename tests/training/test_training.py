@@ -321,8 +321,8 @@ def test_the_training_of_blocks_computes_what_a_session_drafts(tmp_path, target)
     blocks = draft_head_losses.blocks_after(head, torch.stack(states), tokens, columns)
     for text, session, made in zip(texts, sessions, blocks, strict=True):
         for at, block in zip(anchors, made, strict=True):
-            rows = BlockSession(head, session).rows(text[: at + 1], length)
-            torch.testing.assert_close(rows, block, atol=1e-5, rtol=1e-4)
+            out = BlockSession(head, session).block(text[: at + 1], length)
+            torch.testing.assert_close(out.states, block, atol=1e-5, rtol=1e-4)
 
 
 def test_the_budget_decides_how_many_steps_an_eagle_head_is_trained(tmp_path, target):

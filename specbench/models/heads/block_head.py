@@ -303,12 +303,14 @@ class BlockHead(Head):
         embedded: Tensor = self.embed_tokens(torch.cat([anchors[..., None], masks], -1))
         return embedded.to(self.parameter.dtype)
 
-    def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor], extra: Tensor | None = None) -> Tensor:
-        """Return logits (n, V) for what the block returned, plus the Markov head's (n, V')."""
-        known = (self.packed.lm_head or of_base)(read)
-        if extra is not None:
-            known = known + extra[:, : known.shape[-1]].to(known.dtype)
-        return over_all(known, self.tokens, self.rows)
+    def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return logits (n, V) for what the block returned, without the Markov head's."""
+        return over_all((self.packed.lm_head or of_base)(read), self.tokens, self.rows)
+
+    def with_term(self, logits: Tensor, term: Tensor) -> Tensor:
+        """Return logits (n, V) plus the Markov head's (n, V')."""
+        whole = over_all(term, self.tokens, self.rows)[:, : logits.shape[-1]]
+        return logits + whole.to(logits.dtype)
 
     def confidence_of(self, rows: Tensor, w1: Tensor | None) -> Tensor:
         """Return the logit (...,) of the probability that the token of a row (..., H) is accepted.

@@ -71,14 +71,10 @@ class BlockFeeder(Feeder):
                 self._head.store(feed.states, self.cache)
             self.cache.begin(feed)
             read = self._head.forward_block(feed.tokens[:1], len(feed.tokens), self.cache)[-rows:]
-            return Output(self.with_markov(read, None), read)
-
-    def with_markov(self, read: Tensor, extra: Tensor | None) -> Tensor:
-        """Return logits (n, V) for what the block returned, plus a Markov head's (n, V')."""
-        return self._head.logits(read, self._base.logits_of, extra)[:, : self._vocabulary]
+            return Output(self.logits_of(read), read)
 
     def logits_of(self, states: Tensor) -> Tensor:
-        return self.with_markov(states, None)
+        return self._head.logits(states, self._base.logits_of)[:, : self._vocabulary]
 
 
 class BlockSession:
@@ -105,16 +101,22 @@ class BlockSession:
         """Draft up to k tokens after ids in one forward, ending at an EOS; none if ids is a single token."""
         if len(ids) < 2 or not k:
             return Draft([], torch.empty(0, 0))
-        rows = self.rows(ids, k)  # (k, H)
-        drawn, probs = self._drawn(ids[-1], rows, sampler, cut)
-        if not drawn:
+        block = self.block(ids, k)
+        if self.head.markov is None and not cut.is_set:
+            drawn, probs = sampler.draw(block.logits)  # (k,), (k, V)
+        else:
+            drawn, probs = self._drawn_in_turn(ids[-1], block, sampler, cut)
+        if not len(drawn):
             return Draft([], torch.empty(0, 0))
-        tokens = read_tokens(torch.cat(drawn))
+        tokens = read_tokens(drawn)
         length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
-        return Draft(tokens[:length], torch.cat(probs)[:length])
+        return Draft(tokens[:length], probs[:length])
 
-    def rows(self, ids: list[int], k: int) -> Tensor:
-        """Return what the LM head reads for k tokens after ids (k, H). The base reads all ids but the last first."""
+    def block(self, ids: list[int], k: int) -> Output:
+        """Return logits (k, V) for k tokens after ids, without a Markov head's, and what the LM head reads (k, H).
+
+        The base reads all ids but the last first.
+        """
         context = len(ids) - 1
         entries = min(common_prefix(ids, self._ids), context)
         if entries < context:
@@ -125,28 +127,28 @@ class BlockSession:
         block = to_device([ids[-1]] + [self.head.block.mask] * (size - 1), self.feeder.device)
         out = self.timed.feed(Feed(block, context, states=states), k)
         self._ids = ids[:context]
-        assert out.states is not None
-        return out.states
+        return out
 
-    def _drawn(
-        self, anchor: int, rows: Tensor, sampler: Sampler, cut: ConfidenceCut
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return tokens (1,) and the distributions (1, V) that they were drawn from, one after the other."""
-        markov, state = self.head.markov, None
+    def _drawn_in_turn(self, anchor: int, block: Output, sampler: Sampler, cut: ConfidenceCut) -> tuple[Tensor, Tensor]:
+        """Return tokens and the distributions that they were drawn from, one after the other."""
+        markov, state, states = self.head.markov, None, block.states
+        assert states is not None
         drawn, probs, confidences = list[Tensor](), list[Tensor](), list[float]()
         token = to_device([anchor], self.feeder.device)
         with torch.inference_mode():
-            for row in rows.chunk(len(rows)):
+            for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
                 w1 = None if markov is None else markov.looked_up(token)
                 if cut.is_set:
                     confidences.append(float(self.head.confidence_of(row, w1).sigmoid()))
                     if not cut.all_prefixes and cut.length(confidences) < len(confidences):
                         break
-                extra = None
                 if markov is not None:
-                    extra, state = markov(w1, row, state)
-                token, distribution = sampler.draw(self.feeder.with_markov(row, extra))
+                    term, state = markov(w1, row, state)
+                    logits = self.head.with_term(logits, term)
+                token, distribution = sampler.draw(logits)
                 drawn.append(token)
                 probs.append(distribution)
         length = cut.length(confidences) if cut.is_set else len(drawn)
-        return drawn[:length], probs[:length]
+        return torch.cat([block.logits.new_empty(0, dtype=torch.long), *drawn[:length]]), torch.cat(
+            [block.logits[:0], *probs[:length]]
+        )
