@@ -101,16 +101,15 @@ class BlockSession:
         """Draft up to k tokens after ids in one forward, ending at an EOS; none if ids is a single token."""
         if len(ids) < 2 or not k:
             return Draft([], torch.empty(0, 0))
-        block = self.block(ids, k)
-        if self.head.markov is None and not cut.is_set:
-            drawn, probs = sampler.draw(block.logits)  # (k,), (k, V)
-        else:
-            drawn, probs = self._drawn_in_turn(ids[-1], block, sampler, cut)
-        if not len(drawn):
-            return Draft([], torch.empty(0, 0))
-        tokens = read_tokens(drawn)
-        length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
-        return Draft(tokens[:length], probs[:length])
+        with torch.inference_mode():
+            block = self.block(ids, k)
+            if self.head.markov is None and not cut.is_set:
+                drawn, probs = sampler.draw(block.logits)  # (k,), (k, V)
+            else:
+                drawn, probs = self._drawn_in_turn(ids[-1], block, sampler, cut)
+            tokens = read_tokens(drawn) if len(drawn) else []
+            length = next((i for i, token in enumerate(tokens, 1) if token in eos), len(tokens))
+            return Draft(tokens[:length], probs[:length]) if tokens else Draft([], torch.empty(0, 0))
 
     def block(self, ids: list[int], k: int) -> Output:
         """Return logits (k, V) for k tokens after ids, without a Markov head's, and what the LM head reads (k, H).
@@ -135,19 +134,18 @@ class BlockSession:
         assert states is not None
         drawn, probs, confidences = list[Tensor](), list[Tensor](), list[float]()
         token = to_device([anchor], self.feeder.device)
-        with torch.inference_mode():
-            for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
-                w1 = None if markov is None else markov.looked_up(token)
-                if cut.is_set:
-                    confidences.append(float(self.head.confidence_of(row, w1).sigmoid()))
-                    if not cut.all_prefixes and cut.length(confidences) < len(confidences):
-                        break
-                if markov is not None:
-                    term, state = markov(w1, row, state)
-                    logits = self.head.with_term(logits, term)
-                token, distribution = sampler.draw(logits)
-                drawn.append(token)
-                probs.append(distribution)
+        for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
+            w1 = None if markov is None else markov.looked_up(token)
+            if cut.is_set:
+                confidences.append(float(self.head.confidence_of(row, w1).sigmoid()))
+                if not cut.all_prefixes and cut.length(confidences) < len(confidences):
+                    break
+            if markov is not None:
+                term, state = markov(w1, row, state)
+                logits = self.head.with_term(logits, term)
+            token, distribution = sampler.draw(logits)
+            drawn.append(token)
+            probs.append(distribution)
         length = cut.length(confidences) if cut.is_set else len(drawn)
         return torch.cat([block.logits.new_empty(0, dtype=torch.long), *drawn[:length]]), torch.cat(
             [block.logits[:0], *probs[:length]]

@@ -117,6 +117,8 @@ def load_head(
             loaded.goes_with(model.transformers().get_input_embeddings().weight, config)
         except ConfigError as error:
             raise ConfigError(f"head '{name}' ({head.spec.path}) and its base '{head.spec.base}': {error}") from None
+        if isinstance(loaded, BlockHead):
+            _ = loaded.packed  # before decoding, which is in inference mode
         if isinstance(model, GraphModel):
             model.graphs.require_taps(loaded.taps)
         if isinstance(model, GraphModel) and isinstance(loaded, EagleHead) and loaded.captures:

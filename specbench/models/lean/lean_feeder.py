@@ -89,7 +89,9 @@ class GraphFeeder(LeanFeeder):
         with torch.inference_mode():
             logits, states, tapped = graph.replay(feed)
             saved_states = states.clone() if self.keeps_states else None
-            saved_inputs = None if tapped is None else columns(tapped, self._graphs.taps, self.taps).clone()
+            saved_inputs = (
+                None if tapped is None or not self.taps else columns(tapped, self._graphs.taps, self.taps).clone()
+            )
             return Output(logits[-rows:, : self._vocabulary].clone(), saved_states, tapped=saved_inputs)
 
     def require_taps(self, taps: Taps) -> None:
