@@ -8,8 +8,8 @@ Source: github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl, at a fix
 question file has the same schema.
 Example row: {"question_id": 81, "category": "writing", "turns": ["Write a haiku.", "Now one about rain."]}
 
-SPEED-Bench is NVIDIA's (arXiv 2604.09557). Source: a local file. Its licence and those of its sources do not allow others to
-redistribute resolved rows. Example row: {"category": "low_entropy", "sub_category": "code", "turns": ["Sort these lines."]}
+SPEED-Bench is NVIDIA's (arXiv 2604.09557). Source: a local file. Resolved rows must not be
+redistributed. Example row: {"category": "low_entropy", "sub_category": "code", "turns": ["Sort these lines."]}
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,13 +119,14 @@ class SpeedBench(Task, name="speed-bench"):
     def samples(self, rows: list[Row], source: str) -> list[Sample]:
         whole = []
         for number, row in enumerate(rows, 1):
-            turns = row.get("turns") or []
+            turns = row.get("turns")
             whole.append({**row, "turns": [turns] if isinstance(turns, str) else turns})
-            if any(PLACEHOLDER in str(turn) for turn in whole[-1]["turns"]):
+            if PLACEHOLDER in str(turns):
                 raise ConfigError(
-                    f"{source}:{number}: a placeholder; help: resolve the file with SPEED-Bench's own loader"
+                    f"{source}:{number}: the row is an unresolved placeholder; help: resolve the file with SPEED-Bench's own"
+                    " loader"
                 )
-        return questions_of(whole, source, self.prompt, lambda row: str(row.get(self.group, "")))
+        return questions_of(whole, source, self.prompt, lambda row: str(row.get(self.group) or ""))
 
 
 def questions_of(rows: list[Row], source: str, prompt: str, group_of: Callable[[Row], str]) -> list[Sample]:
@@ -135,7 +136,8 @@ def questions_of(rows: list[Row], source: str, prompt: str, group_of: Callable[[
     """
     out: list[Sample] = []
     for number, row in enumerate(rows, 1):
-        if not row["turns"] or not all(isinstance(turn, str) for turn in row["turns"]):
+        turns = row["turns"]
+        if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
             raise ConfigError(f"{source}:{number}: 'turns' must be a list of texts")
         first = str(row.get("question_id", number))
         for text, sample_id, after in turns_of(row["turns"], first):

@@ -18,7 +18,7 @@ DraftHead = EagleHead | BlockHead
 
 
 class Losses(NamedTuple):
-    """Losses of each draft of a batch, (m,): one after every token of the answers, or after the anchors of blocks.
+    """One loss per draft, (m,). EAGLE heads draft after every token of the answers, block heads after each anchor.
 
     `total` is what is minimized. `cross_entropy` is between the base's distribution and that of the first drafted token, and
     `overlap`, sum of min(p, q), how often that token would be accepted at T = 1, along the texts themselves. `text` is the
@@ -53,8 +53,8 @@ def losses_of(head: DraftHead, base: Session, batch: TextBatch, recipe: DraftHea
 def _losses_of_drafts(head: Eagle3Head, base: Session, batch: TextBatch, recipe: Eagle3Recipe) -> Losses:
     """Return the losses of drafts of `steps` tokens: the cross-entropy of step s counts decay^s.
 
-    Of a head with its own vocabulary, p is restricted to it and renormalized, and tokens count whose most likely successor
-    is in it.
+    Of a head with its own vocabulary, p is restricted to it and renormalized, and positions whose most likely next token is
+    not in it have a loss of 0.
     """
     n, first, total = batch.counts.shape[1], None, torch.zeros_like(batch.counts, dtype=torch.float32)  # (b, n)
     for step, read in enumerate(head.unrolled(batch.tokens, batch.read, recipe.steps)):

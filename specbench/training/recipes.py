@@ -24,7 +24,7 @@ REJECT_WEIGHT = 6.0  # of SpecDec++
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "train", "train", "validation", "test")  # of every five texts
 AUTHORS_SHARE = 0.7  # of the rows that train, where they are split as SPRINTER's authors split them
-MOST_EPOCHS = 40  # of an EAGLE head, where the recipe sets none
+MOST_EPOCHS = 40  # of a head that drafts, where the recipe sets none
 WIDE, NARROW = (4096, 3e-5), (192, 2e-3)  # (width, learning rate): EAGLE's paper, and the bundled target
 COLLECTING = 0.5  # share of the budget for the models' outputs
 
@@ -104,10 +104,7 @@ class SprinterRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftHeadRecipe:
-    """AdamW on states of whole texts. 0 means: chosen from the base model, the texts or the budget.
-
-    `layers` are the layers whose inputs the head reads, beside the features; empty: the kind's default.
-    """
+    """AdamW on states of whole texts. 0 means: chosen from the base model, the texts or the budget."""
 
     epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
     batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
@@ -266,7 +263,7 @@ def whole_recipe(kind: HeadKind, pair: Pair, changes: Table) -> Table:
 def rows_key(kind: HeadKind, recipe: Table) -> tuple[object, ...]:
     """Return the values of a whole recipe on which the collected rows depend: heads that agree in them share their rows."""
     if drafts(kind):
-        layers = recipe.get("layers") or (kind, recipe.get("depth"))
+        layers = recipe.get("layers") or ("block" if "depth" in recipe else kind, recipe.get("depth"))
         return recipe["most"], recipe["temperature"], layers
     return tuple(recipe[attribute.name] for attribute in fields(RECIPES[kind][0]) if attribute.name not in FIXED)
 

@@ -157,5 +157,8 @@ def test_rows_of_speed_bench_have_groups_and_later_turns(tmp_path):
     assert made[2].prompt == "USER: A question\nASSISTANT:"
     assert SpeedBench(group="sub_category").samples(rows, "rows")[0].group == "sorting"
     rows[1]["turns"] = ["FULL BENCHMARK DATA SHOULD BE FETCHED from the source"]
-    with pytest.raises(ConfigError, match="rows:2: a placeholder"):
+    for wrong in (5, None, []):
+        with pytest.raises(ConfigError, match="rows:1: 'turns' must be a list of texts"):
+            task.samples([{"turns": wrong}], "rows")
+    with pytest.raises(ConfigError, match="rows:2: the row is an unresolved placeholder"):
         task.samples(rows, "rows")

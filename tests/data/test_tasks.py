@@ -442,7 +442,7 @@ def test_a_file_of_another_schema_is_an_error(tmp_path):
         Gsm8k().data(str(tmp_path / "none.jsonl"))
 
 
-NOT_ON_THE_HUB = ("prompts", "dialogues", "spec-bench", "speed-bench", "livecodebench")
+NOT_ON_THE_HUB = ("prompts", "dialogues", "spec-bench", "speed-bench", "livecodebench", "arena-hard")
 
 
 @pytest.mark.parametrize("name", [n for n in names("task", variants=False) if n not in NOT_ON_THE_HUB])

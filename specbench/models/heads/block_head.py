@@ -63,11 +63,11 @@ class BlockSettings:
 
     Attributes:
         layer: The config of its decoder layers.
-        layers: Their number.
-        states: The number m of inputs of layers that it reads.
-        state_width: Their width, the base's.
-        taps: Which; None for the default.
-        taps_key: The key that says so.
+        layers: The number of decoder layers.
+        states: The number m of layers of the base whose inputs it reads.
+        state_width: The width of these inputs, the base's.
+        taps: The layers whose inputs it reads; None for the default.
+        taps_key: The key of the config that names them.
         mask: The token of the rows to predict, by its row in the base's embedding.
         length: The number of tokens that it drafts.
         from_anchor: Whether a row predicts the token after it, so that the anchor's row predicts the first one. Otherwise a
@@ -226,7 +226,7 @@ class BlockHead(Head):
         settings, markov = self.block, self.markov
         table: Table = settings.layer.to_diff_dict() | {
             "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "block_size": settings.length,
-            "mask_token_id": settings.mask, OUTPUTS: [layer - 1 for layer in self.taps],
+            "mask_token_id": settings.mask, OUTPUTS: [layer - 1 for layer in settings.taps or self.taps],
             "target_hidden_size": settings.state_width, "num_hidden_layers": settings.layers,
             "markov_rank": 0 if markov is None else markov.rank, "enable_confidence_head": self.confidence is not None,
         }  # fmt: skip
@@ -254,6 +254,12 @@ class BlockHead(Head):
             width = settings.layer.hidden_size
             raise ConfigError(
                 f"the head has width {width} and no embed_tokens.weight, and the base has {embedding.shape[1]}"
+            )
+        if config.get_text_config(decoder=True).model_type.startswith("gemma"):
+            raise ConfigError("bases with Gemma's scaled embeddings are not supported for block drafters")
+        if self.tokens is None and settings.vocabulary not in (0, rows):
+            raise ConfigError(
+                f"lm_head.weight has {settings.vocabulary} tokens and no d2t, and the base has {rows} tokens"
             )
         known = rows if self.embed_tokens is None else len(self.embed_tokens.weight)
         if settings.mask >= known:

@@ -15,7 +15,7 @@ from specbench.models.heads.block_head import BlockHead
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceCut:
-    """How the confidence c_j of each drafted token, the probability that it is accepted after those before, cuts a draft.
+    """When to end a draft. c_j estimates the probability that token j is accepted, given that the earlier ones were.
 
     Attributes:
         threshold: The draft ends before the first token whose confidence is lower.
@@ -54,7 +54,10 @@ WHOLE = ConfidenceCut()
 
 
 class BlockFeeder(Feeder):
-    """A head's forwards: a block of rows, after new entries of the context. States are what the LM head reads (rows, H)."""
+    """A head's forwards: a block of rows, after new entries of the context. States are what the LM head reads (rows, H).
+
+    A forward from position 0 on stores the entries of a prompt, and has no block.
+    """
 
     name = "block drafter"
 
@@ -66,7 +69,12 @@ class BlockFeeder(Feeder):
     def feed(self, feed: Feed, rows: int) -> Output:
         assert feed.states is not None
         with torch.inference_mode():
-            if new := len(feed.states):
+            new = len(feed.states)
+            if not feed.start:
+                self.cache.begin(feed)
+                self._head.store(feed.states, self.cache)
+                return Output(feed.states.new_zeros(1, 1), None)
+            if new:
                 self.cache.begin(Feed(feed.tokens.new_zeros(new), feed.start - new))
                 self._head.store(feed.states, self.cache)
             self.cache.begin(feed)
@@ -101,8 +109,8 @@ class BlockSession:
         """Draft up to k tokens after ids in one forward, ending at an EOS; none if ids is a single token."""
         if len(ids) < 2 or not k:
             return Draft([], torch.empty(0, 0))
+        block = self.block(ids, k)
         with torch.inference_mode():
-            block = self.block(ids, k)
             if self.head.markov is None and not cut.is_set:
                 drawn, probs = sampler.draw(block.logits)  # (k,), (k, V)
             else:
@@ -118,6 +126,10 @@ class BlockSession:
         """
         context = len(ids) - 1
         entries = min(common_prefix(ids, self._ids), context)
+        if not entries:
+            states = self._base.hidden(ids[:context], 0, self.head.taps).to(self.head.parameter.dtype)
+            self.timed.feed(Feed(states.new_zeros(context, dtype=torch.long), 0, states=states), 1)
+            entries = context
         if entries < context:
             states = self._base.hidden(ids[:context], entries, self.head.taps).to(self.head.parameter.dtype)
         else:
@@ -135,7 +147,8 @@ class BlockSession:
         drawn, probs, confidences = list[Tensor](), list[Tensor](), list[float]()
         token = to_device([anchor], self.feeder.device)
         for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
-            w1 = None if markov is None else markov.looked_up(token)
+            # INVALID, for which `read_tokens` raises, has no row
+            w1 = None if markov is None else markov.looked_up(token.clamp_min(0))
             if cut.is_set:
                 confidences.append(float(self.head.confidence_of(row, w1).sigmoid()))
                 if not cut.all_prefixes and cut.length(confidences) < len(confidences):

@@ -35,10 +35,10 @@ class MtpLayout:
 
     Attributes:
         family: The module of transformers with the classes of its layers.
-        classes: How their names begin.
-        at: How names of weights begin; `{}` is the base's number of layers.
-        names: Their names for PARTS.
-        layer: How names of the decoder layer's weights go on.
+        classes: Prefix of the names of these classes.
+        at: Prefix of the names of its weights; `{}` is the base's number of layers.
+        names: The family's names for PARTS.
+        layer: Prefix of the names of the decoder layer's weights, after `at`.
         state_first: Whether the projection reads [state; embedding] rather than [embedding; state].
         feeds_normed: Whether the state of a drafted token is the normed output.
         copies: Weights that repeat the base's.
