@@ -27,8 +27,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def pair_of(method):
     """The tiny pair that has what a method needs."""
-    if method.startswith(("eagle3", "dflash")):
-        return read_pair("qwen3-4b", Options())[1]
+    if method == "mtp":
+        return read_pair("mimo-7b", Options())[1]
     return CHAINED if method.startswith("polybasic") else TINY
 
 

@@ -18,7 +18,7 @@ def test_markdown_begins_with_title_conclusion_warnings_conditions_and_methods(t
     assert title == "# tiny: gsm8k"
     assert re.match(r"measured on \d{4}-\d\d-\d\d; models draft .*; T = 0; 5 prompts .* x 1 repeat$", about)
     assert [line.partition(":")[0] for line in methods.splitlines()] == ["- ar", "- sd", "- pld"]
-    assert "sd (draft length 5)" in verdict and verdict.count("\n") == 0
+    assert re.search(r"\b(ar|sd|pld)\b", verdict) and verdict.count("\n") == 0  # which one depends on the clock
     assert warnings.startswith("- ! ") and table.startswith("**tiny, gsm8k@")
     assert text.count("outputs cut by the length limit") == 1
 
