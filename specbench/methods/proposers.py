@@ -71,7 +71,7 @@ class TextDraft(Proposer, name="text"):
 
     @property
     def role(self) -> str:
-        return self.model
+        return self.name  # its tokens are not drawn from the model's distribution
 
     @property
     def longest(self) -> int:
@@ -80,6 +80,9 @@ class TextDraft(Proposer, name="text"):
     @property
     def draft_length(self) -> str:
         return f"{self.gamma} of its own"
+
+    def roles(self) -> tuple[str, ...]:
+        return (self.model,)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         drafter = models.through_text(self.model)
