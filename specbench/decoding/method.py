@@ -218,7 +218,7 @@ class Method(Named):
         return tests[0].scorers if tests else self.roles()
 
     def only_drafts_chains(self, role: str) -> bool:
-        """Return whether a model is only asked for chains of drafts, which it can write in another tokenizer's tokens."""
+        """Return whether a model only drafts chains, which it can do with another tokenizer."""
         trees = any(test.tree for test in self.verifications() if role in (test.proposer, *test.scorers))
         return not (trees or role in self.deciding or self.needs_transformers or self.concurrent)
 
