@@ -57,7 +57,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
         return "no GPU", "a GPU", None
     preset, pair = read_pair("tiny", Options())
     found = resolve_models(pair, ("target",), preset.path.parent, Execution(device, "float32", "eager"))
-    (expected,) = memory_by_device(found, [], POSITIONS)
+    (expected,) = memory_by_device(found, {}, POSITIONS)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     model = load(found, preset.path.parent, device).models["target"].transformers()

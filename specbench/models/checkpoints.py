@@ -52,10 +52,16 @@ def read_config(source: str | Path, revision: str | None = None) -> PreTrainedCo
     except ValueError as error:
         if "`mimo`" not in str(error):
             raise
+        register_for("mimo")
+        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+
+
+def register_for(model_type: object) -> None:
+    """Register a model type with transformers if specbench defines it."""
+    if model_type == "mimo":
         from specbench.models import mimo  # imports classes of transformers
 
         mimo.register()
-        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
 
 
 def class_of(config: Any) -> Any:

@@ -31,8 +31,8 @@ class ModelSize:
     encoder's output, and with the experts of one token only. A quantized matrix counts its codes and scales.
 
     `position_bytes` are the keys and values that one position adds to the cache, and `download_bytes` the published weights.
-    `layer_bytes` are the matrices of a decoder layer without quantization, `lm_head_bytes` the LM head, and `embedding_bytes`
-    the embedding and the LM head. `context` is the longest sequence; 0 for an architecture without a limit.
+    `lm_head_bytes` are the LM head, and `embedding_bytes` the embedding and the LM head. `context` is the longest sequence; 0
+    for an architecture without a limit.
     """
 
     parameters: int
@@ -41,16 +41,10 @@ class ModelSize:
     forward_bytes: int
     position_bytes: int
     download_bytes: int
-    layer_bytes: int
     lm_head_bytes: int
     embedding_bytes: int
     layers: int
     context: int
-
-    @property
-    def head_bytes(self) -> int:
-        """The bytes that a forward of an EAGLE head on this model reads: about one layer, and the model's LM head."""
-        return self.layer_bytes + self.lm_head_bytes
 
     def cache_bytes(self, positions: int) -> int:
         """Return the size of the cache of a sequence. An encoder-decoder model also holds positions of the prompt."""
@@ -140,7 +134,6 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     def share_of(p: int) -> float:
         return share if p in experts else 1.0
 
-    matrices = [p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in unread and p is not head]
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
     is_packed = is_tied and getattr(torch, dtype) in PANELED
@@ -152,7 +145,6 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
-        layer_bytes=sum(matrices) * itemsize // layers,
         lm_head_bytes=head.numel() * itemsize,
         embedding_bytes=itemsize * (head.numel() + (0 if is_tied else embedding.numel())),
         layers=layers,

@@ -27,7 +27,7 @@ from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
-from specbench.models.checkpoints import CONSTRUCTION
+from specbench.models.checkpoints import CONSTRUCTION, register_for
 
 TOKENIZERS = {False: PACKAGE / "tiny/models/target", True: PACKAGE / "tiny/models/t5-large"}  # by is_encoder_decoder
 SUPPORT = 96  # tokens with a non-negligible probability after a context; two independent tokens are equal at 1 / 96
@@ -72,6 +72,7 @@ def _built(table: Table, changes: Table) -> PreTrainedConfig:
 def _config(table: Table) -> PreTrainedConfig:
     """Return transformers' configuration of these keys. Raises ConfigError for values that describe no model."""
     try:
+        register_for(table.get("model_type"))
         return AutoConfig.for_model(**table)
     except Exception as error:  # any error that transformers raises for an impossible value
         raise ConfigError(f"config describes no {table.get('model_type', 'model')}: {in_one_line(error)}") from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from specbench.machine.accelerator import GIB
 from specbench.models.engines import engine_named
+from specbench.models.heads.head_size import HeadSize
 from specbench.models.resolved_model import ResolvedModel
 
 FIRST = "cuda:0"  # the run's device on a machine with GPUs
@@ -42,12 +43,12 @@ class _Part:
 
 
 def memory_by_device(
-    models: Mapping[str, ResolvedModel], heads: Sequence[str], positions: int, first: str = FIRST
+    models: Mapping[str, ResolvedModel], heads: Mapping[str, HeadSize], positions: int, first: str = FIRST
 ) -> list[Memory]:
     """Return the memory of each device. Weights that several roles read count once.
 
-    `heads` are the bases of EAGLE heads, `positions` is the length of the caches, and `first` is the device of models without
-    a placement.
+    `heads` are heads by name, which are on the first device of their base. `positions` is the length of the caches, and
+    `first` is the device of models without a placement.
     """
     first_roles = {model.copy_of(role): role for role, model in reversed([*models.items()])}
     parts: dict[str, list[_Part]] = defaultdict(list)
@@ -55,9 +56,10 @@ def memory_by_device(
         is_shared = first_roles[model.copy_of(role)] != role
         for part in _parts(role, model, model.size.cache_bytes(positions), first):
             parts[part.device].append(replace(part, weights=0) if is_shared else part)
-        if role in heads:
-            head_device = _devices(model, first)[0]
-            parts[head_device].append(_Part(head_device, f"head of {role}", model.size.layer_bytes, 0))
+        for name, head in heads.items():
+            if head.base == role:
+                device = _devices(model, first)[0]
+                parts[device].append(_Part(device, f"head {name}", head.weights, head.position_bytes * positions))
     return [
         Memory(
             device=device,

@@ -9,12 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.session import Session
-from specbench.models.heads import BlockHead, Eagle1Head, Eagle3Head, EagleHead
+from specbench.models.heads import BlockHead, DraftHead, Eagle1Head, Eagle3Head
 from specbench.models.heads.block_parts import BlockParts
 from specbench.training.recipes import DFlashRecipe, DraftHeadRecipe, DSparkRecipe, Eagle3Recipe, EagleRecipe
 from specbench.training.state_rows import Sequences, TextBatch
-
-DraftHead = EagleHead | BlockHead
 
 
 class Losses(NamedTuple):
@@ -128,7 +126,7 @@ def blocks_after(head: BlockHead, states: Tensor, anchors: Tensor, columns: Tens
     `states` (b, n, m H) are those of tokens 0 to n - 1. The anchor (b, A) of column c is token c + 1, whose block reads the
     entries of the tokens before it.
     """
-    parts, n, length = BlockParts.plain(head), states.shape[1], head.block.length
+    parts, n, length = BlockParts.plain(head, head.block.layer), states.shape[1], head.block.length
     device, group = states.device, parts.heads // parts.kv_heads
     entries = parts.entries(states)
     cos, sin = parts.rope.until(n + length + 1)

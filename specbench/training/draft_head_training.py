@@ -22,11 +22,11 @@ from torch import Tensor
 from specbench.analysis.intervals import interval_of_sums
 from specbench.config.construct import Table
 from specbench.errors import ConfigError
-from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head
+from specbench.models.heads import DFlashHead, DraftHead, DSparkHead, Eagle1Head, Eagle3Head
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
-from specbench.training.draft_head_losses import DraftHead, losses_by_text, losses_of
+from specbench.training.draft_head_losses import losses_by_text, losses_of
 from specbench.training.fitting import is_falling
 from specbench.training.recipes import (
     MOST_EPOCHS,

@@ -228,7 +228,7 @@ def cached(model, sequence):
 
 def test_the_memory_of_one_device_is_that_of_its_storages(toy):
     model = AutoModelForCausalLM.from_pretrained(toy / "toy", dtype=torch.float32)
-    (found,) = memory_by_device({"target": planned(toy)}, [], PROMPT + OUTPUT, "cpu")
+    (found,) = memory_by_device({"target": planned(toy)}, {}, PROMPT + OUTPUT, "cpu")
     assert found.weights == pytest.approx(storages(parts(model)), rel=0.05)
     assert found.cache == pytest.approx(storages(cached(model, PROMPT + OUTPUT)), rel=0.05)
     assert found.graphs == 0 and found.models == ("target",)
@@ -256,7 +256,7 @@ def test_the_memory_of_layers_is_that_of_accelerates_map(toy):
 
 def test_equal_shares_without_limits(toy):
     spec = planned(toy, parallel="layers", devices=[0, 1, 2, 3])
-    found = memory_by_device({"target": spec}, [], PROMPT + OUTPUT)
+    found = memory_by_device({"target": spec}, {}, PROMPT + OUTPUT)
     assert [each.device for each in found] == [f"cuda:{i}" for i in range(4)]
     weights = [each.weights for each in found]
     assert sum(weights) == pytest.approx(spec.size.resident_bytes, rel=0.01)

@@ -11,13 +11,11 @@ import torch
 from specbench.analysis.costs import assumed, cost_of
 from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
 from specbench.data.task import Task
-from specbench.decoding.method import Method, Proposer
+from specbench.decoding.method import Method
 from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
 from specbench.features.suites.grid import GridPart, Outline
 from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
-from specbench.methods.proposers import Eagle
-from specbench.methods.tree_drafts import HeadTree
 from specbench.models.resolve_models import Execution
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution.memory_estimate import Memory, memory_by_device
@@ -35,9 +33,9 @@ NOTE = (
     "Every time is an estimate; no measurement on a GPU exists yet. Assumptions: a share of the bandwidth and a host time per"
     " layer for each engine; acceptance rates between 0.5 and 0.9; deferral rates between 0 and 1; prompts between 0 and"
     f" {PROMPT:,} tokens where the task sets no limit; answers of the maximum length. Answers that stop early take less. The"
-    " column GiB is the memory of the fullest device: weights, caches at the longest prompt and answer, and a workspace. The"
-    " time that GPUs take to exchange data, and the training of heads, are not included. Downloads are weights; data sets"
-    " are not counted."
+    " column GiB is the memory of the fullest device: weights, caches and the states that heads read at the longest prompt"
+    " and answer, and a workspace. A head has the size of a new head of its kind. The time that GPUs take to exchange data,"
+    " and the training of heads, are not included. Downloads are weights; data sets are not counted."
 )
 
 
@@ -90,29 +88,19 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
         why = outline.missing if outline else part.invalid or part.missing
         return [MachineRow(pair=part.pair, task=part.task, methods=", ".join(part.line.methods), why=why)]
     _require_gpus(outline.models, target.gpus)
-    heads = list(
-        dict.fromkeys(base for group in outline.groups for method in group if (base := _eagle_base(method.method)))
-    )
     positions = _longest_prompt(outline.models, outline.task) + outline.task.max_new_tokens
-    devices = memory_by_device(outline.models, heads, positions)
+    devices = memory_by_device(outline.models, outline.heads, positions)
     shared = MachineRow(
         pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=target.fits(devices),
-        downloads=_downloads(outline, heads), prompts=outline.prompts,
+        downloads=_downloads(outline), prompts=outline.prompts,
     )  # fmt: skip
     return [_row(shared, group, outline, target.machine) for group in outline.groups]
 
 
-def _eagle_base(method: Method) -> str:
-    """Return the model that an EAGLE head drafts for in a method; empty without one."""
-    proposer = getattr(method, "proposer", None)
-    innermost = proposer.innermost if isinstance(proposer, Proposer) else None
-    return innermost.base if isinstance(innermost, Eagle | HeadTree) else ""
+def _downloads(outline: Outline) -> dict[str, int]:
+    """Return the bytes to download by source, of models and heads. Local folders and random weights are not downloaded.
 
-
-def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
-    """Return the bytes to download by source: of models, and of EAGLE heads of these bases.
-
-    Local folders and random weights are not downloaded.
+    A head in the checkpoint of its base, an MTP layer, is downloaded with it.
     """
     downloads = {
         model.spec.path: model.size.download_bytes
@@ -120,10 +108,10 @@ def _downloads(outline: Outline, heads: Sequence[str]) -> dict[str, int]:
         if model.weights == "real" and not model.is_local
     }
     local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
-    for head in outline.pair.heads.values():
-        is_remote = head.path not in local_heads and outline.pair.weights == "real"
-        if head.drafts and head.base in heads and is_remote:
-            downloads[head.path] = outline.models[head.base].size.layer_bytes
+    heads = {outline.pair.heads[name].path: size.download_bytes for name, size in outline.heads.items()}
+    for path, size in heads.items():
+        if path not in local_heads and outline.pair.weights == "real":
+            downloads[path] = downloads.get(path, 0) + size
     return downloads
 
 
@@ -168,9 +156,9 @@ def _generation(resolved: ResolvedMethod, outline: Outline, machine: Accelerator
     for role, model in models.items():
         read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
         seconds[role] = forward_seconds(machine, model.engine, read, model.size.layers, fast)
-    if base := _eagle_base(method):
-        head = forward_seconds(machine, models[base].engine, models[base].size.head_bytes, 1, fast)
-        seconds |= dict.fromkeys(method.heads, head)
+    for name, head in outline.heads.items():
+        if name in method.heads:
+            seconds[name] = forward_seconds(machine, models[head.base].engine, head.forward_bytes, head.layers, fast)
     prefill = sum(
         prefill_seconds(machine, models[role].size.parameters, prompt, fast)
         for role in models.keys() & set(method.roles())

@@ -7,7 +7,7 @@ run, what is missing, and the least time and memory.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from specbench.config.options import GivenOption, Options
@@ -25,6 +25,7 @@ from specbench.features.suites.suite import GridLine, Suite
 from specbench.machine.accelerator import GIB
 from specbench.machine.hardware import free_bytes
 from specbench.machine.memory import read_bandwidth
+from specbench.models.heads.head_size import HeadSize, size_of_head
 from specbench.models.resolve_models import Execution, device_of, require_shared_tokenizer, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.resolution import selection
@@ -55,6 +56,17 @@ class Outline:
     prompts: int | None
     options: Options
     missing: str = ""
+
+    @cached_property
+    def heads(self) -> dict[str, HeadSize]:
+        """The sizes of the heads that draft in the methods, by name."""
+        names = dict.fromkeys(name for group in self.groups for method in group for name in method.method.heads)
+        heads = {name: self.pair.heads[name] for name in names if name in self.pair.heads}
+        return {
+            name: size_of_head(head.kind, head.base, self.models[head.base])
+            for name, head in heads.items()
+            if head.drafts
+        }
 
 
 def outline(choice: Choice, on: Execution) -> Outline:
@@ -273,7 +285,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
     if part.plan is None:
         return _unresolved(part)
     bandwidth = _bandwidth(str(part.plan.device))
-    devices = tuple(memory_by_device(part.plan.models, [], CACHED, str(part.plan.device)))
+    devices = tuple(memory_by_device(part.plan.models, {}, CACHED, str(part.plan.device)))
     crowded = _crowded(devices)
     rows = []
     for run in part.plan.runs:

@@ -23,7 +23,7 @@ from specbench.machine.threads import ThreadChoice
 from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
-from specbench.models.heads import BlockHead, EagleHead
+from specbench.models.heads import DraftHead
 from specbench.models.heads.head import kind_named
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
@@ -219,7 +219,7 @@ def measure_acceptance(
     no token was tested.
     """
     base, head = drafting.proposer.base, kind_named(kind.value).read(folder)
-    assert isinstance(head, EagleHead | BlockHead)
+    assert isinstance(head, DraftHead)
     model = pair.models[base].transformers()
     pair.heads[NAME] = head.goes_with(model.get_input_embeddings().weight, model.config)
     method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())

@@ -3,6 +3,7 @@
 from specbench.models.heads.block_head import BlockHead, DFlashHead, DSparkHead
 from specbench.models.heads.block_session import BlockSession
 from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier
+from specbench.models.heads.draft_head import DraftHead
 from specbench.models.heads.eagle import EagleHead, EagleNetwork, EagleSession
 from specbench.models.heads.eagle1 import Eagle1Head
 from specbench.models.heads.eagle3 import Eagle3Head
@@ -15,6 +16,7 @@ __all__ = [
     "BlockSession",
     "DFlashHead",
     "DSparkHead",
+    "DraftHead",
     "Eagle1Head",
     "Eagle3Head",
     "EagleHead",

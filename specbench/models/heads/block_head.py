@@ -27,10 +27,10 @@ from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import write
 from specbench.models.heads.block_parts import BlockParts
+from specbench.models.heads.draft_head import DraftHead
 from specbench.models.heads.draft_layers import (
     UNUSED,
-    Attention,
-    Mlp,
+    BlockLayer,
     embedding_of,
     layer_config,
     layer_like,
@@ -38,16 +38,14 @@ from specbench.models.heads.draft_layers import (
     require_taps,
     require_tokens,
 )
-from specbench.models.heads.head import UNREADABLE, Head, in_one_line
-from specbench.models.heads.head_files import CONFIG, SPECULATORS, WEIGHTS, Drafter, HeadFiles
+from specbench.models.heads.head_files import CONFIG, MARKOV, SPECULATORS, WEIGHTS, Drafter, HeadFiles
 from specbench.models.heads.markov import MarkovHead
 from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE
 
 INPUTS, OUTPUTS = "aux_hidden_state_layer_ids", "target_layer_ids"  # keys that number inputs and outputs of layers
 OF_ZLAB = "dflash_config"  # a table that may hold the keys
-MARKOV, CONFIDENCE = "markov_head.", "confidence_head.proj."  # beginnings of names of weights
-ARTICLES = {"dflash": "a DFlash drafter", "dspark": "a DSpark drafter"}  # by kind
+CONFIDENCE = "confidence_head.proj."  # the beginning of names of weights
 
 
 def default_taps(layers: int, count: int) -> Taps:
@@ -112,7 +110,7 @@ class BlockSettings:
                 f"{files.folder}: config.json has no {'block_size' if block is None else 'mask_token_id'}"
             )
         width = int(config.get("target_hidden_size") or layer["hidden_size"])
-        is_spec, is_dspark = SPECULATORS in config, files.drafter == Drafter.dspark
+        is_spec, is_dspark = SPECULATORS in config, files.named == Drafter.dspark
         from_anchor = bool(value("sample_from_anchor", is_dspark and not is_spec))
         inputs, outputs = value(INPUTS), value(OUTPUTS)
         taps = tuple(inputs) if inputs else tuple(index + 1 for index in outputs) if outputs else None
@@ -126,33 +124,18 @@ class BlockSettings:
         )  # fmt: skip
 
 
-class BlockLayer(nn.Module):
-    """A decoder layer. Names are those of published checkpoints."""
-
-    def __init__(self, config: LlamaConfig, norms_heads: bool) -> None:
-        super().__init__()
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.self_attn, self.mlp = Attention(config, width, norms_heads), Mlp(config)
-        self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
-
-
-class BlockHead(Head):
+class BlockHead(DraftHead):
     """A head that drafts a block of tokens in one forward.
 
     With the inputs r of m layers of the base at token t, the entry of t is c_t = norm(fc r). Layer l has keys k_l(c_t) and
     values v_l(c_t), with rotary position t, and is otherwise an ordinary layer over the block.
     """
 
-    kind: ClassVar[str]  # of a subclass
-
-    taps: Taps = ()
-    is_partial: bool = False
-
     def __init__(self, settings: BlockSettings, rows: int = 0) -> None:
         """Build a head with random weights. `rows` is the size of its own embedding; 0 if it uses its base's."""
         super().__init__()
         config, width = settings.layer, settings.layer.hidden_size
-        self.block, self.state_width = settings, settings.state_width
+        self.block, self.states, self.state_width = settings, settings.states, settings.state_width
         self.fc = nn.Linear(settings.states * settings.state_width, width, bias=False)
         self.hidden_norm = LlamaRMSNorm(width, config.rms_norm_eps)
         decoder_layers = [BlockLayer(config, settings.norms_heads) for _ in range(settings.layers)]
@@ -183,22 +166,7 @@ class BlockHead(Head):
         return cls(settings)
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        files = HeadFiles.read(folder)
-        if files.drafter not in (Drafter.dflash, Drafter.dspark):
-            raise MissingAsset(f"{folder} holds {files.drafter.value}, not {ARTICLES[cls.kind]}")
-        kind = "dspark" if any(MARKOV in name for name in files.weights) else "dflash"
-        if kind != cls.kind:
-            raise MissingAsset(f"{folder} holds {ARTICLES[kind]}; its kind is '{kind}', not '{cls.kind}'")
-        try:
-            head = cls._of(files)
-        except UNREADABLE as error:
-            raise MissingAsset(f"{folder} cannot be read as {ARTICLES[kind]}: {in_one_line(error)}") from None
-        head.provenance = files.provenance
-        return head
-
-    @classmethod
-    def _of(cls, files: HeadFiles) -> Self:
+    def of_files(cls, files: HeadFiles) -> Self:
         weights = {name.removeprefix("model."): weight for name, weight in files.weights.items() if name not in UNUSED}
         offsets, embedding = weights.pop("d2t", None), weights.get("embed_tokens.weight")
         settings = BlockSettings.of(files)
@@ -245,7 +213,6 @@ class BlockHead(Head):
         return self.fc.weight
 
     def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
-        """Move the head to the device and dtype of its base's embedding (V, H), as `EagleHead.goes_with` does."""
         settings, rows = self.block, len(embedding)
         layers = config.get_text_config(decoder=True).num_hidden_layers
         self.taps = settings.taps or default_taps(layers, settings.states)
@@ -276,7 +243,7 @@ class BlockHead(Head):
     @cached_property
     def packed(self) -> BlockParts:
         """The head in the lean engine's form, over the current weights."""
-        return BlockParts.packed(self)
+        return BlockParts.packed(self, self.block.layer)
 
     def new_cache(self) -> "MutualCache":
         config, like = self.block.layer, self.parameter
@@ -333,12 +300,14 @@ class DFlashHead(BlockHead):
     """DFlash: the tokens of a block are independent of each other, given the context."""
 
     kind: ClassVar[str] = "dflash"
+    drafter: ClassVar[Drafter] = Drafter.dflash
 
 
 class DSparkHead(BlockHead):
     """DSpark: a Markov head adds to each row's logits a term of the token drafted before it."""
 
     kind: ClassVar[str] = "dspark"
+    drafter: ClassVar[Drafter] = Drafter.dspark
 
     @classmethod
     def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, taps: Taps = (), rank: int = 256) -> Self:

@@ -2,23 +2,35 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specbench.errors import ConfigError
-from specbench.models.heads.draft_layers import split_heads
+from specbench.models.heads.draft_layers import BlockLayer, split_heads
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE, Map, Rope, unsupported_layers
 from specbench.models.lean.network import HeadNorm, RMSNorm
 from specbench.models.products import product_of
 
-if TYPE_CHECKING:
-    from specbench.models.heads.block_head import BlockHead, BlockLayer
-
 HeadsNorm = Callable[[Tensor], Tensor]  # norms the query and key heads of (..., heads, d), not the values
+
+
+class BlockModules(Protocol):
+    """The modules of a head that parts are built from, and one of its weights."""
+
+    fc: nn.Linear
+    hidden_norm: LlamaRMSNorm
+    decoder_layers: Sequence[BlockLayer]
+    norm: LlamaRMSNorm
+    lm_head: nn.Linear | None
+    rotary: LlamaRotaryEmbedding
+
+    @property
+    def parameter(self) -> Tensor: ...
 
 
 class Building(NamedTuple):
@@ -65,9 +77,8 @@ class BlockParts:
     rope: Rope
 
     @classmethod
-    def packed(cls, head: "BlockHead") -> "BlockParts":
-        """Return the lean engine's parts. Raises ConfigError for layers that it does not support."""
-        config = head.block.layer
+    def packed(cls, head: BlockModules, config: LlamaConfig) -> "BlockParts":
+        """Return the lean engine's parts. `config` is that of the layers. Raises ConfigError if they are not supported."""
         if reason := unsupported_layers(config, "block drafter"):
             raise ConfigError(reason)
         eps = config.rms_norm_eps
@@ -81,12 +92,14 @@ class BlockParts:
 
             return normed
 
-        return cls._built(head, Building(product_of, lambda module: RMSNorm(module.weight, eps), heads_norm, _copied))
+        return cls._built(
+            head, config, Building(product_of, lambda module: RMSNorm(module.weight, eps), heads_norm, _copied)
+        )
 
     @classmethod
-    def plain(cls, head: "BlockHead") -> "BlockParts":
+    def plain(cls, head: BlockModules, config: LlamaConfig) -> "BlockParts":
         """Return torch's modules."""
-        eps = head.block.layer.rms_norm_eps
+        eps = config.rms_norm_eps
 
         def product(modules: Sequence[nn.Module]) -> Map:
             return lambda x: torch.cat([module(x) for module in modules], -1)
@@ -100,11 +113,10 @@ class BlockParts:
 
             return normed
 
-        return cls._built(head, Building(product, lambda module: module, heads_norm, lambda linear: linear))
+        return cls._built(head, config, Building(product, lambda module: module, heads_norm, lambda linear: linear))
 
     @classmethod
-    def _built(cls, head: "BlockHead", how: Building) -> "BlockParts":
-        config = head.block.layer
+    def _built(cls, head: BlockModules, config: LlamaConfig, how: Building) -> "BlockParts":
         return cls(
             heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, dim=config.head_dim,
             fc=how.product([head.fc]), context_norm=how.norm(head.hidden_norm), norm=how.norm(head.norm),
@@ -131,7 +143,7 @@ class BlockParts:
         return self.norm(x)
 
 
-def _layer(layer: "BlockLayer", config: LlamaConfig, how: Building) -> LayerParts:
+def _layer(layer: BlockLayer, config: LlamaConfig, how: Building) -> LayerParts:
     attention, mlp, head_norm, key_norm = layer.self_attn, layer.mlp, None, None
     if attention.q_norm is not None and attention.k_norm is not None:
         query, key = attention.q_norm.weight, attention.k_norm.weight

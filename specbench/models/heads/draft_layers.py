@@ -16,6 +16,7 @@ LAYER_KEYS = (  # of a config, for a head's layers
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
     "hidden_act", "attention_bias", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
+SHAPED = (*LAYERED, "qwen3", "mimo")  # model types of whose layers a head copies the shape
 UNUSED = ("t2d", "rotary_emb.inv_freq")  # weights that follow from others
 
 
@@ -26,7 +27,7 @@ def layer_config(table: Mapping[str, Any]) -> LlamaConfig:
 
 def layer_like(config: PreTrainedConfig) -> LlamaConfig:
     """Return the config of layers of a base's shape if that is of Llama's form, else with an MLP four times as wide."""
-    return layer_config(vars(config if config.model_type in LAYERED else llama_config(config)))
+    return layer_config(vars(config if config.model_type in SHAPED else llama_config(config)))
 
 
 class Attention(nn.Module):
@@ -55,6 +56,16 @@ class Mlp(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+
+class BlockLayer(nn.Module):
+    """A decoder layer of a block drafter."""
+
+    def __init__(self, config: LlamaConfig, norms_heads: bool) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn, self.mlp = Attention(config, width, norms_heads), Mlp(config)
+        self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
 
 
 def embedding_of(weight: Tensor) -> nn.Embedding:

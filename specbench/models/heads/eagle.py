@@ -5,30 +5,27 @@ subclass of `EagleHead`, in a file of its own.
 """
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth
-from specbench.errors import MissingAsset
 from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
-from specbench.models.heads.head import UNREADABLE, Head, in_one_line
-from specbench.models.heads.head_files import Drafter, HeadFiles
+from specbench.models.heads.draft_head import DraftHead
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.graphs import Graphs
 from specbench.models.lean.network import Network
 
 
-class EagleHead(Head):
+class EagleHead(DraftHead):
     """A head whose entry i is token i + 1 with the feature of token i, from which it predicts token i + 2.
 
     The feature of a token that the base has read is computed from the base's states (`fuse`). After a drafted token, it is
@@ -36,78 +33,32 @@ class EagleHead(Head):
     """
 
     kind: ClassVar[str] = "eagle"
-    drafter: ClassVar[Drafter]  # of a version that has files of its own
     captures: ClassVar[bool] = True  # whether CUDA graphs can capture it
-    versions: ClassVar[dict[Drafter, type["EagleHead"]]] = {}
 
-    taps: Taps = ()  # the states of the base that it reads
-    state_width: int  # the width H of the base's states
-    is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
     graphs: Graphs | None = None  # its cache and CUDA graphs, if its base has graphs
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "drafter" in cls.__dict__:
-            EagleHead.versions[cls.drafter] = cls
-
-    @classmethod
-    def read(cls, folder: Path) -> "EagleHead":
-        """Return the head in a folder, of the version that its files hold.
-
-        Raises MissingAsset if there is none, if it cannot be read, or if its files hold another drafter.
-        """
-        files = HeadFiles.read(folder)
-        version = EagleHead.versions.get(files.drafter)
-        if version is None or not issubclass(version, cls):
-            named = " and ".join(drafter.value for drafter, each in EagleHead.versions.items() if issubclass(each, cls))
-            raise MissingAsset(f"{folder} holds {files.drafter.value}; the kind '{cls.kind}' reads {named}")
-        try:
-            head = version.of_files(files)
-        except UNREADABLE as error:
-            raise MissingAsset(f"{folder} cannot be read as {files.drafter.value}: {in_one_line(error)}") from None
-        head.provenance = files.provenance
-        return head
-
-    @classmethod
-    def of_files(cls, files: HeadFiles) -> Self:
-        """Return the head that the files hold."""
-        raise NotImplementedError
-
-    def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
-        """Move the head to the device and dtype of its base's embedding (V, H).
-
-        The head uses that embedding if it has none of its own. `config` is the base's. Raises ConfigError, naming the key, if
-        the head is not one of such a base.
-        """
-        raise NotImplementedError
-
+    @abstractmethod
     def new_cache(self) -> Cache:
         """Return an empty cache of its entries."""
-        raise NotImplementedError
 
-    @property
-    def parameter(self) -> Tensor:
-        """One of its weights, on its device and in its dtype."""
-        raise NotImplementedError
-
+    @abstractmethod
     def fuse(self, states: Tensor) -> Tensor:
         """Return the features (n, H) of tokens whose base has these states, (n, m H) of m taps, (n, H) without taps."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """Read tokens (n,), each with the feature (n, H) of the token before it.
 
         Returns what the LM head reads, and the features of these tokens, (n, H) each.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
         """Return logits (n, V) for what `advance` returned first. `of_base` is the base's LM head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tables(self) -> tuple[Tensor, ...]:
         """Return the tensors besides weights that `advance` reads now."""
-        raise NotImplementedError
 
 
 class EagleNetwork:

@@ -160,7 +160,7 @@ class Eagle3Head(EagleHead):
         """Build a head with random weights. `rows` is the size of its own embedding; 0 if it uses its base's."""
         super().__init__()
         config, width = settings.layer, settings.layer.hidden_size
-        self.eagle3, self.state_width = settings, settings.state_width
+        self.eagle3, self.states, self.state_width = settings, settings.states, settings.state_width
         states = settings.states * settings.state_width
         self.fc = nn.Linear(states, width, bias=False)
         self.input_norm = LlamaRMSNorm(states, config.rms_norm_eps) if settings.norms_states else None

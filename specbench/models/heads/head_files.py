@@ -20,6 +20,7 @@ from specbench.models.heads.head import UNREADABLE, Provenance, in_one_line
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 SPECULATORS = "speculators_model_type"  # the key that marks a checkpoint of speculators
+MARKOV = "markov_head."  # in names of DSpark's weights
 
 
 class Drafter(StrEnum):
@@ -76,7 +77,17 @@ class HeadFiles:
 
     @property
     def drafter(self) -> Drafter:
-        """Which drafter the files hold. Raises MissingAsset for a kind of speculators that is unknown."""
+        """Which drafter the files hold. A block drafter with a Markov head is DSpark, one without is DFlash.
+
+        Raises MissingAsset for a kind of speculators that is unknown.
+        """
+        if self.named not in (Drafter.dflash, Drafter.dspark):
+            return self.named
+        return Drafter.dspark if any(MARKOV in name for name in self.weights) else Drafter.dflash
+
+    @property
+    def named(self) -> Drafter:
+        """The drafter that the config names, or the one with such weights. DeepSpec names DSpark in files of DFlash too."""
         if kind := self.config.get(SPECULATORS):
             if kind not in BY_SPECULATORS:
                 raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")

@@ -16,6 +16,7 @@ from specbench.models.engines import GraphModel, LoadedModel
 from specbench.models.heads import (
     BlockHead,
     DFlashHead,
+    DraftHead,
     DSparkHead,
     Eagle1Head,
     Eagle3Head,
@@ -102,7 +103,7 @@ def load_head(
     if head.weights == "dummy":
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
-            loaded = _fresh(kind, config)
+            loaded = fresh_head(kind, config)
     else:
         loaded = kind.read(_here(name, head, base))
         _require_match(name, head, loaded, models)
@@ -112,7 +113,7 @@ def load_head(
             f"head '{name}' ({head.spec.path}) reads states of width {head_width}, and its base '{head.spec.base}'"
             f" ({models[head.spec.base].spec.path}) has {width}"
         )
-    if isinstance(loaded, EagleHead | BlockHead):
+    if isinstance(loaded, DraftHead):
         try:
             loaded.goes_with(model.transformers().get_input_embeddings().weight, config)
         except ConfigError as error:
@@ -129,7 +130,7 @@ def load_head(
     return loaded.placed(model.device)
 
 
-def _fresh(kind: type[Head], config: PreTrainedConfig) -> Head:
+def fresh_head(kind: type[Head], config: PreTrainedConfig) -> Head:
     """Return an untrained head, for models with random weights."""
     if drafts(kind.kind):
         of_kind: dict[str, type[Eagle3Head | MtpHead | BlockHead]] = {
@@ -162,4 +163,4 @@ def _require_match(name: str, head: ResolvedHead, loaded: Head, models: Mapping[
 
 def _width(head: Head) -> int | None:
     """Return the width H of the states that the head reads, or None."""
-    return head.state_width if isinstance(head, EagleHead | BlockHead) else head.settings.get("hidden")
+    return head.state_width if isinstance(head, DraftHead) else head.settings.get("hidden")

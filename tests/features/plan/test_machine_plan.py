@@ -7,11 +7,14 @@ import pytest
 
 from specbench.analysis.predictions import AssumedRates
 from specbench.config.options import Options
-from specbench.config.pair import Pair
+from specbench.config.pair import ModelSpec, Pair
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.features.plan.machine_plan import FAST, SLOW, seconds_per_token, sentence, span, total_of
 from specbench.features.suites.suite import read_suite
+from specbench.models.heads.head_size import size_of_head
+from specbench.models.resolved_model import Architecture, ResolvedModel
+from specbench.models.simulated import architecture
 from specbench.resolution.methods import Methods
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import H200, rows_on_h200
@@ -264,3 +267,40 @@ def test_a_role_that_the_pair_lacks_is_an_error():
     pair = Pair(models={})
     with pytest.raises(ConfigError, match="no model"):
         Methods(("sd",), pair, Options()).groups({})
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "states"), [("eagle", 1, 1), ("eagle3", 1, 3), ("mtp", 1, 1), ("dflash", 5, 5), ("dspark", 5, 5)]
+)
+def test_the_size_of_a_head_follows_from_its_kind_and_its_base(kind, layers, states):
+    """Of a base of width 4096 with 8 of 32 heads for keys and values, and an MLP of width 11008."""
+    path = "XiaomiMiMo/MiMo-7B-RL"
+    base = ResolvedModel(ModelSpec(path=path), Architecture(architecture(path, {})), "bfloat16")
+    size = size_of_head(kind, "target", base)
+    square, layer = 4096 * 4096, 2 * 4096 * (4096 + 1024) + 3 * 4096 * 11008
+    weights = {
+        "eagle": 2 * square + 4 * square + 3 * 4 * square,  # a layer of Llama's form, since the base is none
+        "eagle3": 3 * square + 4096 * (4096 + 2 * 1024) + layer,  # its attention reads two vectors
+        "mtp": 2 * square + layer,
+        "dflash": 5 * square + 5 * layer,
+        "dspark": 5 * square + 5 * layer + 2 * 256 * 151680,  # of its Markov head
+    }[kind]
+    assert size.weights == size.download_bytes == pytest.approx(2 * weights, rel=1e-3)
+    assert size.layers == layers and size.forward_bytes == size.weights + 2 * 4096 * 151680
+    assert size.position_bytes == 2 * (2 * layers * 1024 + states * 4096)
+
+
+def test_a_plan_counts_each_head_of_its_methods():
+    def row(*methods):
+        suite = read_suite("deepspec-table1")
+        line = suite.grid[0].__class__(
+            methods=methods, pairs=("qwen3-14b",), tasks=("gsm8k",), options=Options(device="auto", limit=2)
+        )
+        (found,) = rows_on_h200(suite.__class__(name="", paper="", shows="", description="", grid=(line,)))
+        return found
+
+    plain, eagle3, both = row("pld"), row("eagle3"), row("eagle3", "dflash")
+    assert len(plain.downloads) == 1 and len(eagle3.downloads) == 2 and len(both.downloads) == 3
+    assert plain.memory.total < eagle3.memory.total < both.memory.total
+    assert eagle3.memory.cache > plain.memory.cache and both.memory.models == ("target", "head eagle3", "head dflash")
+    assert both.seconds[0] > eagle3.seconds[0]

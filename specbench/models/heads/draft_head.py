@@ -1,0 +1,84 @@
+"""The base class of heads that draft from states of their base, in published formats."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, Self
+
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from specbench.config.construct import Table
+from specbench.decoding.session import Taps
+from specbench.errors import MissingAsset
+from specbench.files import read_json
+from specbench.models.heads.head import UNREADABLE, Head, in_one_line
+from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
+
+MTP_LAYERS = "num_nextn_predict_layers"  # the key of a checkpoint with MTP layers
+
+
+class DraftHead(Head, ABC):
+    """A head that drafts. Its versions are the subclasses that have a `drafter`, whose files they read."""
+
+    drafter: ClassVar[Drafter]
+    versions: ClassVar[dict[Drafter, type["DraftHead"]]] = {}
+
+    taps: Taps = ()  # the states of the base that it reads
+    states: int = 1  # their number
+    state_width: int  # the width H of the base's states
+    is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "drafter" in cls.__dict__:
+            DraftHead.versions[cls.drafter] = cls
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the head in a folder, of the version that its files hold.
+
+        Raises MissingAsset if there is none, if it cannot be read, or if its files hold another drafter.
+        """
+        files = HeadFiles.read(folder)
+        version = cls.versions.get(files.drafter)
+        if version is None or not issubclass(version, cls):
+            known = " and ".join(drafter.value for drafter, each in cls.versions.items() if issubclass(each, cls))
+            raise MissingAsset(f"{folder} holds {files.drafter.value}; the kind '{cls.kind}' reads {known}")
+        try:
+            head = version.of_files(files)
+        except UNREADABLE as error:
+            raise MissingAsset(f"{folder} cannot be read as {files.drafter.value}: {in_one_line(error)}") from None
+        head.provenance = files.provenance
+        return head
+
+    @classmethod
+    def of_files(cls, files: HeadFiles) -> Self:
+        """Return the head that the files hold, of a version that has files of its own."""
+        raise TypeError(f"{cls.__name__} reads no files of its own")
+
+    @abstractmethod
+    def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
+        """Move the head to the device and dtype of its base's embedding (V, H).
+
+        The head uses that embedding if it has none of its own. `config` is the base's. Raises ConfigError, naming the key, if
+        the head is not one of such a base.
+        """
+
+    @property
+    @abstractmethod
+    def parameter(self) -> Tensor:
+        """One of its weights, on its device and in its dtype."""
+
+
+def kind_in(folder: Path) -> str:
+    """Return the kind of the head whose published files are in a folder, or of the MTP layer of a checkpoint.
+
+    Raises MissingAsset if there is none, or if it is a drafter that is not supported.
+    """
+    path = folder / CONFIG
+    if path.is_file() and read_json(path, Table).get(MTP_LAYERS):
+        return "mtp"
+    drafter = HeadFiles.read(folder).drafter
+    if drafter not in DraftHead.versions:
+        raise MissingAsset(f"{folder} holds {drafter.value}, which is not supported")
+    return DraftHead.versions[drafter].kind

@@ -1,0 +1,51 @@
+"""The sizes of heads that draft, for plans. They are those of a new head of the kind: no file of the head is read."""
+
+from dataclasses import dataclass
+
+import torch
+
+from specbench.models.checkpoints import CONSTRUCTION
+from specbench.models.heads.block_head import BlockHead
+from specbench.models.heads.draft_head import DraftHead
+from specbench.models.heads.head import kind_named
+from specbench.models.heads.resolve_heads import fresh_head
+from specbench.models.resolved_model import ResolvedModel
+
+PUBLISHED = 2  # bytes per weight of the files on the hub
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSize:
+    """The sizes of a head next to its base, in bytes where the name says so.
+
+    `weights` leaves out the embedding and the LM head, which are the base's. A published head with an LM head of its own is
+    larger by that. `layers` is the number of decoder layers. `position_bytes` are what one position adds: keys and values of
+    the head, and the states of the base that it reads. `forward_bytes` are the weights that a forward reads, with the base's
+    LM head. `download_bytes` are the files.
+    """
+
+    base: str
+    layers: int
+    weights: int
+    position_bytes: int
+    forward_bytes: int
+    download_bytes: int
+
+
+def size_of_head(kind: str, role: str, base: ResolvedModel) -> HeadSize:
+    """Return the sizes of a head of a kind that drafts, for a base with this role."""
+    with CONSTRUCTION, torch.device("meta"):
+        head = fresh_head(kind_named(kind), base.config)
+    parameters = sum(p.numel() for name, p in head.named_parameters() if "embed_tokens" not in name)
+    assert isinstance(head, DraftHead)
+    layers, states = head.block.layers if isinstance(head, BlockHead) else 1, head.states
+    itemsize = getattr(torch, base.dtype).itemsize
+    return HeadSize(
+        base=role,
+        layers=layers,
+        weights=parameters * itemsize,
+        position_bytes=base.size.position_bytes // base.size.layers * layers
+        + states * base.architecture.shape.d * itemsize,
+        forward_bytes=parameters * itemsize + base.size.lm_head_bytes,
+        download_bytes=parameters * PUBLISHED,
+    )
