@@ -73,6 +73,14 @@ def advise(
     ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.SandboxOption = SandboxKind.auto,
+    heads: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...",
+            help="Folders or hub ids of heads that are compared with the pair's. Their kinds are found in their files.",
+            show_default=False,
+        ),
+    ] = "",
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +105,7 @@ def advise(
     """
     from specbench.features.advise.advice_runs import AdviceRequest  # imports torch
     from specbench.features.advise.advising import advise, advise_on
+    from specbench.features.advise.named_heads import with_heads
 
     observer = TerminalObserver()
     if write is not None and not write.parent.is_dir():
@@ -104,7 +113,7 @@ def advise(
     options = shared.options(limit=limit, repeats=repeats or default_repeats(shared["temperature"]))
     try:
         if run is not None:
-            given = limit != PROMPTS or repeats or shared.arguments() or fresh or max_drop is not None
+            given = limit != PROMPTS or repeats or shared.arguments() or fresh or heads or max_drop is not None
             if pair or target or draft or task or given:
                 raise ConfigError(
                     "advise takes a run folder, or a pair and its options with -p; with RUN, only --profile, --write and"
@@ -119,15 +128,18 @@ def advise(
         else:
             if profile is not None:
                 raise ConfigError("--profile needs the costs of a run; help: specbench advise RUN --profile FILE")
+            compared = with_heads(options, heads.split(",")) if heads else options
             whole = request_of(
-                pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=options, out=out,
+                pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=compared, out=out,
                 access=Access(fresh=fresh, wait=wait, break_lock=break_lock),
                 sandbox=sandbox if allow_code_execution else None,
             )  # fmt: skip
             request = AdviceRequest.of(whole, minutes, None if max_drop is None else max_drop * POINT)
             advice = advise(request, observer)
             models = ["--target", target, *(["--draft", draft] if draft else [])] if target else ["-p", request.pair]
-            command = [*models, "-t", request.task, *shared.arguments()]
+            added = compared.heads[len(options.heads) :]
+            named = [word for name, path in added for word in ("--head", f"{name}={path}")]
+            command = [*models, "-t", request.task, *shared.arguments(), *named]
     except KeyboardInterrupt:
         interrupted(fresh)
     _show(advice, write, command, as_json)

@@ -9,6 +9,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.options import Options
+from specbench.config.presets import preset
 from specbench.config.request import Access, Request
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
@@ -28,9 +29,7 @@ from specbench.features.advise.advice_work import (
     AdviceWork,
     timed_tokens,
 )
-from specbench.features.advise.candidate_set import (
-    tables_of,
-)
+from specbench.features.advise.candidate_set import heads_in, tables_of
 from specbench.features.advise.candidates import Candidate, CandidateResult
 from specbench.machine.threads import ThreadChoice
 from specbench.models.loaded_pair import LoadedPair
@@ -212,7 +211,11 @@ class AdviceRuns:
         return plan, run
 
     def _request(self, methods: Sequence[str], options: Options) -> Request:
-        request = self.request
+        request, named = self.request, set[str]()
+        for method in methods:
+            named |= {*heads_in(preset("method", method).table)}
+        heads = tuple((name, path) for name, path in options.heads if "/" not in name or name in named)
+        options = replace(options, heads=heads)  # without those KIND/LABEL that no method reads, which would be an error
         return Request(
             methods=tuple(methods), pair=request.pair, tasks=(request.task,), options=options, out=request.out,
             access=request.access, sandbox=request.sandbox,

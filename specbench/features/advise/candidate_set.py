@@ -97,6 +97,15 @@ def drafter_of(table: Table) -> str:
     return str(proposer.get("model", proposer.get("head", ""))) if isinstance(proposer, dict) else ""
 
 
+def heads_in(table: Table) -> Iterator[str]:
+    """Yield the heads that the table of a method names."""
+    for key, value in table.items():
+        if key == "head":
+            yield str(value)
+        elif isinstance(value, dict):
+            yield from heads_in(value)
+
+
 def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs give the prices.
 

@@ -108,12 +108,20 @@ def _is_slower(speedup: Estimate | None) -> bool:
     return speedup is not None and speedup.high is not None and speedup.high < 1.0
 
 
-def best_of(results: Mapping[str, CandidateResult], candidates: Sequence[Candidate], count: int) -> list[str]:
-    """Return `count` candidates to measure: those with the highest predicted speed, then those without a prediction.
+def best_of(
+    results: Mapping[str, CandidateResult], candidates: Sequence[Candidate], count: int, compared: Iterable[str] = ()
+) -> list[str]:
+    """Return the candidates to measure: those with the highest predicted speed, then those without a prediction.
 
-    Candidates without a prediction get up to half of the places, since only a measurement can show that they are fast.
+    There are `count`. Candidates without a prediction get up to half of the places, since only a measurement can show that
+    they are fast. The best candidate of each of the heads `compared` is added.
     """
     unpredicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is None]
     predicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is not None]
     unpredicted = unpredicted[: count // 2] if predicted else unpredicted[:count]
-    return [*fastest(results, predicted, count - len(unpredicted)), *unpredicted]
+    chosen = [*fastest(results, predicted, count - len(unpredicted)), *unpredicted]
+    for head in compared:
+        own = [candidate.name for candidate in candidates if candidate.drafter == head]
+        if not {*own} & {*chosen}:
+            chosen += fastest(results, own, 1)
+    return chosen

@@ -105,7 +105,7 @@ def load_head(
             torch.manual_seed(0)
             loaded = fresh_head(kind, config)
     else:
-        loaded = kind.read(_here(name, head, base))
+        loaded = kind.read(fetched(name, head.spec.path, base, head.revision))
         _require_match(name, head, loaded, models)
     width, head_width = config.hidden_size, _width(loaded)
     if head_width not in (None, width):
@@ -140,15 +140,15 @@ def fresh_head(kind: type[Head], config: PreTrainedConfig) -> Head:
     return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 
 
-def _here(name: str, head: ResolvedHead, base: Path) -> Path:
-    """Return the folder of a head, fetched if it is on the hub."""
-    local = folder(head.spec.path, base)
+def fetched(name: str, path: str, base: Path, revision: str = "") -> Path:
+    """Return the folder of a head, fetched if `path` is a hub id. Raises MissingAsset if it cannot be fetched."""
+    local = folder(path, base)
     if local:
         return local
     try:
-        return Path(snapshot_download(head.spec.path, revision=head.revision or None, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(path, revision=revision or None, allow_patterns=HUB_FILES))
     except (OSError, ValueError) as error:
-        raise missing_model(f"head {name}", head.spec.path, error) from None
+        raise missing_model(f"head {name}", path, error) from None
 
 
 def _require_match(name: str, head: ResolvedHead, loaded: Head, models: Mapping[str, ResolvedModel]) -> None:
