@@ -201,6 +201,17 @@ def outside_vocabulary(rows: Records) -> float | None:
 
 
 @metric("share")
+def undraftable(rows: Records) -> float | None:
+    """Share of a method's tokens that no token of its draft model stands for, with another tokenizer; None for others.
+
+    Such tokens are never drafted, so the acceptance rate is at most 1 minus this share if drafts are rarely rejected for
+    other reasons.
+    """
+    sums = counters(rows)
+    return sums["undraftable"] / sums["translated_tokens"] if sums.get("translated_tokens") else None
+
+
+@metric("share")
 def expected_acceptance(rows: Records) -> float | None:
     """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 

@@ -85,11 +85,13 @@ class Context:
     """What a metric may use besides the records of its method.
 
     `baseline` and `sd` are the records of the baseline and of plain speculative decoding; `sd` is empty, and `sd_method`
-    None, if the run has no such method. `target` is the model that verifies last; `models` are by role.
+    None, if the run has no such method. For a method that is not lossless, `lossless` are the records of the fastest lossless
+    one besides the baseline. `target` is the model that verifies last; `models` are by role.
     """
 
     baseline: Records
     sd: Records = ()
+    lossless: Records = ()
     sd_method: MethodSpec | None = None
     method: MethodSpec
     baseline_roles: tuple[str, ...] = ()

@@ -145,6 +145,15 @@ def completion_speedup(rows: Records, base: Records) -> Estimate:
     return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 1] / s[..., 0])
 
 
+def speedup_over_lossless(rows: Records, lossless: Records) -> Estimate:
+    """For a method that is not lossless: its tokens per second, end to end, over those of the fastest lossless method."""
+    return speedup(rows, lossless, end_to_end=True)
+
+
+register(
+    "over_lossless", "x", speedup_over_lossless, lambda rows, of: speedup_over_lossless(rows, of.lossless),
+    lambda rows, of: bool(paired(rows, of.lossless)[0]),
+)  # fmt: skip
 register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup(rows, of.sd), has_sd)
 
 

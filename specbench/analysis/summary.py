@@ -34,7 +34,7 @@ from specbench.analysis.run_summary import (
     speedup_steps,
     to_table,
 )
-from specbench.analysis.speed import ranks, speedup
+from specbench.analysis.speed import end_to_end_tokens_per_second, ranks, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Bandwidth, Environment, bandwidth_of
@@ -209,6 +209,7 @@ def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth)
     return Context(
         baseline=complete(records, spec.baseline),
         sd=complete(records, SD) if name != SD else [],
+        lossless=[] if spec.methods[name].lossless or name == spec.baseline else _fastest_lossless(spec, records),
         sd_method=spec.methods.get(SD),
         method=spec.methods[name],
         baseline_roles=baseline_roles,
@@ -218,6 +219,13 @@ def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth)
         later_turns=spec.task.data.later_turns > 0,
         predicted_distance=_predicted_distance(spec.methods[name], spec),
     )
+
+
+def _fastest_lossless(spec: RunSpec, records: Records) -> Records:
+    """Return the records of the lossless method besides the baseline with the most tokens per second, end to end."""
+    names = (name for name, method in spec.methods.items() if method.lossless and name != spec.baseline)
+    rivals = [rows for name in names if (rows := complete(records, name))]
+    return max(rivals, key=end_to_end_tokens_per_second, default=[])
 
 
 def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:

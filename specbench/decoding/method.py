@@ -13,7 +13,7 @@ from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Concurrent, Counted, InstrumentedModel, Session, TrainedHead
-from specbench.decoding.targets import Target
+from specbench.decoding.targets import Last, Target
 from specbench.decoding.traits import Theory, Traits
 
 H = TypeVar("H", bound=TrainedHead)
@@ -203,6 +203,13 @@ class Method(Named):
         None means that the distribution of the output cannot be declared.
         """
         return None
+
+    def declared_when_greedy(self) -> tuple[tuple[str, ...], Target] | None:
+        """Return what `declared_distribution` does at T = 0, where more rules accept the most likely token alone."""
+        declared = self.declared_distribution()
+        if declared and declared[1].is_last_when_greedy:
+            return declared[0][-1:], Last()
+        return declared
 
     @property
     def published_rule(self) -> str | None:

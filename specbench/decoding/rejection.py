@@ -204,10 +204,11 @@ class Rejection(Named):
 
     `independent` says whether every token of a chain is accepted with the probability that `expected` returns,
     independently of the others; the formulas for speedups assume this. `trees` says whether drafts may be trees. The tokens
-    of a rule that is not `exact` do not follow pi.
+    of a rule that is not `exact` do not follow pi, except at T = 0 if it `is_exact_when_greedy`.
     """
 
     exact: ClassVar[bool] = True
+    is_exact_when_greedy: ClassVar[bool] = True
     reads_probabilities: ClassVar[bool] = False  # also at T = 0, where most targets have one token of probability 1
     independent: ClassVar[bool] = False
     trees: ClassVar[bool] = False

@@ -27,6 +27,7 @@ class Gated(Leniency, Rejection):
     """
 
     exact = False
+    is_exact_when_greedy = False
     trees = True
 
     phase: tuple[int, int] | None = None
@@ -101,6 +102,8 @@ class TypicalRejection(TypicalRule, Gated, name="typical"):
     The defaults are those of `medusa_generate`; its helper functions have the two defaults swapped.
     """
 
+    is_exact_when_greedy = True
+
     phase: tuple[int, int] | None = None
 
 
@@ -125,6 +128,8 @@ class ThresholdsRejection(ThresholdsRule, Gated, name="thresholds"):
     With S_j the sum of p over the first j children, child j is accepted if u <= S_j / accumulated or p(x_j) >= single.
     Without an accepted child, a token is drawn from p without all children.
     """
+
+    is_exact_when_greedy = True
 
     phase: tuple[int, int] | None = None
 
@@ -166,7 +171,7 @@ class FlyRejection(Rejection, name="fly"):
     draft, and the most likely token follows. At T = 0, its target is `unscaled`.
     """
 
-    exact = False
+    exact = is_exact_when_greedy = False
     reads_probabilities = True
 
     window: int = 6

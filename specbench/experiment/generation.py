@@ -175,8 +175,12 @@ def _fill(record: Record, out: Generation, models: Models, tokenizer: Any) -> No
     record.models = {role: usage_record(session.usage) for role, session in models.sessions.items()}
     for session in models.sessions.values():
         if isinstance(session, TranslatedSession) and session.rows and out.rounds:
-            outside = {"outside": session.outside, "translated_positions": session.rows}
-            out.rounds[-1] = out.rounds[-1].with_counters(outside)
+            translated = {
+                "outside": session.outside, "translated_positions": session.rows,
+                "undraftable": sum(token not in session.draftable for token in out.tokens),
+                "translated_tokens": len(out.tokens),
+            }  # fmt: skip
+            out.rounds[-1] = out.rounds[-1].with_counters(translated)
     if any(step.drafted or step.counters for step in out.rounds):
         record.rounds = [
             round_record(step, rejected_text(step, tokenizer) if step.rejected else "") for step in out.rounds

@@ -170,7 +170,7 @@ def decode(loaded: LoadedPair, run: PlannedRun, recording: _Recording, observer:
         run, recording.lock, recording.access, checks, recording.threads_reason, translations
     )
     for role, words in translations.items() if not recorder.done else ():
-        observer.message(f"{role} has another tokenizer than the target; {words} of {role} are mapped")
+        observer.message(f"the model {role} has another tokenizer than the target: {words}")
     with observer.progress(run.spec.folder, run.spec.generations, len(recorder.done)) as advance:
         for _ in runner.decode_missing(run, loaded, recorder):
             advance()

@@ -138,9 +138,17 @@ class Speculative(Method, name="speculative"):
         return super().published_rule if self.proposer.exact else "all_prefixes"
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
-        is_exact = self.proposer.exact and all(test.rejection.exact for test in self.verifications())
-        is_biased = self.bonus == "paper" and self.proposer.role in self.scorers
-        return (self.scorers, self.target) if is_exact and not is_biased else None
+        is_exact = self._is_unbiased and all(test.rejection.exact for test in self.verifications())
+        return (self.scorers, self.target) if is_exact else None
+
+    def declared_when_greedy(self) -> tuple[tuple[str, ...], Target] | None:
+        is_exact = self._is_unbiased and all(test.rejection.is_exact_when_greedy for test in self.verifications())
+        return super().declared_when_greedy() or ((self.scorers, self.target) if is_exact else None)
+
+    @property
+    def _is_unbiased(self) -> bool:
+        """Whether the output follows the target's distribution if every test is exact."""
+        return self.proposer.exact and not (self.bonus == "paper" and self.proposer.role in self.scorers)
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, drafter = list(models.ids), self.proposer.role

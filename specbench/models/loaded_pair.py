@@ -148,6 +148,13 @@ class LoadedPair:
     def _require_translatable(self, label: str, method: Method) -> None:
         """Raise ConfigError if a method uses a model with another tokenizer for more than drafting chains of tokens."""
         for role in self.translations.keys() & set(method.roles()):
+            if method.deciding == (role,):
+                raise ConfigError(
+                    f"{label}: its output would have the tokens of '{role}', which are not those of '{self.target}'; help: a pair"
+                    " with this model as target"
+                )
+            if method.needs_transformers:
+                raise ConfigError(f"{label}: Transformers runs it with one tokenizer only; help: {DRAFTING}")
             if role in method.deciding:
                 try:
                     require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)

@@ -15,7 +15,8 @@ class TranslatedSession:
 
     Each token of the target is read as the drafter's tokens that stand for it, so a longer sequence only adds tokens. The
     drafter's distribution is that over the tokens that both have: its drafts are drawn from these rows, so verifying them is
-    exact whatever is mapped. `outside` sums the probability of its other tokens over `rows` positions.
+    exact whatever is mapped. `outside` sums the probability of its other tokens over `rows` positions. `draftable` are the
+    target's tokens that can be drafted.
     """
 
     def __init__(self, session: Session, mapping: VocabularyMap, vocabulary: int) -> None:
@@ -23,6 +24,7 @@ class TranslatedSession:
         self._ids: list[int] = []
         self._own: list[int] = list(mapping.start)
         self._ends: list[int] = []  # of the drafter's tokens, after each of the target's
+        self.draftable = mapping.draftable
         self.outside = 0.0
         self.rows = 0
 

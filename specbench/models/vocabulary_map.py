@@ -42,10 +42,18 @@ class VocabularyMap:
         """The number of the drafter's tokens that have one of the target's."""
         return sum(token != UNKNOWN for token in self.target_ids)
 
+    @cached_property
+    def draftable(self) -> frozenset[int]:
+        """The target's tokens that one of the drafter's stands for, which alone can be drafted."""
+        return frozenset(self.target_ids) - {UNKNOWN}
+
     @property
     def words(self) -> str:
         """What is mapped, in words."""
-        return f"{self.mapped:,} of {len(self.target_ids):,} tokens"
+        return (
+            f"{self.mapped:,} of its {len(self.target_ids):,} tokens stand for {len(self.draftable):,} of the target's"
+            f" {len(self._target):,}, and only these are drafted"
+        )
 
     @property
     def start(self) -> list[int]:

@@ -174,7 +174,14 @@ COLUMNS = (
     Column(
         key="outside_vocabulary", heading="outside the vocabulary", format=TENTHS_OF_PERCENT, tables=(ACCEPTANCE,),
         is_visible=defined("outside_vocabulary"), lower_is_better=True,
-        definition="Mean probability that a draft model with another tokenizer gives to tokens that the target lacks.",
+        definition="Mean probability that a draft model with another tokenizer gives to tokens that the target"
+        " lacks, at T = 1.",
+    ),
+    Column(
+        key="undraftable", heading="not in the draft's vocabulary", format=TENTHS_OF_PERCENT, tables=(ACCEPTANCE,),
+        is_visible=defined("undraftable"), lower_is_better=True,
+        definition="Share of a method's tokens that no token of its draft model, with another tokenizer, stands for. They are"
+        " never drafted.",
     ),
     Column(
         key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), is_visible=has_trees,
@@ -219,6 +226,10 @@ COLUMNS = (
     Column(
         key="generation_milliseconds", heading="ms/generation", clock=END_TO_END, format=TENTHS, tables=(SPRINTER,),
         lower_is_better=True,
+    ),
+    Column(
+        key="over_lossless", heading="speedup over the fastest lossless method", clock=END_TO_END, format=TIMES,
+        tables=(QUALITY,), is_visible=defined("over_lossless"),
     ),
     Column(key="over_sd", heading="speedup over sd", clock=END_TO_END, format=TIMES, tables=(SPRINTER,), one_for="sd"),
     Column(key="answer_length", heading="tokens/generation", format=TENTHS, tables=(CASCADES, SPRINTER)),

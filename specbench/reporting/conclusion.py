@@ -11,6 +11,7 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.note import Note
 from specbench.reporting.column import DECODING, END_TO_END, TIMES
 from specbench.reporting.quality_conclusion import (
+    against_lossless,
     change_of_score,
     change_text,
     contradictions,
@@ -58,7 +59,7 @@ def run_conclusion(summary: RunSummary) -> list[Note]:
     sentences = [*headline([summary]), *contradictions(summary, rows)]
     if not summary.simulated:
         uniform = (replace(note, text=f"{note.text}{example_of_zero(summary)}") for note in uniform_score(summary))
-        sentences += [*lossy_alternative(summary, leading, rows), *uniform]
+        sentences += [*lossy_alternative(summary, leading, rows), *against_lossless(summary, rows), *uniform]
     sentences += reasons(summary, leading, rows, is_doubtful=bool(doubts(summary)))
     return [*sentences, *few_prompts(summary), *caution(summary)]
 

@@ -9,6 +9,7 @@ from specbench.errors import short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.note import Level, Note, warning, warnings_of
+from specbench.reporting.column import PERCENT
 from specbench.reporting.columns import column_of
 from specbench.reporting.setup_lines import counted, sampling_of
 from specbench.runs.run_folder import listed
@@ -31,6 +32,7 @@ INTERVALS = (
     " measured cost."
 )
 CONDITIONS, SHARD, SAMPLED, PARALLEL = "conditions", "shard", "sampled lengths", "parallel models"  # kinds of notes
+TOKENIZERS = "tokenizers differ"
 
 
 def notes(summary: RunSummary) -> list[Note]:
@@ -90,17 +92,23 @@ def _models(summary: RunSummary) -> Iterator[Note]:
     if summary.simulated:
         yield _not_real(summary)
     for role, words in summary.environment.get("translations", {}).items():
-        text = f"{role} has another tokenizer than the target; {words} of {role} are mapped, and the others are never drafted"
-        outside = {
-            row.method: value for row in summary.methods if (value := row.number("outside_vocabulary")) is not None
-        }
-        yield Note("tokenizers differ", text, subject=role, values=outside)
+        yield from _tokenizers_differ(summary, role, words)
     for name, head in summary.heads.items():
         data = summary.data
         unseen = data.samples <= head.skipped and not data.drawn and not data.shard
         if data.sha256 in head.trained_on and not unseen:
             skipped = f", except the first {counted(head.skipped, 'row')}" if head.skipped else ""
             yield warning("trained on the data", f"head {name} was trained on this data set{skipped}", subject=name)
+
+
+def _tokenizers_differ(summary: RunSummary, role: str, words: str) -> Iterator[Note]:
+    """Yield what a draft model with another tokenizer cannot draft."""
+    shares = {row.label: share for row in summary.methods if (share := row.number("undraftable")) is not None}
+    outside = {row.method: mass for row in summary.methods if (mass := row.number("outside_vocabulary")) is not None}
+    undrafted = ", ".join(f"{PERCENT.number(share)} of the tokens of {label}" for label, share in shares.items())
+    text = f"The model {role} has another tokenizer than the target: {words}"
+    text += f"; {undrafted} can never be drafted" if undrafted else ""
+    yield Note(TOKENIZERS, text, subject=role, values=outside)
 
 
 def _methods(summary: RunSummary) -> Iterator[Note]:
@@ -304,6 +312,7 @@ def short_notes(summaries: Sequence[RunSummary]) -> list[Note]:
     if len(settings) > MOST_CONDITIONS:
         others = counted(len(settings) - MOST_CONDITIONS, "more set")
         out.append(Note(CONDITIONS, f"{others} of conditions", help=_full_report(summaries)))
+    out += [note for note in notes_of(summaries) if note.kind == TOKENIZERS]
     warnings = warnings_of(notes_of(summaries))
     shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
     out += shown
@@ -332,7 +341,7 @@ def common_notes(summaries: Sequence[RunSummary]) -> list[Note]:
     groups: dict[object, list[tuple[Note, str]]] = {}
     for summary, found in notes_by_run:
         for note in found:
-            if note.is_warning or note.kind in (SAMPLED, PARALLEL):
+            if note.is_warning or note.kind in (SAMPLED, PARALLEL, TOKENIZERS):
                 groups.setdefault(note.group, []).append((note, summary.task))
     for alike in groups.values():
         first, tasks = alike[0][0], ", ".join(dict.fromkeys(task for _, task in alike))

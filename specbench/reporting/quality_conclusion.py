@@ -50,6 +50,29 @@ def lossy_alternative(summary: RunSummary, leading: MethodSummary, rows: Sequenc
     yield Note("fastest lossy method", text, subject=best.method)
 
 
+def against_lossless(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
+    """Yield whether methods that are not lossless are faster than the fastest lossless one, and their changes of the score.
+
+    The baseline does not count as a lossless method. Of many methods, the fastest are named.
+    """
+    lossless = [row for row in rows if summary.keeps_distribution(row)]
+    speeds = {row.method: value for row in rows if isinstance(value := row.value("over_lossless"), Estimate)}
+    others = sorted((row for row in rows if row.method in speeds), key=lambda row: -speeds[row.method].value)
+    if not lossless or not others:
+        return
+    rival = max(lossless, key=lambda row: row.number("end_to_end_tokens_per_second") or 0.0)
+    values = [
+        f"{row.label} is {TIMES.text(speeds[row.method])} as fast"
+        + (f" (change of the score: {change_text(summary, row.score_change)})" if row.score_change else "")
+        for row in others[:MOST_NAMED]
+    ]
+    more = f"; {len(others) - MOST_NAMED} slower methods are in the table" if len(others) > MOST_NAMED else ""
+    faster = [row.label for row in others if (speeds[row.method].low or 0.0) > 1.0]
+    answer = f"Faster: {', '.join(faster)}." if faster else "No gain in speed is shown."
+    text = f"Compared with {rival.label}, the fastest lossless method, end to end: {'; '.join(values)}{more}. {answer}"
+    yield Note("against lossless", text, subject=others[0].method)
+
+
 def change_of_score(summary: RunSummary, row: MethodSummary) -> Estimate | None:
     """Return the change of a method's score; None if the method keeps the distribution, or if the models are simulated."""
     return None if summary.simulated or summary.keeps_distribution(row) else row.score_change

@@ -115,6 +115,9 @@ def _largest_loss(leading: MethodSummary) -> Iterator[Note]:
 def _unrelated(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield a warning about drafts of a model or head that are accepted nearly as rarely as random ones."""
     rates, traits = leading.acceptance_by_position, summary.traits(leading)
+    is_translated = leading.number("undraftable") is not None  # which a note explains
+    if is_translated or leading.generations < FEWEST:
+        return
     if rates and rates[0] < UNRELATED and (traits.heads or len(traits.roles) > 1):
         yield Note(
             "unrelated draft",

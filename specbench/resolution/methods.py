@@ -16,7 +16,6 @@ from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
-from specbench.decoding.targets import Last
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
 from specbench.models.resolve_models import with_other_tokenizer
@@ -367,13 +366,9 @@ def method_on(name: str, pair: Pair, options: Options, sizes: Mapping[str, int] 
 
 def is_lossless(method: Method, baseline: Method, temperature: float) -> bool | None:
     """Return whether a method declares its baseline's output distribution at a temperature. None if either declares none."""
-    declared, expected = method.declared_distribution(), baseline.declared_distribution()
-    if declared is None or expected is None:
-        return None
-    scorers, target = declared
-    if temperature == 0.0 and target.is_last_when_greedy:
-        declared = scorers[-1:], Last()
-    return declared == expected
+    declared = method.declared_distribution() if temperature else method.declared_when_greedy()
+    expected = baseline.declared_distribution()
+    return None if declared is None or expected is None else declared == expected
 
 
 def _add(group: list[ResolvedMethod], new: ResolvedMethod) -> None:

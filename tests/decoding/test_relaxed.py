@@ -191,13 +191,28 @@ def test_fly_is_greedy_only_and_verify_says_why_a_published_rule_cannot_be_verif
 
 @pytest.mark.parametrize(
     ("name", "temperature", "lossless"),
-    [("typical", 0.0, True), ("typical", 1.0, False), ("thresholds", 0.0, True), ("relaxed", 0.0, False)],
-)
+    [
+        ("typical", 0.0, True), ("typical", 1.0, False), ("thresholds", 0.0, True), ("relaxed", 0.0, False),
+        ("typical-published", 0.0, True), ("typical-published", 1.0, None), ("thresholds-published", 0.0, True),
+        ("relaxed-published", 0.0, None), ("fly", 0.0, None),
+    ],
+)  # fmt: skip
 def test_the_table_calls_only_relaxed_acceptance_lossy_at_temperature_0(name, temperature, lossless):
     """`run` shows the others as lossless there; `verify` at T = 0 says so too."""
     options = Options(temperature=temperature)
     pair = read_pair("tiny", options)[1]
     assert method_on(name, pair, options).lossless is lossless
+
+
+@pytest.mark.parametrize(
+    "rule", [TypicalRejection(epsilon=0.0, alpha=0.0), TypicalRejection(), ThresholdsRejection(accumulated=0.1)]
+)
+def test_published_rules_are_exact_where_one_token_has_all_probability(rule):
+    pi = torch.eye(4, dtype=torch.float64)[[2, 0, 3]]
+    for tokens in itertools.product(range(4), repeat=2):
+        out = rule(Draft(list(tokens), torch.eye(4, dtype=torch.float64)[list(tokens)]), pi, Sampler(0.0))
+        assert out.tokens == [2, 0, 3][: len(out.tokens)] and len(out.tokens) == 1 + out.accepted
+        assert out.accepted == (2 if tokens == (2, 0) else int(tokens[0] == 2))
 
 
 @pytest.mark.parametrize("p", [[0.1] * 10, [0.25, 0.25, 0.5]])

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Usage
@@ -32,7 +32,7 @@ def test_tokens_are_mapped_by_the_bytes_that_they_stand_for():
     target = tokenizer("<u>", "▁the", "the", "<0x41>", "é", "x", "</s>", unk_token="<u>", eos_token="</s>")
     drafter = tokenizer("<e>", "Ġthe", "the", "A", "Ã©", "y", "<e2>", unk_token="<e>", eos_token="<e2>")
     assert VocabularyMap(target, drafter).target_ids == [-1, 1, 2, 3, 4, -1, 6]
-    assert VocabularyMap(target, drafter).words == "5 of 7 tokens"
+    assert VocabularyMap(target, drafter).words.startswith("5 of its 7 tokens stand for 5 of the target's 7, ")
 
 
 class Mapping(VocabularyMap):
@@ -114,15 +114,20 @@ def run_on_two_tokenizers(method: str, folder) -> tuple[str, list[dict]]:
 
 def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
     stderr, rows = run_on_two_tokenizers("sd", tmp_path)
-    assert "draft has another tokenizer than the target; 91 of 94 tokens of draft are mapped" in " ".join(
-        stderr.split()
-    )
+    stands = "the model draft has another tokenizer than the target: 91 of its 94 tokens stand for"
+    assert stands in " ".join(stderr.split())
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd", sample] == tokens["ar", sample] for _, sample in tokens) and not any(
         row["error"] for row in rows
     )
-    shown = console.specbench("report", "--full", cwd=tmp_path)
-    assert "has another tokenizer than the target" in " ".join(shown.stdout.split())
+    draftable = VocabularyMap(*(AutoTokenizer.from_pretrained(tmp_path / name) for name in ("two", "one"))).draftable
+    for row in rows:
+        if row["method"].startswith("sd"):
+            counters = row["rounds"][-1]["counters"]
+            assert counters["translated_tokens"] == len(row["tokens"])
+            assert counters["undraftable"] == sum(token not in draftable for token in row["tokens"])
+    shown = " ".join(console.specbench("report", cwd=tmp_path).stdout.split())
+    assert "The model draft has another tokenizer than the target" in shown and "of the tokens of sd can never be drafted" in shown
 
 
 def test_an_ensemble_of_two_tokenizers_is_an_error_with_both_names(tmp_path):
@@ -207,3 +212,4 @@ def test_a_draft_model_with_another_tokenizer_drafts_through_text(tmp_path):
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd-text", sample] == tokens["ar", sample] for _, sample in tokens)
     assert sum(round_.get("drafted", 0) for row in rows for round_ in row["rounds"]) > 0
+

@@ -140,6 +140,20 @@ def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
     )
 
 
+def test_methods_that_are_not_lossless_are_compared_with_the_fastest_lossless_one():
+    one = sd((1.4, 1.3, 1.5), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
+    one.values["over_lossless"] = Estimate(1.07, 1.01, 1.13)
+    other = sd((1.2, 1.1, 1.3), "typical")
+    other.values["over_lossless"] = Estimate(0.92, 0.85, 0.99)
+    sentences = run_conclusion(run(sd(), one, other))
+    assert (
+        "Compared with sd, the fastest lossless method, end to end: lossy is 1.07x [1.01, 1.13] as fast (change of the score:"
+        " strict -3.1 [-6.0, -0.2]); typical is 0.92x [0.85, 0.99] as fast. Faster: lossy." in sentences
+    )
+    one.values["over_lossless"] = Estimate(1.07, 0.99, 1.15)
+    assert any(text.endswith("No gain in speed is shown.") for text in map(str, run_conclusion(run(sd(), one, other))))
+
+
 def test_without_a_lossless_method_the_change_of_the_score_is_reported():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
     first, second, *_ = run_conclusion(run(lossy))

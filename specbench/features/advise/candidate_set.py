@@ -31,7 +31,6 @@ LOSSY = (  # presets
     "lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "typical-published", "relaxed-published",
     "thresholds-published", "bild", "sprinter",
 )  # fmt: skip
-EXACT_IF_GREEDY = ("typical-published", "thresholds-published")  # at T = 0 they accept the most likely token only
 
 
 def drafters_of(pair: Pair) -> list[str]:
@@ -63,7 +62,6 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
         if method is not None
         and method.baseline == BASELINE
         and method.lossless is not True
-        and not (name in EXACT_IF_GREEDY and not options.temperature)
     ]
 
 

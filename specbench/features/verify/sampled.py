@@ -97,6 +97,12 @@ class AcceptanceTest:
         """Whether any outcome was uncertain, so that the test could have rejected."""
         return self._variance > 0.0
 
+    @property
+    def certain(self) -> float:
+        """The share of tokens whose outcome was certain, so that no multiple of the probability changes it much."""
+        count = sum(min(a, 1.0 - a) < SURE for a in self._probabilities)
+        return count / len(self._probabilities) if self._probabilities else 0.0
+
     def add(self, draft_position: int, acceptance_probability: float, accepted: bool) -> None:
         """Add a tested token with its probability of acceptance, and its position in the draft, from 0."""
         self._probabilities.append(acceptance_probability)
@@ -375,7 +381,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     )
     numbers = {
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
-        "tested": every.tokens, "smallest_factor": factor, "tokens_for_1.05": needed,
+        "tested": every.tokens, "certain": every.certain, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
     return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
 

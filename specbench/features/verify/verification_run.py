@@ -62,7 +62,8 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     """
     checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
     scorers, target = case.declared
-    declared = f"the distribution '{target.name}' of {', '.join(scorers)}"
+    name_of_rule = "" if target.name == "last" else f"'{target.name}' "
+    declared = f"the distribution {name_of_rule}of {' and '.join(scorers if name_of_rule else scorers[-1:])}"
     failed = [check.name for check in checks if check.passed is False and not check.is_control]
     greedy_tokens = checks[0].numbers
     if checks[0].passed is False and greedy_tokens["equal"] == greedy_tokens["outputs"]:
@@ -96,12 +97,19 @@ def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] 
     )
 
 
+MOSTLY = 0.9  # share of certain tokens at which more of them would show little
+
+
 def _power(checks: Sequence[CheckResult]) -> str:
     """Return which errors of a rule the sampled checks would have shown; empty without sampled drafts."""
     numbers = next((check.numbers for check in checks if "smallest_factor" in check.numbers), None)
     if numbers is None:
         return ""
     factor, tokens = numbers["smallest_factor"], f"{numbers['tested']:,} tested tokens"
+    certain = numbers["certain"]
+    if factor is None and isinstance(certain, float) and certain > MOSTLY:
+        sure = f"{certain:.0%} of {tokens} are accepted with probability 0 or 1"
+        return f"; {sure}, so a rule that accepts too often would not show"
     if factor is None:
         return f"; {tokens} are too few to show a rule that accepts twice as often as it should"
     return f"; in 19 of 20 cases, {tokens} show a rule that accepts {factor:g} times as often as it should"

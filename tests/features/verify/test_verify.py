@@ -223,14 +223,14 @@ def test_the_command_prints_text_and_json(tmp_path):
     assert report["outcome"] == "lossless" and report["engine"] == "lean" and report["tasks"] == ["wmt"]
     assert [check["passed"] for check in report["checks"]] == [True] * 6
     text = " ".join(done.stderr.split())
-    assert "lossless: sd follows the distribution 'last' of target, greedy and at T = 2; " in text
+    assert "lossless: sd follows the distribution of target, greedy and at T = 2; " in text
     assert re.search(r"[\d,]+ tested tokens (are too few to show|show) a rule that accepts", text)
 
 
 def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
     monkeypatch.setattr(rejection_module, "residual", lambda pi, q: pi)
     done = specbench("verify", "-t", "wmt,gsm8k", "-n", "2", "--repeats", "9", "-m", "sd", cwd=tmp_path, code=5)
-    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution 'last' of target")
+    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution of target")
 
 
 def test_a_method_that_declares_no_distribution_is_not_verified_and_a_biased_bonus_is_named(tmp_path):
