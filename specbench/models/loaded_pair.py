@@ -150,8 +150,8 @@ class LoadedPair:
         for role in self.translations.keys() & set(method.roles()):
             if method.deciding == (role,):
                 raise ConfigError(
-                    f"{label}: its output would have the tokens of '{role}', which are not those of '{self.target}'; help: a pair"
-                    " with this model as target"
+                    f"{label}: its output would have the tokens of '{role}', which are not those of '{self.target}'; help: a"
+                    " pair with this model as target"
                 )
             if method.needs_transformers:
                 raise ConfigError(f"{label}: Transformers runs it with one tokenizer only; help: {DRAFTING}")

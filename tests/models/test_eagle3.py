@@ -20,7 +20,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
 from specbench.models.heads import Eagle3Head, EagleHead, EagleSession
-from specbench.models.heads.eagle3 import default_taps
+from specbench.models.heads.eagle3_settings import default_taps
 from tests.fixtures.worlds import decode, open_models, open_session
 
 H, V, LAYERS, DIM, HEADS, KV, WIDE = 32, 40, 9, 8, 4, 2, 48

@@ -23,7 +23,7 @@ from specbench.decoding.session import Concurrent, Counted, Session, Taps, Train
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead, MtpHead
-from specbench.models.heads.eagle3 import Eagle3Settings
+from specbench.models.heads.eagle3_settings import Eagle3Settings
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.mtp import LAYOUTS
 from specbench.models.transformers_session import InstrumentedSession
