@@ -1,4 +1,7 @@
-"""Compare heads that draft with a draft model and prompt lookup. Run by `make head-table`. Each call measures one section of the page."""
+"""Compare heads that draft with a draft model and prompt lookup. Run by `make head-table`.
+
+Each call measures one section of the page.
+"""
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +30,10 @@ BASELINE = "ar"
 POSITIONS = 5  # of a draft, whose acceptance the table has
 HEADINGS = ["method", "draft", "tokens/round", *(f"position {i + 1}" for i in range(POSITIONS)), "speedup over ar"]
 TITLE = "# Heads that draft, on a CPU"
-INTRODUCTION = """Heads next to a draft model and prompt lookup. All methods and the baseline are interleaved, on the lean engine in float32.
-Speedups are of decoding time per token, over all prompts together. Intervals are 95 % intervals over prompts. *Position i* is
-the acceptance rate of the i-th drafted token, given that those before it were accepted. Expectations were written before the
-measurement."""
+INTRODUCTION = """Heads next to a draft model and prompt lookup. All methods and the baseline are interleaved, on the
+lean engine in float32. Speedups are of decoding time per token, over all prompts together. Intervals are 95 %
+intervals over prompts. *Position i* is the acceptance rate of the i-th drafted token, given that those before it were
+accepted. Expectations were written before the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,11 @@ class Section:
 
 TINY = Section(
     heading="The bundled target",
-    about="""The model has 3.3 million parameters, so the table shows what a head costs next to a small target, not what it gains
-on a large one.""",
-    expected="""EAGLE-1 accepts most at the first position, since it was trained on the base's features; DSpark accepts at
-least as much as DFlash at positions after the first; and no head is faster than `ar`, since one of its layers in PyTorch's
-operators takes about as long as the target's seven in C++.""",
+    about="""The model has 3.3 million parameters, so the table shows what a head costs next to a small target, not
+what it gains on a large one.""",
+    expected="""EAGLE-1 accepts most at the first position, since it was trained on the base's features; DSpark
+accepts at least as much as DFlash at positions after the first; and no head is faster than `ar`, since one of its
+layers in PyTorch's operators takes about as long as the target's seven in C++.""",
     tasks=("gsm8k", "humaneval", "mmlu", "cnndm", "xsum", "wmt"),
     tokens=96,
     prompts=10,
@@ -60,14 +63,15 @@ operators takes about as long as the target's seven in C++.""",
 )
 SMOLLM2 = Section(
     heading="SmolLM2-135M-Instruct",
-    about="""A real model (Apache-2.0) of 135 million parameters, dequantized from a GGUF of 4-bit weights. The heads were trained
-on its greedy outputs to 420 of GSM8K's training questions, about 46,000 tokens, 19,000 of them in the answers, in less than an
-hour of one core each. Published heads see thousands of times as many. EAGLE-3 drafts 8,192 of the 49,152 tokens, the other heads
-all of them. DFlash and DSpark have two layers. The draft model of `sd` is the bundled target, which has another tokenizer.""",
-    expected="""EAGLE-3 accepts more than EAGLE-1 after the first position, since it was trained on drafts of five tokens; it is
-the fastest head, since its LM head is the smallest; no head is faster than `ar`, since verifying six tokens takes about twice as
-long as one on this processor; `pld` is the fastest method; and `sd` is slower than `ar`, since its draft shares few tokens with
-the target.""",
+    about="""A real model (Apache-2.0) of 135 million parameters, dequantized from a GGUF of 4-bit weights. The heads
+were trained on its greedy outputs to 420 of GSM8K's training questions, about 46,000 tokens, 19,000 of them in the
+answers, in less than an hour of one core each. Published heads see thousands of times as many. EAGLE-3 drafts 8,192
+of the 49,152 tokens, the other heads all of them. DFlash and DSpark have two layers. The draft model of `sd` is the
+bundled target, which has another tokenizer.""",
+    expected="""EAGLE-3 accepts more than EAGLE-1 after the first position, since it was trained on drafts of five
+tokens; it is the fastest head, since its LM head is the smallest; no head is faster than `ar`, since verifying six
+tokens takes about twice as long as one on this processor; `pld` is the fastest method; and `sd` is slower than `ar`,
+since its draft shares few tokens with the target.""",
     tasks=("gsm8k",),
     tokens=96,
     prompts=20,
