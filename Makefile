@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 TYPES := build/types
 LLAMACPP := build/llamacpp
 VLLM := build/vllm
+SPECULATORS := build/speculators
 ARGS ?=
 
 # Links that mirror the installed package, for tools that read files instead of importing.
@@ -16,7 +17,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -93,6 +94,16 @@ bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of token
 
 test-servers: $(INSTALLED) $(LLAMACPP)/.installed $(VLLM)/.installed  ## tests against real servers on this machine, vLLM and llama.cpp: 4 GB to install, half an hour
 	SPECBENCH_SERVERS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/servers $(ARGS)
+
+test-speculators: $(INSTALLED) $(SPECULATORS)/.installed  ## draft heads against the forward of the package speculators, a minute
+	SPECBENCH_SPECULATORS=$(SPECULATORS)/bin/python HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/models/test_speculators_reference.py $(ARGS)
+
+# The environment of speculators. Its torchvision does not load with this torch and is not needed.
+$(SPECULATORS)/.installed: scripts/speculators/requirements.txt
+	$(PYTHON) -m venv $(SPECULATORS)
+	$(SPECULATORS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(SPECULATORS)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
+	touch $@
 
 # vLLM's environment, for `make test-servers` alone. These packages of its dependencies clash with this torch and are not needed.
 $(VLLM)/.installed: scripts/vllm/requirements.txt

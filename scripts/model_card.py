@@ -24,7 +24,8 @@ from specbench.config.options import Options
 from specbench.config.pair import BUNDLED, PACKAGE, Pair
 from specbench.config.presets import preset
 from specbench.data.prompting import continuation, encode
-from specbench.data.task import Data, Task, without
+from specbench.data.task import Data, Task
+from specbench.data.templates import without
 from specbench.decoding.loop import GenerationLimits, decode
 from specbench.decoding.method import Method
 from specbench.decoding.sampling import Sampler

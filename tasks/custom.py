@@ -14,8 +14,9 @@ from typing import ClassVar, Literal
 
 from specbench.data.chats import Unusable, left_out, messages_of, text_of_chat
 from specbench.data.rows import HUB_FORM, HUB_ID, Row, Rows, text_of
-from specbench.data.task import Message, Sample, Task, at_path, filled, placeholders, reader_of
+from specbench.data.task import Message, Sample, Task, reader_of
 from specbench.data.task_bases import FewShot
+from specbench.data.templates import at_path, filled, placeholders
 from specbench.errors import ConfigError, hint
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Tokenize, Translation, holds, last_number, lines

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar
 
 from specbench.data.chats import conversations, left_out, text_of_chat
-from specbench.data.rows import Row, WebFile
-from specbench.data.task import Message, Sample, Task, filled
+from specbench.data.remote_rows import WebFile
+from specbench.data.rows import Row
+from specbench.data.task import Message, Sample, Task
+from specbench.data.templates import filled
 from specbench.errors import ConfigError
 
 T = TypeVar("T")

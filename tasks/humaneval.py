@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Hub, Sample, Task, ends_indented, fenced_blocks, filled, up_to, without
+from specbench.data.task import Hub, Sample, Task
+from specbench.data.templates import ends_indented, fenced_blocks, filled, up_to, without
 from specbench.errors import MissingAsset
 from specbench.sandbox import ProgramLimits, Sandbox
 from specbench.scoring import Metric, Score

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Hub, Sample, Task, filled, up_to
+from specbench.data.task import Hub, Sample, Task
 from specbench.data.task_bases import CHECKSUM
+from specbench.data.templates import filled, up_to
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import read_json
 from specbench.sandbox import Sandbox

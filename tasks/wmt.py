@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Hub, Sample, filled
+from specbench.data.task import Hub, Sample
 from specbench.data.task_bases import FewShot
+from specbench.data.templates import filled
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Metric, Score, Translation

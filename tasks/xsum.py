@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from specbench.data.rows import Row
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import CONVERTED, Hub, Sample, filled
+from specbench.data.task import CONVERTED, Hub, Sample
 from specbench.data.task_bases import FewShot, RougeScored
+from specbench.data.templates import filled
 from specbench.scoring import Metric
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 
 from specbench.config.pair import BUNDLED, HeadSpec, ModelSpec, Pair, folder
 from specbench.data.hub import MODEL_FILES, first_line, look_for_hub, offline_mode
-from specbench.data.rows import HUB, HubData, WebFile
+from specbench.data.remote_rows import HubData, WebFile
+from specbench.data.rows import HUB
 from specbench.data.task import Task
 from specbench.errors import ConfigError
 from specbench.files import read_json

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from specbench.data.rows import Row, Rows
-from specbench.data.task import Sample, Task, up_to
+from specbench.data.task import Sample, Task
+from specbench.data.templates import up_to
 from specbench.errors import ConfigError
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, ROUGE_KINDS, Evaluate, Metric, Rouge, Score, lines

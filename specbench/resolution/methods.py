@@ -5,20 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 
 from specbench.analysis.predictions import formula_of
 from specbench.config import presets
 from specbench.config.construct import Table, convert, plain, to_table
 from specbench.config.options import GivenOption, Options
 from specbench.config.pair import Pair, head_named
-from specbench.config.presets import LOSSLESS, WORDS, Override, Preset, in_scope, preset
+from specbench.config.presets import Override, Preset, in_scope, preset
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import BY_TOKEN
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads import Head
-from specbench.models.resolve_models import with_other_tokenizer
 from specbench.resolution.partial_method import GAMMA, PartialMethod, key_error
 from specbench.runs.run_spec import Clock, MethodSpec
 from specbench.runs.settings import label_of
@@ -306,50 +304,6 @@ class Methods:
             elif head_named(head if colon else name, heads) not in needed:
                 unused[option] = ConfigError(f"--head {name}: none of {', '.join(self.names)} reads it")
         return unused
-
-
-def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Options, base: Path) -> tuple[str, ...]:
-    """Return the names of methods, with the words `all` and `lossless` replaced by the methods that the pair allows.
-
-    Without a name, the pair's default method is returned. Raises ConfigError if the pair allows no method.
-    """
-    available_methods = {
-        word: _available_methods(pair, pair_name, options, word, base) for word in WORDS if word in names
-    }
-    return tuple(
-        dict.fromkeys(
-            method for name in names or [pair.default_method] for method in available_methods.get(name, [name])
-        )
-    )
-
-
-def _available_methods(pair: Pair, pair_name: str, options: Options, word: str, base: Path) -> list[str]:
-    """Return the presets with a baseline that can be built for a pair, sorted by the number of heads, then of models.
-
-    Relative paths of the pair's models are relative to `base`.
-    """
-    plain = replace(options, overrides=(), over=(), gamma=())
-    foreign = with_other_tokenizer(pair, base)
-    built = {
-        name: method_on(name, pair, plain)
-        for name in sorted({preset("method", n).name for n in presets.names("method")})
-    }
-    methods = {
-        name: resolved
-        for name, resolved in built.items()
-        if resolved and (resolved.lossless or word != LOSSLESS) and _runs(resolved.method, pair, foreign)
-    }
-    if not methods:
-        raise ConfigError(
-            f"-m {word}: pair {pair_name} has the models and heads of no method; help: specbench list methods"
-        )
-    return sorted(methods, key=lambda name: (len(methods[name].method.heads), len(methods[name].method.roles())))
-
-
-def _runs(method: Method, pair: Pair, foreign: set[str]) -> bool:
-    """Return whether a method only drafts chains with models of another tokenizer, and reads none of their states."""
-    bases = {pair.heads[name].base for name in method.heads if name in pair.heads}
-    return all(method.only_drafts_chains(role) and role not in bases for role in foreign & set(method.roles()))
 
 
 def method_on(name: str, pair: Pair, options: Options, sizes: Mapping[str, int] | None = None) -> ResolvedMethod | None:

@@ -16,7 +16,8 @@ from specbench.models.generation_rules import sampling_of
 from specbench.models.heads.resolve_heads import resolve_heads
 from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
-from specbench.resolution.methods import Methods, ResolvedMethod, named_methods
+from specbench.resolution.available_methods import named_methods
+from specbench.resolution.methods import Methods, ResolvedMethod
 from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.selection import SelectedTask, TaskChoice, read_pair, unused_options
 from specbench.resolution.spec import ResolvedPair, run_spec

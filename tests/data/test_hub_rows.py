@@ -11,7 +11,8 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from specbench.data.rows import CACHE, HubData, WebFile, read_hub, read_web
+from specbench.data.remote_rows import HubData, WebFile, read_hub, read_web
+from specbench.data.rows import CACHE
 from specbench.errors import ConfigError, MissingAsset
 from specbench.experiment.scorer import task_of
 from specbench.runs.run_folder import spec_of
@@ -48,7 +49,7 @@ def served(tmp_path, monkeypatch):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
-    monkeypatch.setattr("specbench.data.rows.offline_mode", lambda: False)
+    monkeypatch.setattr("specbench.data.remote_rows.offline_mode", lambda: False)
     yield f"http://127.0.0.1:{server.server_port}", requested
     server.shutdown()
     server.server_close()
@@ -75,7 +76,7 @@ def test_another_file_or_none_is_an_error_with_help(served, name, sha256):
 
 def test_offline_nothing_is_requested(served, monkeypatch):
     url, requested = served
-    monkeypatch.setattr("specbench.data.rows.offline_mode", lambda: True)
+    monkeypatch.setattr("specbench.data.remote_rows.offline_mode", lambda: True)
     with pytest.raises(MissingAsset, match="offline"):
         read_web(WebFile(f"{url}/question.jsonl", SUM), "spec-bench")
     assert not requested
@@ -129,7 +130,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    for name in ("rows", "download"):
+    for name in ("remote_rows", "download"):
         monkeypatch.setattr(f"specbench.data.{name}.look_for_hub", lambda: None)
     monkeypatch.setattr(HfApi, "repo_info", repo_info)
     monkeypatch.setattr(HfApi, "dataset_info", dataset_info)

@@ -3,7 +3,8 @@
 import pytest
 import sacrebleu
 
-from specbench.data.task import Sample, fenced_blocks, without
+from specbench.data.task import Sample
+from specbench.data.templates import fenced_blocks, without
 from specbench.decoding.loop import GenerationLimits
 from specbench.sandbox import Sandbox
 from specbench.scoring import Scored, combiner, table

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from specbench.data.rows import read_file, text_of
-from specbench.data.task import at_path, filled
+from specbench.data.templates import at_path, filled
 from specbench.errors import ConfigError, MissingAsset
 from specbench.tasks.custom import Custom, Prompts
 from specbench.tasks.gsm8k import Gsm8k

@@ -9,7 +9,8 @@ import pytest
 
 from specbench.config.presets import names, preset
 from specbench.data.synthetic import SYNTHETIC_TASKS
-from specbench.data.task import Data, Sample, Task, filled, without
+from specbench.data.task import Data, Sample, Task
+from specbench.data.templates import filled, without
 from specbench.errors import ConfigError, MissingAsset
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Scored, combiner, table

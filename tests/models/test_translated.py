@@ -213,4 +213,3 @@ def test_a_draft_model_with_another_tokenizer_drafts_through_text(tmp_path):
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd-text", sample] == tokens["ar", sample] for _, sample in tokens)
     assert sum(round_.get("drafted", 0) for row in rows for round_ in row["rounds"]) > 0
-

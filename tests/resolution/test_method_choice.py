@@ -9,7 +9,7 @@ from specbench.config.pair import HeadKind, ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.config.request import Request
 from specbench.errors import ConfigError
-from specbench.resolution.methods import named_methods
+from specbench.resolution.available_methods import named_methods
 from specbench.resolution.resolve import resolve
 from specbench.resolution.selection import read_pair
 

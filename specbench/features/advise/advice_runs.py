@@ -215,7 +215,9 @@ class AdviceRuns:
         for method in methods:
             named |= {*heads_in(preset("method", method).table)}
         heads = tuple((name, path) for name, path in options.heads if "/" not in name or name in named)
-        options = replace(options, heads=heads)  # without those KIND/LABEL that no method reads, which would be an error
+        options = replace(
+            options, heads=heads
+        )  # without those KIND/LABEL that no method reads, which would be an error
         return Request(
             methods=tuple(methods), pair=request.pair, tasks=(request.task,), options=options, out=request.out,
             access=request.access, sandbox=request.sandbox,

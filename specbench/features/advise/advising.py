@@ -46,7 +46,7 @@ from specbench.features.advise.candidate_set import (
 )
 from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, pilot_prices
 from specbench.features.advise.halving import SuccessiveHalving, add_measurements, best_of, selected
-from specbench.features.advise.recordings import predict_all
+from specbench.features.advise.replay_predictions import predict_all
 from specbench.machine.threads import using
 from specbench.observer import Observer
 from specbench.resolution.methods import method_on

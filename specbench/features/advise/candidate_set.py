@@ -59,9 +59,7 @@ def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
             name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table), lossless=False
         )
         for name, method in built.items()
-        if method is not None
-        and method.baseline == BASELINE
-        and method.lossless is not True
+        if method is not None and method.baseline == BASELINE and method.lossless is not True
     ]
 
 

@@ -11,8 +11,8 @@ from dataclasses import asdict
 import numpy as np
 
 from specbench.analysis.intervals import FEWEST, paired_test
-from specbench.features.gate.comparison import tables
 from specbench.features.gate.decoding_checks import mcnemar, welch
+from specbench.features.gate.run_differences import tables
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
 from specbench.features.servers.exactness.server_verdict import Outcome
 from specbench.features.servers.exactness.stored_verdict import VerificationResult

@@ -36,7 +36,8 @@ from specbench.features.suites.prepared_heads import (
 )
 from specbench.features.suites.suite import GridLine, Suite, SuiteRequest
 from specbench.features.suites.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
-from specbench.features.train.train_head import FinetuneRequest, TrainRequest, finetune_model, train_head
+from specbench.features.train.train_head import TrainRequest, train_head
+from specbench.features.train.whole_models import FinetuneRequest, finetune_model
 from specbench.machine.threads import Cores, ThreadChoice, measured_once
 from specbench.note import Note, warning
 from specbench.observer import Observer

@@ -7,7 +7,7 @@ import pytest
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
-from specbench.cli.train import show_head
+from specbench.cli.trained_head import show_head
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind, default_base
 from specbench.data.task import Sample
