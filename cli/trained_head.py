@@ -54,6 +54,9 @@ def _measurements(kind: HeadKind, report: Table) -> None:
                 f"decoding {count} unseen prompts at T = {report['decoding_temperature']:g} with drafts of {length}:"
                 f" acceptance rate {_interval(_acceptance(report))}"
             )
+        if isinstance(rates := report.get("acceptance_by_position"), list):
+            by_position = " ".join(f"{rate:.2f}" for rate in rates)
+            print(f"acceptance by position, if the tokens before it are accepted: {by_position}")
         return
     every = report.get("all", [report])
     for measurement in every if isinstance(every, list) else ():

@@ -45,7 +45,8 @@ def missing_model(role: str, path: str, error: Exception) -> MissingAsset:
 def missing_data(repo: str, error: Exception) -> MissingAsset:
     """Return the error for a data set that cannot be downloaded, with advice."""
     stay_offline(error)
-    help_ = "--data FILE.jsonl with the same fields, or --data synthetic"
+    fetch = "`specbench fetch` with the same options on a machine with network access, " if offline_mode() else ""
+    help_ = f"{fetch}--data FILE.jsonl with the same fields, or --data synthetic for a bundled task"
     return NotCached("data set ", repo, f"cannot be downloaded{_cause(error)}", help_)
 
 

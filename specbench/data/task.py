@@ -267,7 +267,7 @@ class Task(Named):
         if self.web:
             return read_web(self.web, self.name)
         if self.hub is None:
-            raise NotOnHub(f"task {self.name} is not on the hub; help: --data {self.name}=FILE.jsonl")
+            raise NotOnHub(f"the rows of task {self.name} are not on the hub; help: --data FILE.jsonl")
         if isinstance(self.hub, HubData):
             return self._of_hub(self.hub, split)
         repo, file, revision = self.hub
@@ -296,7 +296,7 @@ class Task(Named):
             rows = self._published(split)
         elif source == "synthetic":
             if self.synthetic is None:
-                raise ConfigError(f"task {self.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
+                raise ConfigError(f"task {self.name} has no synthetic data; help: --data FILE.jsonl")
             rows = Rows(_synthetic(self.synthetic, "test" if split == "test" else "train"), "synthetic", None)
         elif source.startswith(HUB):
             rows = self._of_hub(HubData.parse(source), split)

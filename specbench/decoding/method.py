@@ -1,7 +1,7 @@
 """The interfaces of decoding methods and proposers."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
@@ -235,6 +235,9 @@ class Method(Named):
         declared = self.declared_distribution()
         return declared is not None and declared[1].combines_logits
 
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        """Raise ConfigError if one of the loaded heads, by name, cannot draft as the settings say."""
+
     def verifications(self) -> tuple[Verification, ...]:
         """Return all tests of drafts, the outermost first. In a chain, each middle model tests drafts too."""
         return ()
@@ -286,6 +289,9 @@ class Proposer(Named):
     def is_block(self) -> bool:
         """Whether one forward drafts all tokens of a draft."""
         return False
+
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        """Raise ConfigError if one of the loaded heads, by name, cannot draft as the settings say."""
 
     @property
     def remembers(self) -> bool:

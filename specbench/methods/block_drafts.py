@@ -1,7 +1,9 @@
 """Drafts of a head that predicts a block of tokens in one forward."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.config.construct import within
 from specbench.decoding.drafting import widened
@@ -73,10 +75,16 @@ class BlockDraft(Proposer, name="dflash"):
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
 
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        head = heads[self.head]
+        if isinstance(head, BlockHead) and self.gamma > (longest := head.block.length):
+            raise ConfigError(
+                f"gamma = {self.gamma}, and the head '{self.head}' drafts blocks of {longest} tokens (block_size in its"
+                f" config.json); help: --gamma {longest}"
+            )
+
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base, head = models[self.base], models.head(self.head, BlockHead)
-        if self.gamma > head.block.length:
-            raise ConfigError(f"gamma = {self.gamma}, and the head '{self.head}' drafts {head.block.length} tokens")
         if self.cut.is_set and head.confidence is None:
             key = "threshold" if self.threshold else "costs"
             raise ConfigError(f"{key} applies to a confidence head, which the head '{self.head}' lacks")

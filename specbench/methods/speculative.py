@@ -1,8 +1,8 @@
 """Speculative decoding with any proposer and any target distribution: draft, score in parallel, verify."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -106,6 +106,9 @@ class Speculative(Method, name="speculative"):
             drafter_scores=drafting.role in self.scorers,
             shape=drafting.shape,
         )
+
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        self.proposer.innermost.require_heads(heads)
 
     def verifications(self) -> tuple[Verification, ...]:
         levels = self.proposer.levels  # innermost first

@@ -129,6 +129,10 @@ class LoadedPair:
         Raises it too if an engine lacks what the method needs: a model of transformers, or reading draft trees.
         """
         self._require_translatable(label, method)
+        try:
+            method.require_heads(self.heads)
+        except ConfigError as error:
+            raise ConfigError(f"{label}: {error}") from None
         for role in method.roles() if method.needs_transformers else ():
             try:
                 self.models[role].transformers()

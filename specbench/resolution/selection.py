@@ -204,7 +204,9 @@ class TaskChoice:
         for name in tried:
             try:
                 task_name, task = read_task(name, self.pair, self.options)
-                data = task.data(source_of(name, self.pair, self.options))
+                source = source_of(name, self.pair, self.options)
+                require_source(task_name, task, source)
+                data = task.data(source)
                 selected[name] = SelectedTask(task_name, task, limited(data, self.pair, self.options))
             except (ConfigError, NotOnHub) as error:
                 if self.required:
@@ -234,11 +236,21 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
         return len(select_tasks([name], pair, options)[0].data.samples)
     limit = options.sample or (pair.defaults.limit if options.limit is None else options.limit)
     if source == "synthetic":
-        if task.synthetic is None:
-            raise ConfigError(f"task {task.name} has no synthetic data; help: --data FILE.jsonl, or --data hub")
+        require_source(name, task, source)
         return limit or SYNTHETIC_LIMIT
     rows = task.published_rows
     return min(limit or rows, rows) if rows else limit or None
+
+
+def require_source(name: str, task: Task, source: str) -> None:
+    """Raise ConfigError for a task without synthetic data, or NotOnHub without rows on the hub, if it is the source."""
+    file = f"help: --data {name}=FILE.jsonl"
+    if source == "synthetic" and task.synthetic is None:
+        others = ", or --data hub" if task.is_published else ""
+        raise ConfigError(f"task {name} has no synthetic data; {file}{others}")
+    if source == "hub" and not task.is_published:
+        others = ", or --data synthetic" if task.synthetic is not None else ""
+        raise NotOnHub(f"the rows of task {name} are not on the hub; {file}{others}")
 
 
 def unused_options(

@@ -291,7 +291,7 @@ FIVE = {"mask_token_id": MASK, "block_size": 5}
         (FIVE | {"causal": True}, MissingAsset, "causal or sliding attention"),
         (
             FIVE | {"target_layer_ids": [1, 3, 8]}, ConfigError,
-            "target_layer_ids asks for the input of layer 9, and the base has layers 0 to 8",
+            "target_layer_ids names layer 8; heads read the outputs of layers 0 to 7 of a base with 9 layers",
         ),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from specbench.config.options import GivenOption, Options
-from specbench.config.pair import Pair
+from specbench.config.pair import Pair, drafts, kind_and_base
 from specbench.config.presets import Override, in_scope, names, override
 from specbench.config.presets import preset as preset_of
 from specbench.config.request import Request
@@ -61,12 +61,13 @@ class Outline:
     def heads(self) -> dict[str, HeadSize]:
         """The sizes of the heads that draft in the methods, by name."""
         names = dict.fromkeys(name for group in self.groups for method in group for name in method.method.heads)
-        heads = {name: self.pair.heads[name] for name in names if name in self.pair.heads}
-        return {
-            name: size_of_head(head.kind, head.base, self.models[head.base])
-            for name, head in heads.items()
-            if head.drafts
-        }
+        heads = {}
+        for name in names:
+            head = self.pair.heads.get(name)
+            kind, base = (head.kind, head.base) if head else kind_and_base(name)  # one that will be trained
+            if drafts(kind):
+                heads[name] = size_of_head(kind, base, self.models[base])
+        return heads
 
 
 def outline(choice: Choice, on: Execution) -> Outline:
@@ -154,7 +155,7 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
         part = GridPart(replace(line, options=options), pair, task, number)
         try:
             part.methods = tuple(_methods(suite, part.line, pair))
-            choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None)
+            choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None and bool(suite.prepare))
             ignored = choice.unused_options()
             unused = ignored if unused is None else {key: error for key, error in unused.items() if key in ignored}
             if on:

@@ -1,8 +1,10 @@
 """The trial of a trained head: the method that uses it, measured on prompts that the head was not trained on."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -210,20 +212,26 @@ def drafting_of(kind: HeadKind, pair: str, options: Options, base: str, folder: 
     return HeadDrafting(proposer, method.temperature) if isinstance(proposer, Eagle | BlockDraft) else default
 
 
+class MeasuredAcceptance(NamedTuple):
+    """The acceptance rate of drafts, accepted / tested tokens, and that of each position after accepted tokens."""
+
+    rate: Estimate
+    by_position: list[float]
+
+
 def measure_acceptance(
     pair: LoadedPair, kind: HeadKind, folder: Path, drafting: HeadDrafting, texts: Sequence[Text], observer: Observer
-) -> Estimate | None:
-    """Decode prompts with the head in a folder and its base, and return the acceptance rate of the drafts.
+) -> MeasuredAcceptance | None:
+    """Decode prompts with the head in a folder and its base, and return the acceptance of the drafts.
 
-    This is the quantity that a trial measures: accepted / tested draft tokens, along the base's own outputs. Returns None if
-    no token was tested.
+    This is the quantity that a trial measures, along the base's own outputs. Returns None if no token was tested.
     """
     base, head = drafting.proposer.base, kind_named(kind.value).read(folder)
     assert isinstance(head, DraftHead)
     model = pair.models[base].transformers()
     pair.heads[NAME] = head.goes_with(model.get_input_embeddings().weight, model.config)
     method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())
-    counts = []
+    counts, positions = [], Counter[tuple[int, bool]]()
     texts = texts[:MOST_TEXTS]
     with observer.progress("measuring acceptance", len(texts)) as advance:
         for text in texts:
@@ -233,5 +241,12 @@ def measure_acceptance(
             with torch.inference_mode():
                 rounds = decode(method, pair.open(text.prompt), sampler, limits).rounds
             counts.append((sum(r.accepted for r in rounds), sum(r.tested for r in rounds), str(text.number)))
+            positions.update((i, i < r.accepted) for r in rounds for i in range(r.tested))
             advance()
-    return acceptance_interval(counts)
+    rate = acceptance_interval(counts)
+    if rate is None:
+        return None
+    depth = 1 + max(i for i, _ in positions)
+    return MeasuredAcceptance(
+        rate, [positions[i, True] / (positions[i, True] + positions[i, False]) for i in range(depth)]
+    )

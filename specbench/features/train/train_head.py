@@ -235,13 +235,14 @@ def _provenance(job: _ResolvedRequest, models: Mapping[str, ResolvedModel], trai
 
 
 def _acceptance(job: _ResolvedRequest, loaded: LoadedPair, texts: list[Text], observer: Observer) -> Table:
-    """Return for a report the acceptance rate of an EAGLE head's drafts on texts that it was not trained on."""
+    """Return for a report the acceptance of a head's drafts on texts that it was not trained on."""
     drafting = drafting_of(job.request.kind, job.request.pair, job.decoding, job.settings.base, job.folder)
     acceptance = measure_acceptance(loaded, job.request.kind, job.folder, drafting, texts, observer)
     if acceptance is None:
         return {}
     return {
-        "acceptance": acceptance.value, "acceptance_low": acceptance.low, "acceptance_high": acceptance.high,
+        "acceptance": acceptance.rate.value, "acceptance_low": acceptance.rate.low,
+        "acceptance_high": acceptance.rate.high, "acceptance_by_position": acceptance.by_position,
         "draft_length": drafting.proposer.gamma, "decoding_temperature": drafting.temperature,
         "decoded_texts": min(len(texts), MOST_TEXTS),
     }  # fmt: skip

@@ -29,6 +29,7 @@ from specbench.files import write
 from specbench.models.heads.block_parts import BlockParts
 from specbench.models.heads.draft_head import DraftHead
 from specbench.models.heads.draft_layers import (
+    OUTPUTS,
     UNUSED,
     BlockLayer,
     embedding_of,
@@ -37,13 +38,14 @@ from specbench.models.heads.draft_layers import (
     over_all,
     require_taps,
     require_tokens,
+    require_width,
 )
 from specbench.models.heads.head_files import CONFIG, MARKOV, SPECULATORS, WEIGHTS, Drafter, HeadFiles
 from specbench.models.heads.markov import MarkovHead
 from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE
 
-INPUTS, OUTPUTS = "aux_hidden_state_layer_ids", "target_layer_ids"  # keys that number inputs and outputs of layers
+INPUTS = "aux_hidden_state_layer_ids"  # a key that numbers inputs of layers
 OF_ZLAB = "dflash_config"  # a table that may hold the keys
 CONFIDENCE = "confidence_head.proj."  # the beginning of names of weights
 
@@ -109,7 +111,7 @@ class BlockSettings:
             raise MissingAsset(
                 f"{files.folder}: config.json has no {'block_size' if block is None else 'mask_token_id'}"
             )
-        width = int(config.get("target_hidden_size") or layer["hidden_size"])
+        width = require_width(files, layer, fc)
         is_spec, is_dspark = SPECULATORS in config, files.named == Drafter.dspark
         from_anchor = bool(value("sample_from_anchor", is_dspark and not is_spec))
         inputs, outputs = value(INPUTS), value(OUTPUTS)

@@ -9,14 +9,16 @@ from transformers import LlamaConfig, PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specbench.decoding.session import Taps
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.eagle1 import LAYERED, llama_config
+from specbench.models.heads.head_files import HeadFiles
 
 LAYER_KEYS = (  # of a config, for a head's layers
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
     "hidden_act", "attention_bias", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
 SHAPED = (*LAYERED, "qwen3", "mimo")  # model types of whose layers a head copies the shape
+OUTPUTS = "target_layer_ids"  # a key that numbers outputs of layers
 UNUSED = ("t2d", "rotary_emb.inv_freq")  # weights that follow from others
 
 
@@ -68,6 +70,22 @@ class BlockLayer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
 
 
+def require_width(files: HeadFiles, layer: Mapping[str, Any], fc: Tensor) -> int:
+    """Return the width of the base's states that a head reads.
+
+    `layer` is the part of the config that describes its layers, and `fc` is fc.weight (H, m H'). Raises MissingAsset, naming
+    the key, if the config states another width.
+    """
+    rows, columns = fc.shape
+    width, base = int(layer["hidden_size"]), int(files.config.get("target_hidden_size") or layer["hidden_size"])
+    if rows != width:
+        raise MissingAsset(f"{files.folder}: hidden_size is {width}, and fc.weight has {rows} rows")
+    if columns % base:
+        key = "target_hidden_size" if files.config.get("target_hidden_size") else "hidden_size"
+        raise MissingAsset(f"{files.folder}: {key} is {base}, and fc.weight has {columns} columns, no multiple of it")
+    return base
+
+
 def embedding_of(weight: Tensor) -> nn.Embedding:
     """Return a frozen embedding over a base's weight (V, H), which is not copied."""
     embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=True)  # type: ignore[no-untyped-call]
@@ -98,6 +116,11 @@ def require_taps(taps: Taps, key: str, states: int, layers: int) -> None:
         )
     if beyond := [layer for layer in taps if not 0 < layer < layers]:
         named = key or f"the default for {layers} layers"
+        if key == OUTPUTS:  # as the file numbers them
+            raise ConfigError(
+                f"{key} names layer {beyond[0] - 1}; heads read the outputs of layers 0 to {layers - 2} of a base with"
+                f" {layers} layers"
+            )
         raise ConfigError(f"{named} asks for the input of layer {beyond[0]}, and the base has layers 0 to {layers - 1}")
 
 

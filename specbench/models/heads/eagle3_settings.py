@@ -9,10 +9,10 @@ from transformers import LlamaConfig
 
 from specbench.decoding.session import Taps
 from specbench.errors import MissingAsset
-from specbench.models.heads.draft_layers import layer_config
+from specbench.models.heads.draft_layers import OUTPUTS, layer_config, require_width
 from specbench.models.heads.head_files import SPECULATORS, HeadFiles
 
-TAPS, OUTPUTS = "eagle_aux_hidden_state_layer_ids", "target_layer_ids"  # keys that number inputs and outputs of layers
+TAPS = "eagle_aux_hidden_state_layer_ids"  # a key that numbers inputs of layers
 ARCHITECTURES = "speculators_config.verifier.architectures"
 OF_SPECFORGE = "eagle_config"  # its table, in which TAPS numbers outputs
 
@@ -63,9 +63,7 @@ class Eagle3Settings:
             raise MissingAsset(f"{files.folder}: EAGLE-3 heads with Gemma's layers are not supported")
         if beyond := sorted(name for name in weights if name.startswith("layers.")):
             raise MissingAsset(f"{files.folder}: EAGLE-3 heads of several layers are not supported ({beyond[0]})")
-        width = int(config.get("target_hidden_size") or layer["hidden_size"])
-        if fc.shape[1] % width:
-            raise MissingAsset(f"{files.folder}: fc.weight has {fc.shape[1]} columns, no multiple of the width {width}")
+        width = require_width(files, layer, fc)
         taps, key = _taps(config)
         verifier = (config.get("speculators_config") or {}).get("verifier") or {}
         return cls(
