@@ -73,7 +73,7 @@ def train(
         float,
         typer.Option(
             min=0.0,
-            help="Time limit; 0: none. Half is for collecting outputs, the rest for fitting an EAGLE head.",
+            help="Time limit; 0: none. Half is for collecting outputs, the rest for fitting a head that drafts.",
         ),
     ] = 10.0,
     trial: Annotated[

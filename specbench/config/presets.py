@@ -332,7 +332,7 @@ def parse_head(text: str) -> tuple[str, str]:
     """Parse `NAME=FOLDER` or `PAIR:NAME=FOLDER`. NAME is a head of the pair, a kind, or KIND@BASE."""
     name, _, path = text.partition("=")
     if not name or not path:
-        raise ConfigError(f"--head {text}: expected NAME=FOLDER; help: --head sprinter=heads/tiny/sprinter")
+        raise ConfigError(f"--head {text}: expected NAME=FOLDER; help: --head eagle3=FOLDER")
     return name.strip(), path.strip()
 
 

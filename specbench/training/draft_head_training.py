@@ -205,7 +205,7 @@ class _Fit:
         """Train on the next batch."""
         self.done += 1
         recipe = self.recipe
-        warm = min(self.done / (recipe.warm_up or max(self.total // 20, 1)), 1.0)
+        warm = min(self.done / max(min(recipe.warm_up or self.total // 20, self.total // 4), 1), 1.0)
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.rate * warm * (1 + math.cos(math.pi * (self.done - 1) / self.total)) / 2
         losses = losses_of(self.head, self._session, self._seen.padded(next(self._batches)), recipe)

@@ -109,7 +109,7 @@ class DraftHeadRecipe:
     epochs: int = key(0, f"passes over the texts; 0: as many as --minutes allow, at most {MOST_EPOCHS}")
     batch: int = key(0, "tokens per step; 0: 1/64 of the training tokens, between 256 and 4096")
     rate: float = key(0.0, "peak learning rate; 0: by the hidden size of the base, 3e-5 at 4096, 2e-3 at 192")
-    warm_up: int = key(0, "steps of linear warm-up; 0: 5 % of the steps")
+    warm_up: int = key(0, "steps of linear warm-up, at most a quarter of all steps; 0: 5 % of them")
     clip: float = key(0.5, "clip each element of the gradients at this value")
     most: int = key(2048, "tokens after which a text is cut")
     temperature: float = key(0.0, "sampling temperature of the base's outputs that the head is trained on")

@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset
+from specbench.methods.block_drafts import BlockDraft
 from specbench.models.heads import BlockHead, BlockSession, DFlashHead, DSparkHead
 from specbench.models.heads.block_head import default_taps
 from specbench.models.heads.block_session import ConfidenceCut
@@ -313,6 +314,14 @@ def test_a_dspark_drafter_is_not_read_as_dflash(tmp_path):
     write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
     with pytest.raises(MissingAsset, match="holds a DSpark drafter; the kind 'dflash' reads a DFlash drafter"):
         DFlashHead.read(tmp_path)
+
+
+def test_a_draft_that_is_longer_than_the_head_s_blocks_is_an_error_before_decoding(tmp_path):
+    write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
+    head = DSparkHead.read(tmp_path)
+    BlockDraft(head="dspark", base="target", gamma=head.block.length).require_heads({"dspark": head})
+    with pytest.raises(ConfigError, match=r"gamma = 9, and the head 'dspark' drafts blocks of \d tokens .*; help: --gamma \d"):
+        BlockDraft(head="dspark", base="target", gamma=9).require_heads({"dspark": head})
 
 
 def test_an_unknown_weight_is_an_error(tmp_path):

@@ -345,7 +345,7 @@ def broken(config: dict[str, Any] | None = None, **changes: Any) -> Layout:
     ("layout", "message"),
     [
         (broken({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 8]}}),
-         r"eagle_config\.eagle_aux_hidden_state_layer_ids asks for the input of layer 9, and the base has layers 0 to 8"),
+         r"eagle_config\.eagle_aux_hidden_state_layer_ids names layer 8; heads read the outputs of layers 0 to 7 of a base"),
         (broken({"target_layer_ids": [1, 3]}), r"fc\.weight reads 3 layers, and target_layer_ids names 2"),
         (broken({"speculators_model_type": "eagle3", "speculators_config": QWEN}, layer="layers.0."),
          r"speculators_config\.verifier\.architectures names Qwen3ForCausalLM, and the base is a LlamaForCausalLM"),
@@ -369,6 +369,7 @@ def test_a_head_of_another_base_is_an_error_that_names_the_key(layout, message, 
     ("config", "extra", "message"),
     [
         ({"model_type": "gemma4"}, (), "with Gemma's layers"),
+        ({"target_hidden_size": 60}, (), "target_hidden_size is 60, and fc.weight has 96 columns, no multiple of it"),
         (
             {},
             ("layers.1.mlp.up_proj.weight",),
@@ -389,6 +390,23 @@ def test_a_layout_that_is_not_read_is_an_error_that_names_it(config, extra, mess
         weights = load_file(tmp_path / "model.safetensors") | {name: torch.zeros(2, 2) for name in extra}
         save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(MissingAsset, match=message):
+        EagleHead.read(tmp_path)
+
+
+def test_another_width_is_an_error_that_names_the_key(tmp_path):
+    write(broken(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"hidden_size": 2 * H}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(MissingAsset, match="hidden_size is 64, and fc.weight has 32 rows"):
+        EagleHead.read(tmp_path)
+
+
+def test_a_folder_without_weights_is_an_error_that_says_why(tmp_path):
+    with pytest.raises(MissingAsset, match=r"no draft head in .* \(no config\.json\)"):
+        EagleHead.read(tmp_path)
+    write(broken(), tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(MissingAsset, match="is a pointer of Git LFS, without the weights; help: git lfs pull"):
         EagleHead.read(tmp_path)
 
 

@@ -235,7 +235,7 @@ def test_a_head_of_another_kind_is_rejected_by_name(place):
 
 
 def test_a_missing_head_folder_is_reported_with_help(place):
-    with pytest.raises(MissingAsset, match=r"(?s)model 'head mine': head is not in the local cache.*help: "):
+    with pytest.raises(MissingAsset, match=r"head 'mine': no folder head; help: check the path"):
         place.bring()
 
 

@@ -100,6 +100,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
         repeats=repeats,
         is_out_of_time=halving.is_out_of_time,
         max_drop=request.max_drop,
+        heads=compared,
     )
 
 

@@ -136,8 +136,26 @@ NOT_MEASURED = {name: f"{name}, not measured there:" for name in ("vLLM", "SGLan
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
 
 
+def ranking_of_heads(advice: Advice) -> Iterator[str]:
+    """Yield the speedups of the heads that the request names, each in its best candidate, the fastest first."""
+    found = {}
+    for head in advice.heads:
+        own = [result for result in advice.results if result.candidate.drafter == head and result.on_first]
+        if own:
+            found[head] = max(own, key=lambda result: result.on_first.value if result.on_first else 0.0)
+    if not found:
+        return
+    ranked = sorted(found.items(), key=lambda item: -(item[1].on_first.value if item[1].on_first else 0.0))
+    texts = []
+    for head, result in ranked:
+        predicted = f", predicted {TIMES.text(result.predicted)}" if result.predicted else ""
+        texts.append(f"{head} {TIMES.text(result.on_first)} ({result.candidate.name}{predicted})")
+    yield f"The named heads on the same prompts, the fastest first: {'; '.join(texts)}."
+
+
 def answer(advice: Advice) -> Iterator[str]:
-    """Yield the advice: what to use and its TOML, the gain, and how other engines name it."""
+    """Yield the advice: how named heads compare, what to use and its TOML, the gain, and how other engines name it."""
+    yield from ranking_of_heads(advice)
     best, gain = advice.best, advice.gain or advice.best.measured
     name = best.candidate.name
     if gain is None:

@@ -224,7 +224,8 @@ class CandidateResult:
     """A candidate, its predicted and its measured decoding speedup. `why` says why there is no prediction.
 
     `parts` is the number of parts after the first that it was measured on. `measured` is its speedup on the last of them, and
-    `score_change` is its main score minus the target's there.
+    `score_change` is its main score minus the target's there. `on_first` is its speedup on the first of them, which is the
+    same part for all candidates.
     """
 
     candidate: Candidate
@@ -233,6 +234,7 @@ class CandidateResult:
     measured: Estimate | None = None
     score_change: Estimate | None = None
     parts: int = 0
+    on_first: Estimate | None = None
 
     @property
     def speedup(self) -> float:
@@ -261,7 +263,7 @@ class Advice:
     not measured there. `repeats` are the speedups of two more runs there, each in a process of its own; `gain` is then their
     mean, with the interval of `later_speedup`. `pilot` is the run that gave the prices, `pilot_row` its first method, `final`
     the last run. `max_drop` is the largest allowed drop of the main score, in [0, 1]; None if only lossless candidates were
-    compared.
+    compared. `heads` are those that the request names in addition to the pair's.
     """
 
     results: Sequence[CandidateResult]
@@ -274,6 +276,7 @@ class Advice:
     final: RunSummary
     is_out_of_time: bool = False
     max_drop: float | None = None
+    heads: Sequence[str] = ()
 
     @property
     def best(self) -> CandidateResult:

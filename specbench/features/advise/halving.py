@@ -91,6 +91,7 @@ def add_measurements(results: dict[str, CandidateResult], run: RunSummary, names
             measured=rows[name].speedup,
             score_change=change,
             parts=results[name].parts + 1,
+            on_first=results[name].on_first or rows[name].speedup,
         )
 
 

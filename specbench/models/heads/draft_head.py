@@ -43,7 +43,8 @@ class DraftHead(Head, ABC):
         version = cls.versions.get(files.drafter)
         if version is None or not issubclass(version, cls):
             known = " and ".join(drafter.value for drafter, each in cls.versions.items() if issubclass(each, cls))
-            raise MissingAsset(f"{folder} holds {files.drafter.value}; the kind '{cls.kind}' reads {known}")
+            other = f"; help: --head {version.kind}={folder}" if version else ""
+            raise MissingAsset(f"{folder} holds {files.drafter.value}; the kind '{cls.kind}' reads {known}{other}")
         try:
             head = version.of_files(files)
         except UNREADABLE as error:

@@ -19,6 +19,7 @@ LAYER_KEYS = (  # of a config, for a head's layers
 )  # fmt: skip
 SHAPED = (*LAYERED, "qwen3", "mimo")  # model types of whose layers a head copies the shape
 OUTPUTS = "target_layer_ids"  # a key that numbers outputs of layers
+OF_OUTPUTS = (OUTPUTS, "eagle_config.eagle_aux_hidden_state_layer_ids")  # all such keys
 UNUSED = ("t2d", "rotary_emb.inv_freq")  # weights that follow from others
 
 
@@ -116,7 +117,7 @@ def require_taps(taps: Taps, key: str, states: int, layers: int) -> None:
         )
     if beyond := [layer for layer in taps if not 0 < layer < layers]:
         named = key or f"the default for {layers} layers"
-        if key == OUTPUTS:  # as the file numbers them
+        if key in OF_OUTPUTS:  # as the file numbers them
             raise ConfigError(
                 f"{key} names layer {beyond[0] - 1}; heads read the outputs of layers 0 to {layers - 2} of a base with"
                 f" {layers} layers"

@@ -20,6 +20,7 @@ from specbench.models.heads.head import UNREADABLE, Provenance, in_one_line
 
 CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 SPECULATORS = "speculators_model_type"  # the key that marks a checkpoint of speculators
+LFS = b"version https://git-lfs"  # the beginning of a pointer that stands for a file
 MARKOV = "markov_head."  # in names of DSpark's weights
 
 
@@ -62,6 +63,8 @@ class HeadFiles:
     @classmethod
     def read(cls, folder: Path) -> "HeadFiles":
         """Read safetensors or PyTorch files, in one part or several. Raises MissingAsset, with the file, if it cannot."""
+        if not (folder / CONFIG).is_file():
+            raise MissingAsset(f"no draft head in {folder} (no {CONFIG})")
         try:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             if not isinstance(config, dict):
@@ -123,6 +126,9 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _file(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as file:
+        if file.read(len(LFS)) == LFS:
+            raise MissingAsset(f"{path} is a pointer of Git LFS, without the weights; help: git lfs pull")
     if path.suffix == ".safetensors":
         return load_file(path)
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

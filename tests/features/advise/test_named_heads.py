@@ -2,12 +2,18 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
+from specbench.analysis.intervals import Estimate
 from specbench.config.options import Options
 from specbench.config.pair import PACKAGE
 from specbench.errors import ConfigError, MissingAsset
+from specbench.features.advise.answer import ranking_of_heads
+from specbench.features.advise.candidate_set import candidate_of
+from specbench.features.advise.candidates import CandidateResult
+from specbench.features.advise.halving import best_of
 from specbench.features.advise.named_heads import with_heads
 from specbench.models.heads.draft_head import kind_in
 from tests.fixtures.console import specbench
@@ -45,3 +51,33 @@ def test_advise_compares_each_named_head(tmp_path):
     assert rows["eagle3-eagle3-3"]["predicted"] and rows["dspark-dspark-5"]["predicted"] is None
     assert rows["dspark-dspark-5"]["measured"]
     assert rows["eagle3-eagle3-3"]["measured"] or rows["eagle3-eagle3-5"]["measured"]
+
+
+def result(head: str, gamma: int, on_first: float | None, predicted: float | None = None) -> CandidateResult:
+    candidate = candidate_of(f"{head}-{gamma}", {"name": "eagle", "head": head, "base": "target", "gamma": gamma})
+    return CandidateResult(
+        candidate=candidate, predicted=Estimate(predicted, 0.1, 9.0) if predicted else None,
+        on_first=Estimate(on_first, None, None) if on_first else None,
+    )  # fmt: skip
+
+
+def test_the_answer_ranks_the_named_heads_on_the_same_prompts():
+    results = [
+        result("eagle3/a", 3, 0.8, 0.7), result("eagle3/a", 5, None, 0.6), result("dspark/b", 5, 1.1), result("eagle", 3, 2.0),
+    ]  # fmt: skip
+    advice = SimpleNamespace(results=results, heads=("eagle3/a", "dspark/b", "mtp/c"))
+    (line,) = ranking_of_heads(advice)
+    assert line == (
+        "The named heads on the same prompts, the fastest first: dspark/b 1.10x (dspark/b-5); eagle3/a 0.80x (eagle3/a-3,"
+        " predicted 0.70x [0.10, 9.00])."
+    )
+    assert not [*ranking_of_heads(SimpleNamespace(results=results, heads=()))]
+
+
+def test_each_named_head_is_measured_next_to_the_best_candidates():
+    speeds = {("eagle", 3): 1.5, ("eagle", 5): 1.4, ("eagle3/a", 3): 0.7, ("eagle3/a", 5): 0.8}
+    results = [result(head, gamma, None, speed) for (head, gamma), speed in speeds.items()]
+    by_name = {each.candidate.name: each for each in results}
+    candidates = [each.candidate for each in results]
+    assert best_of(by_name, candidates, 2) == ["eagle-3", "eagle-5"]
+    assert best_of(by_name, candidates, 2, ["eagle3/a"]) == ["eagle-3", "eagle-5", "eagle3/a-5"]
