@@ -29,6 +29,12 @@ def fetch(
     task: Annotated[
         list[str] | None, preset_option("task", "A task, or a TOML file; repeat for several.", None)
     ] = None,
+    method: Annotated[
+        list[str] | None,
+        preset_option(
+            "method", "Of the pairs, only the models and heads that this method needs; repeat for several.", None
+        ),
+    ] = None,
     suite: Annotated[
         str | None, preset_option("suite", "The grid of a paper's table or figure, instead of -p and -t.", None)
     ] = None,
@@ -44,13 +50,16 @@ def fetch(
 
     Exit code 4 if something cannot be downloaded.
     """
-    pairs, tasks = words(pair), words(task)
+    pairs, tasks, methods = words(pair), words(task), words(method)
     if suite and (pairs or tasks):
         raise ConfigError("--suite defines pairs and tasks; help: leave out -p and -t")
     if not (suite or pairs or tasks):
         raise ConfigError("nothing to fetch; help: -p PAIR, -t TASK or --suite NAME")
-    plugins = import_plugins(plugin)
-    needs = _of_suite(suite, plugins) if suite else _of(pairs, tasks, plugins)
+    if methods and not pairs:
+        raise ConfigError("-m applies to pairs; help: -p PAIR")
+    options = Options(plugins=import_plugins(plugin))
+    line = GridLine(methods=tuple(methods), pairs=tuple(pairs), tasks=tuple(tasks), options=options)
+    needs = _of_suite(suite, options.plugins) if suite else _of_line(line)
     repositories = fetching.gathered(needs)
     with status("reading repositories on the hub"):
         for repository in repositories:
@@ -62,17 +71,12 @@ def fetch(
                 fetching.download(repository)
     if as_json:
         print(json.dumps(_json(needs, repositories), indent=2))
-    rejected = [repository.wrong for repository in repositories if repository.wrong]
+    rejected = list(dict.fromkeys(repository.wrong for repository in repositories if repository.wrong))
     for why in rejected:
         print(f"error[asset]: {printable(why)}", file=sys.stderr)
     if not dry_run and repositories and not rejected:
         print("everything is in the local cache", file=sys.stderr)
     sys.exit(ExitCode.MISSING if rejected else ExitCode.OK)
-
-
-def _of(pairs: list[str], tasks: list[str], plugins: tuple[tuple[str, str], ...]) -> list[Need]:
-    """Return what pairs need as a whole, and tasks: by the pairs' default source, otherwise from the hub."""
-    return _of_line(GridLine(methods=(), pairs=tuple(pairs), tasks=tuple(tasks), options=Options(plugins=plugins)))
 
 
 def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
@@ -85,7 +89,10 @@ def _of_suite(name: str, plugins: tuple[tuple[str, str], ...]) -> list[Need]:
 
 
 def _of_line(line: GridLine, whole: bool = False) -> list[Need]:
-    """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole."""
+    """Return what a line's pairs and tasks need. Without methods, or with `whole`, pairs are needed as a whole.
+
+    The data of tasks are needed from the pairs' default source, otherwise from the hub.
+    """
     from specbench.resolution import selection  # imports torch
 
     needs: list[Need] = []
@@ -125,9 +132,14 @@ def _announce(needs: list[Need], repositories: list[Repository], as_json: bool) 
         sum(getattr(repository, key) for repository in repositories) for key in ("bytes", "missing_bytes")
     )
     rejected = sum(bool(repository.wrong) for repository in repositories)
-    note = f"; {rejected} cannot be downloaded" if rejected else ""
+    note = f"; {rejected} cannot be downloaded, and their size is not known" if rejected else ""
+    known = (
+        ""
+        if rejected == len(repositories) and rejected
+        else f", {whole / GIB:.2f} GiB, {missing / GIB:.2f} GiB to download"
+    )
     print(
-        f"{len(repositories)} repositories, {whole / GIB:.2f} GiB, {missing / GIB:.2f} GiB to download{note}",
+        f"{len(repositories)} repositories{known}{note}",
         file=sys.stderr if as_json else sys.stdout,
         flush=True,
     )

@@ -228,3 +228,13 @@ def test_a_suite_needs_its_pairs_tasks_and_judge(tmp_path, monkeypatch):
 )
 def test_a_mistake_is_one_line(arguments, said, tmp_path):
     assert said in specbench("fetch", *arguments, cwd=tmp_path, code=2).stderr
+
+
+def test_methods_restrict_the_models_and_heads_of_a_pair(tmp_path):
+    def needed(*method: str) -> list[str]:
+        done = specbench("fetch", "-p", "qwen3-8b", *method, "--dry-run", "--json", cwd=tmp_path, code=4)
+        return [repository["repository"] for repository in json.loads(done.stdout)["repositories"]]
+
+    assert needed("-m", "eagle3") == ["Qwen/Qwen3-8B", "deepseek-ai/eagle3_qwen3_8b_ttt7"]
+    assert len(needed()) > 4
+    assert "-m applies to pairs" in specbench("fetch", "-t", "gsm8k", "-m", "sd", cwd=tmp_path, code=2).stderr

@@ -320,7 +320,9 @@ def test_a_draft_that_is_longer_than_the_head_s_blocks_is_an_error_before_decodi
     write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
     head = DSparkHead.read(tmp_path)
     BlockDraft(head="dspark", base="target", gamma=head.block.length).require_heads({"dspark": head})
-    with pytest.raises(ConfigError, match=r"gamma = 9, and the head 'dspark' drafts blocks of \d tokens .*; help: --gamma \d"):
+    with pytest.raises(
+        ConfigError, match=r"gamma = 9, and the head 'dspark' drafts blocks of \d tokens .*; help: --gamma \d"
+    ):
         BlockDraft(head="dspark", base="target", gamma=9).require_heads({"dspark": head})
 
 

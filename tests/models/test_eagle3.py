@@ -397,7 +397,7 @@ def test_another_width_is_an_error_that_names_the_key(tmp_path):
     write(broken(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | {"hidden_size": 2 * H}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(MissingAsset, match="hidden_size is 64, and fc.weight has 32 rows"):
+    with pytest.raises(MissingAsset, match=r"hidden_size is 64, and fc\.weight has 32 rows"):
         EagleHead.read(tmp_path)
 
 

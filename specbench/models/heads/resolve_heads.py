@@ -79,7 +79,9 @@ def resolve_heads(pair: Pair, names: tuple[str, ...], base: Path) -> dict[str, R
         local, commit = folder(spec.path, base), ""
         is_hub_id = not Path(spec.path).is_absolute() and spec.path.count("/") == 1
         if (local and not local.is_dir()) or not (local or is_hub_id):
-            raise MissingAsset(f"head '{name}': no folder {spec.path}; help: check the path, or give a hub id, ORG/NAME")
+            raise MissingAsset(
+                f"head '{name}': no folder {spec.path}; help: check the path, or give a hub id, ORG/NAME"
+            )
         if not local:
             try:
                 commit = commit_of(spec.path, spec.revision or None, "config.json" if spec.drafts else FILE) or ""

@@ -63,7 +63,8 @@ def result(head: str, gamma: int, on_first: float | None, predicted: float | Non
 
 def test_the_answer_ranks_the_named_heads_on_the_same_prompts():
     results = [
-        result("eagle3/a", 3, 0.8, 0.7), result("eagle3/a", 5, None, 0.6), result("dspark/b", 5, 1.1), result("eagle", 3, 2.0),
+        result("eagle3/a", 3, 0.8, 0.7), result("eagle3/a", 5, None, 0.6), result("dspark/b", 5, 1.1),
+        result("eagle", 3, 2.0),
     ]  # fmt: skip
     advice = SimpleNamespace(results=results, heads=("eagle3/a", "dspark/b", "mtp/c"))
     (line,) = ranking_of_heads(advice)
