@@ -10,6 +10,7 @@ from specbench.decoding.drafting import widened
 from specbench.decoding.method import Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.errors import ConfigError
+from specbench.methods.proposers import require_head
 from specbench.models.heads import BlockHead, BlockSession
 from specbench.models.heads.block_session import ConfidenceCut
 
@@ -76,8 +77,8 @@ class BlockDraft(Proposer, name="dflash"):
         return (self.base,)
 
     def require_heads(self, heads: Mapping[str, Any]) -> None:
-        head = heads[self.head]
-        if isinstance(head, BlockHead) and self.gamma > (longest := head.block.length):
+        require_head(self.head, heads, BlockHead, "dflash, dspark")
+        if self.gamma > (longest := heads[self.head].block.length):
             raise ConfigError(
                 f"gamma = {self.gamma}, and the head '{self.head}' drafts blocks of {longest} tokens (block_size in its"
                 f" config.json); help: --gamma {longest}"

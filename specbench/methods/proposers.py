@@ -1,7 +1,9 @@
 """Proposers, the sources of drafts."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -14,8 +16,15 @@ from specbench.decoding.round import Round
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.speculation import Speculation
 from specbench.decoding.targets import Last
+from specbench.errors import ConfigError
 from specbench.methods.stopping import Stop
-from specbench.models.heads import EagleHead, EagleSession
+from specbench.models.heads import EagleHead, EagleSession, Head
+
+
+def require_head(name: str, heads: Mapping[str, Any], kind: type[Head], kinds: str) -> None:
+    """Raise ConfigError if a loaded head is not one that a proposer drafts with, of one of `kinds`."""
+    if not isinstance(head := heads[name], kind):
+        raise ConfigError(f"the head '{name}' is of the kind {head.kind}, and this proposer drafts with {kinds}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +140,9 @@ class Eagle(Proposer, name="eagle"):
 
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
+
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        require_head(self.head, heads, EagleHead, "eagle, eagle3, mtp")
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base = models[self.base]

@@ -4,9 +4,10 @@ import itertools
 import math
 import operator
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,6 +16,7 @@ from specbench.decoding.drafting import widened
 from specbench.decoding.method import Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.trees import Children, Growth, shape_of_paths, shape_of_widths
+from specbench.methods.proposers import require_head
 from specbench.models.heads import EagleHead, EagleSession
 
 NOTHING = Draft([], torch.empty(0, 0))
@@ -97,6 +99,9 @@ class HeadTree(TreeProposer):
 
     def roles(self) -> tuple[str, ...]:
         return (self.base,)
+
+    def require_heads(self, heads: Mapping[str, Any]) -> None:
+        require_head(self.head, heads, EagleHead, "eagle, eagle3, mtp")
 
     @abstractmethod
     def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:

@@ -17,6 +17,8 @@ from transformers import LlamaForCausalLM
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.block_drafts import BlockDraft
+from specbench.methods.proposers import Eagle
+from specbench.methods.tree_drafts import Eagle2
 from specbench.models.heads import BlockHead, BlockSession, DFlashHead, DSparkHead
 from specbench.models.heads.block_head import default_taps
 from specbench.models.heads.block_session import ConfidenceCut
@@ -324,6 +326,14 @@ def test_a_draft_that_is_longer_than_the_head_s_blocks_is_an_error_before_decodi
         ConfigError, match=r"gamma = 9, and the head 'dspark' drafts blocks of \d tokens .*; help: --gamma \d"
     ):
         BlockDraft(head="dspark", base="target", gamma=9).require_heads({"dspark": head})
+
+
+def test_a_head_of_another_kind_is_an_error_before_decoding(tmp_path):
+    write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
+    heads = {"dspark": DSparkHead.read(tmp_path)}
+    for proposer in (Eagle(head="dspark", base="target"), Eagle2(head="dspark", base="target")):
+        with pytest.raises(ConfigError, match="is of the kind dspark, and this proposer drafts with eagle, eagle3, mtp"):
+            proposer.require_heads(heads)
 
 
 def test_an_unknown_weight_is_an_error(tmp_path):
