@@ -267,7 +267,7 @@ class Task(Named):
         if self.web:
             return read_web(self.web, self.name)
         if self.hub is None:
-            raise NotOnHub(f"the rows of task {self.name} are not on the hub; help: --data FILE.jsonl")
+            raise NotOnHub(f"the rows of task {self.name} are not on the hub; help: --data {self.name}=FILE.jsonl")
         if isinstance(self.hub, HubData):
             return self._of_hub(self.hub, split)
         repo, file, revision = self.hub

@@ -244,6 +244,8 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
 
 def require_source(name: str, task: Task, source: str) -> None:
     """Raise ConfigError for a task without synthetic data, or NotOnHub without rows on the hub, if it is the source."""
+    if task.local:  # it names its rows itself
+        return
     file = f"help: --data {name}=FILE.jsonl"
     if source == "synthetic" and task.synthetic is None:
         others = ", or --data hub" if task.is_published else ""

@@ -203,7 +203,7 @@ def test_a_failed_sample_is_a_failed_sample(tmp_path):
         (["run", "-m", "se", "--set", "method.target.weigts=[1.0, 0.0]"], 2, "did you mean 'target.weights'?"),
         (["run", "-m", "se", "--set", "method.target.weights=[0.4, 0.4]"], 2, "sum to 1"),
         (["run", "-m", "se", "--set", "method.target.weights=[0.4, 0.3, 0.3]"], 2, "weights"),
-        (["run", "-t", "prompts"], 2, "--data FILE.jsonl"),
+        (["run", "-t", "prompts"], 2, "--data prompts=FILE.jsonl"),
         (["run", "--data", "none.jsonl"], 4, "no data file"),
         (["run", "-t", "gsm8k", "--data", "hub"], 4, "openai/gsm8k"),
         (["run", "-p", "llama-2", "-m", "sd"], 4, "help:"),

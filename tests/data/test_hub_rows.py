@@ -186,7 +186,8 @@ def test_offline_the_rows_come_from_the_cache(hub, monkeypatch):
             read_hub(missing)
         assert str(error.value) == (
             f"data set {missing.repo} is not in the local cache and cannot be downloaded (offline);"
-            " help: --data FILE.jsonl with the same fields, or --data synthetic for a bundled task"
+            " help: `specbench fetch` with the same options on a machine with network access, --data FILE.jsonl with the same"
+            " fields, or --data synthetic for a bundled task"
         )
     assert len(hub) == 1
 

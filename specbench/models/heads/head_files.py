@@ -86,7 +86,8 @@ class HeadFiles:
         """
         if self.named not in (Drafter.dflash, Drafter.dspark):
             return self.named
-        return Drafter.dspark if any(MARKOV in name for name in self.weights) else Drafter.dflash
+        has_markov = bool(self.config.get("markov_rank")) or any(MARKOV in name for name in self.weights)
+        return Drafter.dspark if has_markov else Drafter.dflash
 
     @property
     def named(self) -> Drafter:
