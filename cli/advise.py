@@ -128,7 +128,7 @@ def advise(
         else:
             if profile is not None:
                 raise ConfigError("--profile needs the costs of a run; help: specbench advise RUN --profile FILE")
-            compared = with_heads(options, heads.split(",")) if heads else options
+            compared = with_heads(options, params.words([heads])) if heads else options
             whole = request_of(
                 pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=compared, out=out,
                 access=Access(fresh=fresh, wait=wait, break_lock=break_lock),

@@ -51,8 +51,8 @@ def fetch(
     Exit code 4 if something cannot be downloaded.
     """
     pairs, tasks, methods = words(pair), words(task), words(method)
-    if suite and (pairs or tasks):
-        raise ConfigError("--suite defines pairs and tasks; help: leave out -p and -t")
+    if suite and (pairs or tasks or methods):
+        raise ConfigError("--suite defines pairs, tasks and methods; help: leave out -p, -t and -m")
     if not (suite or pairs or tasks):
         raise ConfigError("nothing to fetch; help: -p PAIR, -t TASK or --suite NAME")
     if methods and not pairs:

@@ -202,10 +202,9 @@ def outside_vocabulary(rows: Records) -> float | None:
 
 @metric("share")
 def undraftable(rows: Records) -> float | None:
-    """Share of a method's tokens that no token of its draft model stands for, with another tokenizer; None for others.
+    """Share of output tokens that the draft model's vocabulary lacks, if its tokenizer differs from the target's.
 
-    Such tokens are never drafted, so the acceptance rate is at most 1 minus this share if drafts are rarely rejected for
-    other reasons.
+    They are never drafted. Each one at a tested position is a rejection.
     """
     sums = counters(rows)
     return sums["undraftable"] / sums["translated_tokens"] if sums.get("translated_tokens") else None

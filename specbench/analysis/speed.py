@@ -146,7 +146,7 @@ def completion_speedup(rows: Records, base: Records) -> Estimate:
 
 
 def speedup_over_lossless(rows: Records, lossless: Records) -> Estimate:
-    """For a method that is not lossless: its tokens per second, end to end, over those of the fastest lossless method."""
+    """Tokens per second, end to end, over those of the fastest lossless method besides the baseline; not for lossless methods."""
     return speedup(rows, lossless, end_to_end=True)
 
 

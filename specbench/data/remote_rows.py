@@ -1,4 +1,4 @@
-"""Rows of the hub and of the web."""
+"""Rows of data sets on the hub and of files on the web, kept in a cache with their commit or checksum."""
 
 import hashlib
 import json

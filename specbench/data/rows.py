@@ -1,6 +1,6 @@
-"""Rows of data sets: of local files (JSON lines, JSON, CSV, TSV, Parquet, Arrow), of the hub, and of files on the web.
+"""Rows of local files (JSON lines, JSON, CSV, TSV, Parquet, Arrow), and synthetic rows. `remote_rows.py` has the others.
 
-Rows of the hub and of the web are kept in a cache with their commit or checksum. Synthetic tasks are endless, seeded
+Synthetic tasks are endless, seeded
 generators of rows in the schema of a real data set.
 """
 
@@ -236,9 +236,6 @@ def _plain(value: Any) -> str | None:
     if isinstance(value, bytes):
         return None
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
-
-
-# Rows of data sets on the hub and of files on the web
 
 
 # Synthetic rows

@@ -205,11 +205,9 @@ class Method(Named):
         return None
 
     def declared_when_greedy(self) -> tuple[tuple[str, ...], Target] | None:
-        """Return what `declared_distribution` does at T = 0, where more rules accept the most likely token alone."""
+        """Return the declared distribution at T = 0. Some rules that are inexact at T > 0 are exact there."""
         declared = self.declared_distribution()
-        if declared and declared[1].is_last_when_greedy:
-            return declared[0][-1:], Last()
-        return declared
+        return when_greedy(declared) if declared else None
 
     @property
     def published_rule(self) -> str | None:
@@ -260,6 +258,12 @@ class Level(NamedTuple):
     model: str
     threshold: int
     rejection: Rejection | None = None
+
+
+def when_greedy(declared: tuple[tuple[str, ...], Target]) -> tuple[tuple[str, ...], Target]:
+    """Return a declared distribution at T = 0, where that of some targets is the last model's."""
+    scorers, target = declared
+    return (scorers[-1:], Last()) if target.is_last_when_greedy else declared
 
 
 class Proposer(Named):

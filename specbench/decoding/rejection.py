@@ -208,7 +208,7 @@ class Rejection(Named):
     """
 
     exact: ClassVar[bool] = True
-    is_exact_when_greedy: ClassVar[bool] = True
+    is_exact_when_greedy: ClassVar[bool] = False
     reads_probabilities: ClassVar[bool] = False  # also at T = 0, where most targets have one token of probability 1
     independent: ClassVar[bool] = False
     trees: ClassVar[bool] = False

@@ -27,7 +27,6 @@ class Gated(Leniency, Rejection):
     """
 
     exact = False
-    is_exact_when_greedy = False
     trees = True
 
     phase: tuple[int, int] | None = None
@@ -171,7 +170,7 @@ class FlyRejection(Rejection, name="fly"):
     draft, and the most likely token follows. At T = 0, its target is `unscaled`.
     """
 
-    exact = is_exact_when_greedy = False
+    exact = False
     reads_probabilities = True
 
     window: int = 6

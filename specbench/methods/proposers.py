@@ -24,7 +24,7 @@ from specbench.models.heads import EagleHead, EagleSession, Head
 def require_head(name: str, heads: Mapping[str, Any], kind: type[Head], kinds: str) -> None:
     """Raise ConfigError if a loaded head is not one that a proposer drafts with, of one of `kinds`."""
     if not isinstance(head := heads[name], kind):
-        raise ConfigError(f"the head '{name}' is of the kind {head.kind}, and this proposer drafts with {kinds}")
+        raise ConfigError(f"the head '{name}' is a {head.kind} head; this proposer needs one of {kinds}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.decoding import relaxed_rejection  # noqa: F401  (registers its rules)
 from specbench.decoding.checks import checked_rejection
-from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification
+from specbench.decoding.method import Method, Proposer, Round, Sessions, StopCriteria, Verification, when_greedy
 from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, without_default
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Observed, Speculation, counters_of, draw_token
@@ -141,12 +141,14 @@ class Speculative(Method, name="speculative"):
         return super().published_rule if self.proposer.exact else "all_prefixes"
 
     def declared_distribution(self) -> tuple[tuple[str, ...], Target] | None:
-        is_exact = self._is_unbiased and all(test.rejection.exact for test in self.verifications())
-        return (self.scorers, self.target) if is_exact else None
+        is_exact = all(test.rejection.exact for test in self.verifications())
+        return (self.scorers, self.target) if is_exact and self._is_unbiased else None
 
     def declared_when_greedy(self) -> tuple[tuple[str, ...], Target] | None:
-        is_exact = self._is_unbiased and all(test.rejection.is_exact_when_greedy for test in self.verifications())
-        return super().declared_when_greedy() or ((self.scorers, self.target) if is_exact else None)
+        rules = [test.rejection for test in self.verifications()]
+        if not self._is_unbiased or not all(rule.exact or rule.is_exact_when_greedy for rule in rules):
+            return None
+        return when_greedy((self.scorers, self.target))
 
     @property
     def _is_unbiased(self) -> bool:

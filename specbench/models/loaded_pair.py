@@ -158,7 +158,7 @@ class LoadedPair:
                     " pair with this model as target"
                 )
             if method.needs_transformers:
-                raise ConfigError(f"{label}: Transformers runs it with one tokenizer only; help: {DRAFTING}")
+                raise ConfigError(f"{label}: Transformers supports only one tokenizer here; help: {DRAFTING}")
             if role in method.deciding:
                 try:
                     require_same_tokenizer(self.tokenizer, self.models[role].tokenizer, self.target, role)

@@ -129,7 +129,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
     quantized = sizes(model, quantization or equivalent_kind(config), itemsize)
     weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
-    share, experts = _share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
+    share, experts = share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 
     def share_of(p: int) -> float:
         return share if p in experts else 1.0
@@ -152,7 +152,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
     )
 
 
-def _share_of_experts(config: PreTrainedConfig) -> float:
+def share_of_experts(config: PreTrainedConfig) -> float:
     """Return the share of its experts that a mixture reads for one token; 1 without experts."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     count = next((n for name in names if (n := getattr(config, name, None))), None)
@@ -169,9 +169,15 @@ def _position_bytes(config: PreTrainedConfig, itemsize: int) -> int:
     """Return the bytes of keys and values of one position, over all layers."""
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    return int(layers * values_of(config) * itemsize)
+
+
+def values_of(config: PreTrainedConfig) -> int:
+    """Return the number of keys and values of one position in one layer."""
+    text = config.get_text_config(decoder=True)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     dim = getattr(text, "d_kv", None) or getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return int(2 * layers * heads * dim * itemsize)
+    return int(2 * heads * dim)
 
 
 @dataclass(frozen=True)

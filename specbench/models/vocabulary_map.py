@@ -51,8 +51,8 @@ class VocabularyMap:
     def words(self) -> str:
         """What is mapped, in words."""
         return (
-            f"{self.mapped:,} of its {len(self.target_ids):,} tokens stand for {len(self.draftable):,} of the target's"
-            f" {len(self._target):,}, and only these are drafted"
+            f"{self.mapped:,} of its {len(self.target_ids):,} tokens map to {len(self.draftable):,} of the target's"
+            f" {len(self._target):,} tokens, and only mapped tokens can be drafted"
         )
 
     @property

@@ -180,8 +180,8 @@ COLUMNS = (
     Column(
         key="undraftable", heading="not in the draft's vocabulary", format=TENTHS_OF_PERCENT, tables=(ACCEPTANCE,),
         is_visible=defined("undraftable"), lower_is_better=True,
-        definition="Share of a method's tokens that no token of its draft model, with another tokenizer, stands for. They are"
-        " never drafted.",
+        definition="Share of output tokens that the draft model's vocabulary lacks, if its tokenizer differs from the"
+        " target's. They are never drafted.",
     ),
     Column(
         key="survival", heading="survival", format=HUNDREDTHS, tables=(ACCEPTANCE,), is_visible=has_trees,

@@ -58,8 +58,8 @@ def against_lossless(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iter
     lossless = [row for row in rows if summary.keeps_distribution(row)]
     speeds = {row.method: value for row in rows if isinstance(value := row.value("over_lossless"), Estimate)}
     others = sorted((row for row in rows if row.method in speeds), key=lambda row: -speeds[row.method].value)
-    if not lossless or not others:
-        return
+    if not lossless or not others or any(summary.contradicted(row) for row in rows):
+        return  # a method that contradicts its declaration may be the one that the ratios refer to
     rival = max(lossless, key=lambda row: row.number("end_to_end_tokens_per_second") or 0.0)
     values = [
         f"{row.label} is {TIMES.text(speeds[row.method])} as fast"

@@ -113,7 +113,10 @@ def _largest_loss(leading: MethodSummary) -> Iterator[Note]:
 
 
 def _unrelated(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
-    """Yield a warning about drafts of a model or head that are accepted nearly as rarely as random ones."""
+    """Yield a warning about drafts of a model or head that are accepted nearly as rarely as random ones.
+
+    There is none for few generations, nor for a draft model with another tokenizer.
+    """
     rates, traits = leading.acceptance_by_position, summary.traits(leading)
     is_translated = leading.number("undraftable") is not None  # which a note explains
     if is_translated or leading.generations < FEWEST:

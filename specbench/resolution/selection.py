@@ -243,7 +243,7 @@ def prompt_count(name: str, task: Task, pair: Pair, options: Options) -> int | N
 
 
 def require_source(name: str, task: Task, source: str) -> None:
-    """Raise ConfigError for a task without synthetic data, or NotOnHub without rows on the hub, if it is the source."""
+    """Raise ConfigError or NotOnHub if a task has no data at its source, `synthetic` or `hub`."""
     if task.local:  # it names its rows itself
         return
     file = f"help: --data {name}=FILE.jsonl"

@@ -198,7 +198,7 @@ def test_fly_is_greedy_only_and_verify_says_why_a_published_rule_cannot_be_verif
     ],
 )  # fmt: skip
 def test_the_table_calls_only_relaxed_acceptance_lossy_at_temperature_0(name, temperature, lossless):
-    """`run` shows the others as lossless there; `verify` at T = 0 says so too."""
+    """`run` shows the others as lossless there."""
     options = Options(temperature=temperature)
     pair = read_pair("tiny", options)[1]
     assert method_on(name, pair, options).lossless is lossless

@@ -332,7 +332,7 @@ def test_a_head_of_another_kind_is_an_error_before_decoding(tmp_path):
     write(LAYOUTS["DeepSpec, DSpark"], tmp_path)
     heads = {"dspark": DSparkHead.read(tmp_path)}
     for proposer in (Eagle(head="dspark", base="target"), Eagle2(head="dspark", base="target")):
-        with pytest.raises(ConfigError, match="is of the kind dspark, and this proposer drafts with eagle, eagle3, mtp"):
+        with pytest.raises(ConfigError, match="is a dspark head; this proposer needs one of eagle, eagle3, mtp"):
             proposer.require_heads(heads)
 
 

@@ -369,7 +369,11 @@ def test_a_head_of_another_base_is_an_error_that_names_the_key(layout, message, 
     ("config", "extra", "message"),
     [
         ({"model_type": "gemma4"}, (), "with Gemma's layers"),
-        ({"target_hidden_size": 60}, (), "target_hidden_size is 60, and fc.weight has 96 columns, no multiple of it"),
+        (
+            {"target_hidden_size": 60},
+            (),
+            "target_hidden_size is 60, and fc.weight has 96 columns, which is not a multiple of it",
+        ),
         (
             {},
             ("layers.1.mlp.up_proj.weight",),

@@ -32,7 +32,7 @@ def test_tokens_are_mapped_by_the_bytes_that_they_stand_for():
     target = tokenizer("<u>", "▁the", "the", "<0x41>", "é", "x", "</s>", unk_token="<u>", eos_token="</s>")
     drafter = tokenizer("<e>", "Ġthe", "the", "A", "Ã©", "y", "<e2>", unk_token="<e>", eos_token="<e2>")
     assert VocabularyMap(target, drafter).target_ids == [-1, 1, 2, 3, 4, -1, 6]
-    assert VocabularyMap(target, drafter).words.startswith("5 of its 7 tokens stand for 5 of the target's 7, ")
+    assert VocabularyMap(target, drafter).words.startswith("5 of its 7 tokens map to 5 of the target's 7 tokens, ")
 
 
 class Mapping(VocabularyMap):
@@ -114,7 +114,7 @@ def run_on_two_tokenizers(method: str, folder) -> tuple[str, list[dict]]:
 
 def test_a_pair_of_two_tokenizers_runs_and_says_what_was_mapped(tmp_path):
     stderr, rows = run_on_two_tokenizers("sd", tmp_path)
-    stands = "the model draft has another tokenizer than the target: 91 of its 94 tokens stand for"
+    stands = "the model draft has another tokenizer than the target: 91 of its 94 tokens map to"
     assert stands in " ".join(stderr.split())
     tokens = {(row["method"].partition("(")[0], row["sample"]): row["tokens"] for row in rows}
     assert all(tokens["sd", sample] == tokens["ar", sample] for _, sample in tokens) and not any(

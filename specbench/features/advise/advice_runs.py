@@ -214,10 +214,11 @@ class AdviceRuns:
         request, named = self.request, set[str]()
         for method in methods:
             named |= {*heads_in(preset("method", method).table)}
-        heads = tuple((name, path) for name, path in options.heads if "/" not in name or name in named)
-        options = replace(
-            options, heads=heads
-        )  # without those KIND/LABEL that no method reads, which would be an error
+        # A head KIND/LABEL that no method reads would be an error
+        heads = tuple(
+            (name, path) for name, path in options.heads if "/" not in (own := name.rpartition(":")[2]) or own in named
+        )
+        options = replace(options, heads=heads)
         return Request(
             methods=tuple(methods), pair=request.pair, tasks=(request.task,), options=options, out=request.out,
             access=request.access, sandbox=request.sandbox,

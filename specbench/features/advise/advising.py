@@ -81,7 +81,7 @@ def advise(request: AdviceRequest, observer: Observer | None = None) -> Advice:
         predicted = predict_all(partial(parts.models.of, parts.plan), parts.run, of_lossless, pilots, observer)
     predicted += [CandidateResult(candidate=candidate, why="not lossless") for candidate in lossy]
     results = {result.candidate.name: result for result in predicted}
-    compared = [name for name, _ in options.heads if "/" in name]  # KIND/LABEL, given in addition to the pair's
+    compared = [name for name, _ in options.heads_for(request.pair) if "/" in name]  # KIND/LABEL, besides the pair's
     names, others = best_of(results, lossless, FINALISTS, compared), [candidate.name for candidate in lossy]
     halving = SuccessiveHalving(results, names, others, request.max_drop or 0.0, pilot)
     results |= {result.candidate.name: result for result in unsupported}

@@ -143,14 +143,15 @@ def ranking_of_heads(advice: Advice) -> Iterator[str]:
         own = [result for result in advice.results if result.candidate.drafter == head and result.on_first]
         if own:
             found[head] = max(own, key=lambda result: result.on_first.value if result.on_first else 0.0)
-    if not found:
-        return
     ranked = sorted(found.items(), key=lambda item: -(item[1].on_first.value if item[1].on_first else 0.0))
     texts = []
     for head, result in ranked:
         predicted = f", predicted {TIMES.text(result.predicted)}" if result.predicted else ""
         texts.append(f"{head} {TIMES.text(result.on_first)} ({result.candidate.name}{predicted})")
-    yield f"The named heads on the same prompts, the fastest first: {'; '.join(texts)}."
+    if texts:
+        yield f"The named heads on the same prompts, the fastest first: {'; '.join(texts)}."
+    if unmeasured := [head for head in advice.heads if head not in found]:
+        yield f"Not measured: {', '.join(unmeasured)}."
 
 
 def answer(advice: Advice) -> Iterator[str]:

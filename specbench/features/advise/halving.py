@@ -114,8 +114,8 @@ def best_of(
 ) -> list[str]:
     """Return the candidates to measure: those with the highest predicted speed, then those without a prediction.
 
-    There are `count`. Candidates without a prediction get up to half of the places, since only a measurement can show that
-    they are fast. The best candidate of each of the heads `compared` is added.
+    Returns `count` candidates, plus the best one of each head in `compared` that is not among them. Candidates without a
+    prediction get up to half of the `count` places, since only a measurement can show that they are fast.
     """
     unpredicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is None]
     predicted = [candidate.name for candidate in candidates if results[candidate.name].predicted is not None]

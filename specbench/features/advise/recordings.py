@@ -1,4 +1,4 @@
-"""Predicted speedups of candidates, from one run: its prices, and its baseline's outputs, on which they are replayed.
+"""Recorded probabilities of a run's outputs, on which candidates are replayed (`replay_predictions.py`).
 
 The output of a lossless method has the baseline's distribution. So the probabilities that a drafter and the target assign to
 the baseline's outputs give the expected rounds of every candidate with that drafter, without decoding with it. The prices of

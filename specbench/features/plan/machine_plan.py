@@ -10,6 +10,7 @@ import torch
 
 from specbench.analysis.costs import assumed, cost_of
 from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
+from specbench.config.pair import BUNDLED
 from specbench.data.task import Task
 from specbench.decoding.method import Method
 from specbench.decoding.traits import Theory
@@ -108,9 +109,13 @@ def _downloads(outline: Outline) -> dict[str, int]:
         if model.weights == "real" and not model.is_local
     }
     local_heads = {path for _, path in outline.options.heads}  # local folders, or heads that the suite trains
-    heads = {outline.pair.heads[name].path: size.download_bytes for name, size in outline.heads.items()}
+    heads = {
+        outline.pair.heads[name].path: size.download_bytes
+        for name, size in outline.heads.items()
+        if name in outline.pair.heads  # others will be trained
+    }
     for path, size in heads.items():
-        if path not in local_heads and outline.pair.weights == "real":
+        if path not in local_heads and not path.startswith(BUNDLED) and outline.pair.weights == "real":
             downloads[path] = downloads.get(path, 0) + size
     return downloads
 

@@ -25,7 +25,7 @@ from specbench.machine.threads import ThreadChoice
 from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
-from specbench.models.heads import DraftHead
+from specbench.models.heads import BlockHead, DraftHead
 from specbench.models.heads.head import kind_named
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
@@ -230,7 +230,10 @@ def measure_acceptance(
     assert isinstance(head, DraftHead)
     model = pair.models[base].transformers()
     pair.heads[NAME] = head.goes_with(model.get_input_embeddings().weight, model.config)
-    method = Speculative(proposer=replace(drafting.proposer, head=NAME), scorers=(base,), target=Last())
+    proposer = replace(drafting.proposer, head=NAME)
+    if isinstance(head, BlockHead):
+        proposer = replace(proposer, gamma=min(proposer.gamma, head.block.length))
+    method = Speculative(proposer=proposer, scorers=(base,), target=Last())
     counts, positions = [], Counter[tuple[int, bool]]()
     texts = texts[:MOST_TEXTS]
     with observer.progress("measuring acceptance", len(texts)) as advance:

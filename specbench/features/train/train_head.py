@@ -1,4 +1,4 @@
-"""Training of heads and fine-tuning of models, from the request to the folder of the result."""
+"""Training of heads, from the request to the folder of the result."""
 
 import json
 from collections.abc import Mapping

@@ -109,7 +109,7 @@ def _power(checks: Sequence[CheckResult]) -> str:
     certain = numbers["certain"]
     if factor is None and isinstance(certain, float) and certain > MOSTLY:
         sure = f"{certain:.0%} of {tokens} are accepted with probability 0 or 1"
-        return f"; {sure}, so a rule that accepts too often would not show"
+        return f"; {sure}, so these tokens cannot show whether acceptance probabilities are scaled"
     if factor is None:
         return f"; {tokens} are too few to show a rule that accepts twice as often as it should"
     return f"; in 19 of 20 cases, {tokens} show a rule that accepts {factor:g} times as often as it should"

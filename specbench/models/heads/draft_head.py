@@ -12,13 +12,13 @@ from specbench.decoding.session import Taps
 from specbench.errors import MissingAsset
 from specbench.files import read_json
 from specbench.models.heads.head import UNREADABLE, Head, in_one_line
-from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
+from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles, names_drafter
 
 MTP_LAYERS = "num_nextn_predict_layers"  # the key of a checkpoint with MTP layers
 
 
 class DraftHead(Head, ABC):
-    """A head that drafts. Its versions are the subclasses that have a `drafter`, whose files they read."""
+    """A head that drafts. Subclasses with a `drafter` read the files of that drafter, and `versions` lists them."""
 
     drafter: ClassVar[Drafter]
     versions: ClassVar[dict[Drafter, type["DraftHead"]]] = {}
@@ -54,7 +54,7 @@ class DraftHead(Head, ABC):
 
     @classmethod
     def of_files(cls, files: HeadFiles) -> Self:
-        """Return the head that the files hold, of a version that has files of its own."""
+        """Return the head that the files hold. Only subclasses with a `drafter` implement this."""
         raise TypeError(f"{cls.__name__} reads no files of its own")
 
     @abstractmethod
@@ -77,9 +77,10 @@ def kind_in(folder: Path) -> str:
     Raises MissingAsset if there is none, or if it is a drafter that is not supported.
     """
     path = folder / CONFIG
-    if path.is_file() and read_json(path, Table).get(MTP_LAYERS):
+    config = read_json(path, Table) if path.is_file() else {}
+    if not names_drafter(config) and (config.get(MTP_LAYERS) or config.get("model_type") == "qwen3_next"):
         return "mtp"
     drafter = HeadFiles.read(folder).drafter
     if drafter not in DraftHead.versions:
-        raise MissingAsset(f"{folder} holds {drafter.value}, which is not supported")
+        raise MissingAsset(f"{folder}: {drafter.value}: not supported")
     return DraftHead.versions[drafter].kind

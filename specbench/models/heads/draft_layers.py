@@ -83,7 +83,9 @@ def require_width(files: HeadFiles, layer: Mapping[str, Any], fc: Tensor) -> int
         raise MissingAsset(f"{files.folder}: hidden_size is {width}, and fc.weight has {rows} rows")
     if columns % base:
         key = "target_hidden_size" if files.config.get("target_hidden_size") else "hidden_size"
-        raise MissingAsset(f"{files.folder}: {key} is {base}, and fc.weight has {columns} columns, no multiple of it")
+        raise MissingAsset(
+            f"{files.folder}: {key} is {base}, and fc.weight has {columns} columns, which is not a multiple of it"
+        )
     return base
 
 
@@ -122,7 +124,7 @@ def require_taps(taps: Taps, key: str, states: int, layers: int) -> None:
                 f"{key} names layer {beyond[0] - 1}; heads read the outputs of layers 0 to {layers - 2} of a base with"
                 f" {layers} layers"
             )
-        raise ConfigError(f"{named} asks for the input of layer {beyond[0]}, and the base has layers 0 to {layers - 1}")
+        raise ConfigError(f"{named} names the input of layer {beyond[0]}, and the base has layers 0 to {layers - 1}")
 
 
 def require_tokens(tokens: Tensor | None, rows: int) -> None:

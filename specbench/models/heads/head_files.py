@@ -91,7 +91,7 @@ class HeadFiles:
 
     @property
     def named(self) -> Drafter:
-        """The drafter that the config names, or the one with such weights. DeepSpec names DSpark in files of DFlash too."""
+        """The drafter by the config, else by the weights. DeepSpec's DFlash files name DSpark; `drafter` checks the weights."""
         if kind := self.config.get(SPECULATORS):
             if kind not in BY_SPECULATORS:
                 raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")
@@ -109,6 +109,14 @@ class HeadFiles:
                 return found
         fc, width = self.weights.get("fc.weight"), self.config.get("hidden_size")
         return Drafter.eagle3 if fc is not None and width and fc.shape[1] > 2 * width else Drafter.eagle1
+
+
+def names_drafter(config: Mapping[str, Any]) -> bool:
+    """Return whether a config alone says that its folder holds a drafter."""
+    names = " ".join(map(str, config.get("architectures") or ())).lower()
+    return (
+        SPECULATORS in config or any(key in config for key in BY_KEY) or any(part in names for part in BY_ARCHITECTURE)
+    )
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedConfig
 
 from specbench.models.checkpoints import CONSTRUCTION
 from specbench.models.heads.block_head import BlockHead
 from specbench.models.heads.draft_head import DraftHead
+from specbench.models.heads.eagle1 import Eagle1Head
+from specbench.models.heads.eagle3 import Eagle3Head
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.resolve_heads import fresh_head
-from specbench.models.resolved_model import ResolvedModel
+from specbench.models.resolved_model import ResolvedModel, share_of_experts, values_of
 
 PUBLISHED = 2  # bytes per weight of the files on the hub
 
@@ -21,7 +24,7 @@ class HeadSize:
     `weights` leaves out the embedding and the LM head, which are the base's. A published head with an LM head of its own is
     larger by that. `layers` is the number of decoder layers. `position_bytes` are what one position adds: keys and values of
     the head, and the states of the base that it reads. `forward_bytes` are the weights that a forward reads, with the base's
-    LM head. `download_bytes` are the files.
+    LM head, and with the experts of one token of a mixture. `download_bytes` are the files.
     """
 
     base: str
@@ -36,16 +39,26 @@ def size_of_head(kind: str, role: str, base: ResolvedModel) -> HeadSize:
     """Return the sizes of a head of a kind that drafts, for a base with this role."""
     with CONSTRUCTION, torch.device("meta"):
         head = fresh_head(kind_named(kind), base.config)
-    parameters = sum(p.numel() for name, p in head.named_parameters() if "embed_tokens" not in name)
     assert isinstance(head, DraftHead)
-    layers, states = head.block.layers if isinstance(head, BlockHead) else 1, head.states
+    weights = {name: p.numel() for name, p in head.named_parameters() if "embed_tokens" not in name}
+    parameters, share = sum(weights.values()), share_of_experts(base.config)
+    read = sum(round(count * (share if ".experts." in name else 1.0)) for name, count in weights.items())
+    layers, layer = _layers_of(head, base.config)
     itemsize = getattr(torch, base.dtype).itemsize
     return HeadSize(
         base=role,
         layers=layers,
         weights=parameters * itemsize,
-        position_bytes=base.size.position_bytes // base.size.layers * layers
-        + states * base.architecture.shape.d * itemsize,
-        forward_bytes=parameters * itemsize + base.size.lm_head_bytes,
+        position_bytes=itemsize * (layers * values_of(layer) + head.states * base.architecture.shape.d),
+        forward_bytes=read * itemsize + base.size.lm_head_bytes,
         download_bytes=parameters * PUBLISHED,
     )
+
+
+def _layers_of(head: DraftHead, base: PreTrainedConfig) -> tuple[int, PreTrainedConfig]:
+    """Return the number of decoder layers of a head, and the config of one of them."""
+    if isinstance(head, BlockHead):
+        return head.block.layers, head.block.layer
+    return 1, head.eagle3.layer if isinstance(head, Eagle3Head) else head.inner.config if isinstance(
+        head, Eagle1Head
+    ) else base

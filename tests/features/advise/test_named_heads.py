@@ -28,7 +28,7 @@ def test_the_kind_of_a_head_is_found_in_its_files(tmp_path):
     assert kind_in(tmp_path) == "mtp"
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 3}))
     shutil.copy(HEADS / "eagle3/model.safetensors", tmp_path)
-    with pytest.raises(MissingAsset, match="holds Medusa heads, which is not supported"):
+    with pytest.raises(MissingAsset, match="Medusa heads: not supported"):
         kind_in(tmp_path)
 
 
@@ -67,7 +67,8 @@ def test_the_answer_ranks_the_named_heads_on_the_same_prompts():
         result("eagle", 3, 2.0),
     ]  # fmt: skip
     advice = SimpleNamespace(results=results, heads=("eagle3/a", "dspark/b", "mtp/c"))
-    (line,) = ranking_of_heads(advice)
+    line, unmeasured = ranking_of_heads(advice)
+    assert unmeasured == "Not measured: mtp/c."
     assert line == (
         "The named heads on the same prompts, the fastest first: dspark/b 1.10x (dspark/b-5); eagle3/a 0.80x (eagle3/a-3,"
         " predicted 0.70x [0.10, 9.00])."
