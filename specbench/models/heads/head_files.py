@@ -91,7 +91,7 @@ class HeadFiles:
 
     @property
     def named(self) -> Drafter:
-        """The drafter by the config, else by the weights. DeepSpec's DFlash files name DSpark; `drafter` checks the weights."""
+        """The drafter by the config, else by the weights. DeepSpec's DFlash files name DSpark, which `drafter` checks."""
         if kind := self.config.get(SPECULATORS):
             if kind not in BY_SPECULATORS:
                 raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")
