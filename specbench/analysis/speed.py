@@ -146,7 +146,7 @@ def completion_speedup(rows: Records, base: Records) -> Estimate:
 
 
 def speedup_over_lossless(rows: Records, lossless: Records) -> Estimate:
-    """Tokens per second, end to end, over those of the fastest lossless method besides the baseline; not for lossless methods."""
+    """Tokens per second, end to end, over those of the fastest lossless method other than the baseline."""
     return speedup(rows, lossless, end_to_end=True)
 
 
