@@ -215,6 +215,16 @@ def test_published_rules_are_exact_where_one_token_has_all_probability(rule):
         assert out.accepted == (2 if tokens == (2, 0) else int(tokens[0] == 2))
 
 
+@pytest.mark.parametrize("rule", GREEDY)
+@pytest.mark.parametrize(("first", "expected"), [(2, [2, 0, 3]), (1, [1, 1]), (0, [0])])
+def test_published_rules_are_exact_in_trees_where_one_token_has_all_probability(rule, first, expected):
+    """The root has the children 2 and 1, and token 2 has 0 and 3."""
+    tokens, parents = [2, 1, 0, 3], (-1, -1, 0, 0)
+    tree = Draft(tokens, torch.eye(4, dtype=torch.float64)[tokens], parents)
+    pi = torch.eye(4, dtype=torch.float64)[[first, 0, 1, 3, 0]]  # of the root and after each token
+    assert rule(tree, pi, Sampler(0.0)).tokens == expected
+
+
 @pytest.mark.parametrize("p", [[0.1] * 10, [0.25, 0.25, 0.5]])
 def test_thresholds_commit_a_child_if_the_children_are_the_whole_support(p):
     """Rounding of their sum leaves nothing to draw from."""
