@@ -220,7 +220,7 @@ def test_published_rules_are_exact_where_one_token_has_all_probability(rule):
 def test_published_rules_are_exact_in_trees_where_one_token_has_all_probability(rule, first, expected):
     """The root has the children 2 and 1, and token 2 has 0 and 3."""
     tokens, parents = [2, 1, 0, 3], (-1, -1, 0, 0)
-    tree = Draft(tokens, torch.eye(4, dtype=torch.float64)[tokens], parents)
+    tree = Draft(tokens, torch.eye(4, dtype=torch.float64)[tokens], parents=parents)
     pi = torch.eye(4, dtype=torch.float64)[[first, 0, 1, 3, 0]]  # of the root and after each token
     assert rule(tree, pi, Sampler(0.0)).tokens == expected
 
