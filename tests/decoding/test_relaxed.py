@@ -229,7 +229,7 @@ def test_published_rules_are_exact_in_trees_where_one_token_has_all_probability(
 def test_thresholds_commit_a_child_if_the_children_are_the_whole_support(p):
     """Rounding of their sum leaves nothing to draw from."""
     n = len(p)
-    rule, tree = ThresholdsRejection(), Draft(list(range(n)), torch.eye(n, dtype=torch.float64), (-1,) * n)
+    rule, tree = ThresholdsRejection(), Draft(list(range(n)), torch.eye(n, dtype=torch.float64), parents=(-1,) * n)
     pi = torch.tensor([p] * (n + 1), dtype=torch.float64)
     found = exact_distribution(lambda sampler: tuple(rule(tree, pi, sampler).tokens[:1]), temperature=1.0)
     assert sum(found.values()) == pytest.approx(1.0)
