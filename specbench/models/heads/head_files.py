@@ -96,7 +96,7 @@ class HeadFiles:
             if kind not in BY_SPECULATORS:
                 raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")
             return BY_SPECULATORS[kind]
-        names = " ".join(map(str, self.config.get("architectures") or ())).lower()
+        names = _architectures(self.config)
         for found in (
             next((kind for part, kind in BY_ARCHITECTURE.items() if part in names), None),
             next((kind for key, kind in BY_KEY.items() if key in self.config), None),
@@ -117,6 +117,11 @@ def names_drafter(config: Mapping[str, Any]) -> bool:
     return (
         SPECULATORS in config or any(key in config for key in BY_KEY) or any(part in names for part in BY_ARCHITECTURE)
     )
+
+
+def _architectures(config: Mapping[str, Any]) -> str:
+    """Return the architectures that a config names, in lower case."""
+    return " ".join(map(str, config.get("architectures") or ())).lower()
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
