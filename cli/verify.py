@@ -6,7 +6,6 @@
 import dataclasses
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,7 @@ from specbench.cli.app import wrapped
 from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, pair_of_models, words
 from specbench.config.presets import require_presets
-from specbench.errors import ConfigError, ExitCode
+from specbench.errors import ExitCode
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
 from specbench.reporting import escaping
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 OUTCOMES = {
     "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no distribution": ExitCode.INCONCLUSIVE
 }  # fmt: skip
-WHOLE_LENGTHS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
-FIRST_ROUND_LENGTH = 5  # the draft length of a first round
 
 
 @params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "sampling", "over", "shard")
@@ -111,60 +108,32 @@ def enumerate_(
     Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, and every first round
     at a draft length of 5; with --set, both at the draft length that it gives. The last line shows the longest draft.
 
-    Exit code 5 if they differ, 6 if nothing was drafted, 2 if the method declares no distribution.
+    Exit code 5 if they differ, 6 if nothing was drafted or if random numbers do not come from the sampler, 2 if the method
+    declares no distribution.
     """
     plain = SharedOptions({"set": set_, "plugin": plugin}).options()
     # imports torch
-    from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
+    from specbench.features.verify.enumerated import enumerated
+    from specbench.features.verify.enumeration import LENGTH
     from specbench.resolution.methods import Methods
-    from specbench.resolution.partial_method import PartialMethod
     from specbench.resolution.selection import read_pair, unused_options
 
     source, roles = read_pair(pair, plain)
     unused = unused_options(source, pair, (), plain) | Methods((method,), roles, plain).unused_options(pair)
     for error in unused.values():
         raise error
-    worst: dict[str, ExactComparison] = {}
-    drafts, longest = False, 0
-    base = PartialMethod.of_preset(method)
-    is_set = any(
-        override.path == base.length_path and base.applies(override)
-        for override in plain.overrides_for("method", method)
-    )
-    is_open = Methods((method,), roles, plain).have_draft_length and not is_set
-    for gamma in (*WHOLE_LENGTHS, FIRST_ROUND_LENGTH) if is_open else (0,):
-        options = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
-        resolved = Methods((method,), roles, options).groups(dict.fromkeys(roles.models, 1))[0][-1]
-        label, built = resolved.label, resolved.method
-        if built.declared_distribution() is None:
-            why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
-            raise ConfigError(f"{label} declares no exact output distribution{why}")
-        drafts, kinds = max(built.blocks) > 1, {name: roles.heads[name].kind for name in built.heads}
-        findings = examine(built, kinds) if gamma in (0, *WHOLE_LENGTHS) else []
-        findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
-        for finding in findings:
-            worst[finding.setting] = max(
-                worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance
-            )
-            longest = max(longest, finding.drafted)
-    print(
-        f"{escaping.terminal(label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum over"
-        " several models"
-    )
-    for finding in worst.values():
-        verdict = "exact" if finding.exact else f"DIFFERS {finding.why}".rstrip()
-        print(f"  {finding.setting:<20} {finding.distance:.1e}  {verdict}")
-    if drafts:
-        beyond = f"; longer ones, up to {built.depth}, were not" if longest < built.depth else ""
-        print(f"drafts of up to {longest} token{'' if longest == 1 else 's'} were enumerated{beyond}")
-    if not all(finding.exact for finding in worst.values()):
-        sys.exit(ExitCode.REGRESSION)
-    if longest and not drafts:
+    found = enumerated(method, roles, plain)
+    if found.findings:
         print(
-            f"inconclusive: it drafts, at least {longest} tokens, but declares no block sizes, so longer drafts were not"
-            " enumerated; help: define its property `blocks`"
+            f"{escaping.terminal(found.label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum"
+            " over several models"
         )
-        sys.exit(ExitCode.INCONCLUSIVE)
-    if drafts and not longest:
-        print("inconclusive: nothing was drafted in the first tokens, so the proposer was not tested")
+    for finding in found.findings.values():
+        print(f"  {finding.setting:<20} {finding.distance:.1e}  {finding.words}")
+    if found.scope:
+        print(found.scope)
+    if found.differs:
+        sys.exit(ExitCode.REGRESSION)
+    if found.undecided:
+        print(wrapped(f"inconclusive: {escaping.terminal(found.undecided)}"))
         sys.exit(ExitCode.INCONCLUSIVE)

@@ -5,10 +5,12 @@ follow. V is the size of the shared vocabulary, k the number of drafted tokens.
 """
 
 import math
+import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -238,18 +240,41 @@ class EnumeratingSampler(Sampler):
         return pick
 
 
+class OtherRandomness(Exception):
+    """A method draws random numbers that do not come from `Sampler.choose`, so its choices cannot be enumerated."""
+
+
+REPEATED = 16  # branches that are decoded twice, to find random numbers that do not come from the sampler
+
+
 def exact_distribution(
     run: Callable[[Sampler], Outcome], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> dict[Outcome, float]:
     """Return the exact distribution of `run(sampler)`, summed over every branch of its choices.
 
-    Feasible for table models only.
+    Feasible for table models only. Raises OtherRandomness if `run` draws from another source than the sampler: if it advances
+    a global generator, or if one of the first branches gives two results.
     """
     distribution: dict[Outcome, float] = {}
     branches: list[list[int]] = [[]]
+    number, before = 0, _global_generators()
     while branches:
-        sampler = EnumeratingSampler(branches.pop(), temperature, top_k, top_p)
+        branch = branches.pop()
+        sampler = EnumeratingSampler(branch, temperature, top_k, top_p)
         outcome = run(sampler)
+        if number < REPEATED:
+            again = EnumeratingSampler(branch, temperature, top_k, top_p)
+            if (run(again), again.forks) != (outcome, sampler.forks):
+                raise OtherRandomness("equal choices of the sampler give two outputs")
+        number += 1
         distribution[outcome] = distribution.get(outcome, 0.0) + sampler.weight
         branches += sampler.forks
+    if _global_generators() != before:
+        raise OtherRandomness("a global random number generator is advanced")
     return distribution
+
+
+def _global_generators() -> tuple[object, ...]:
+    """Return the states of the generators that code outside of a sampler would draw from."""
+    name, keys, *rest = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (name, np.asarray(keys).tobytes(), *rest)

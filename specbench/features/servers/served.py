@@ -194,6 +194,7 @@ class Description:
         defaults: Its sampling defaults.
         speculation: Its speculation.
         has_ids: Whether it accepts and returns token ids.
+        repeats_seeds: Whether it promises that requests with equal seeds have equal outputs.
         chat_template: Whether it renders chats.
     """
 
@@ -209,6 +210,7 @@ class Description:
     defaults: Mapping[str, object] = field(default_factory=dict)
     speculation: ServedSpeculation = ServedSpeculation()
     has_ids: bool = False
+    repeats_seeds: bool = True
     chat_template: bool | None = None
 
     @property

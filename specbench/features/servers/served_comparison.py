@@ -25,7 +25,7 @@ from specbench.note import warnings_of
 ACCEPTANCE_LIMIT = 0.01  # relative change of the acceptance; a smaller one is no finding
 FEWEST_PAIRS = 3
 LOWER_IS_BETTER = frozenset({"no_answer"})
-RANK = {Outcome.exact: 0, Outcome.inconclusive: 1, Outcome.differs: 2}  # from best to worst
+RANK = {Outcome.exact: 0, Outcome.unfound: 0, Outcome.inconclusive: 1, Outcome.differs: 2}  # from best to worst
 
 
 def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLimits) -> list[GateVerdict]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import torch
@@ -121,16 +122,25 @@ class Case:
         return Autoregressive(scorers=scorers, target=target)
 
 
+class CheckKind(StrEnum):
+    """What a check is about."""
+
+    tokens = "tokens"  # whether tokens follow the declared distribution
+    acceptance = "acceptance"  # whether drafts are accepted as often as they should be
+    control = "control"  # tokens that do not follow the distribution: the check passes if they are rejected
+    enumeration = "enumeration"  # the exact distribution on lookup tables
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one check. `passed` is None if the check could not be made; a control passes if it is rejected."""
 
+    kind: CheckKind
     name: str
     found: str
     measure: str
     passed: bool | None
     numbers: Table = field(default_factory=dict)  # raw values for JSON output
-    is_control: bool = False
 
 
 def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, str, bool]]:

@@ -37,7 +37,8 @@ LENGTH = 3  # tokens of a joint distribution; enough for a pending token and wha
 LONGEST = 8  # tokens of a draft whose positions are all followed
 DEEPEST = 2  # depths of a draft tree that are followed
 SEEDS = 2  # sets of table models that a method is tried on
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # total variation of float64 sums
+FLOAT32_ROUNDING = 1e-6  # of ratios that a method computes in float32
 TOP_K = "T = 1, top-k 2"  # no filter on two tokens
 SETTINGS: dict[str, dict[str, float]] = {
     "T = 1": {"temperature": 1.0},
@@ -261,7 +262,24 @@ class ExactComparison:
 
     @property
     def exact(self) -> bool:
+        """Whether the distributions are equal up to the rounding of float64."""
         return self.distance < ROUNDING
+
+    @property
+    def differs(self) -> bool:
+        """Whether no rounding explains the distance."""
+        return not self.distance < FLOAT32_ROUNDING
+
+    @property
+    def words(self) -> str:
+        """The result in a few words."""
+        if self.exact:
+            return "exact"
+        if not self.differs:
+            return f"equal up to rounding: below {FLOAT32_ROUNDING:g}, as of ratios in float32"
+        return f"DIFFERS {self.why}".rstrip() + (
+            "" if self.why else f": {FLOAT32_ROUNDING:g} or more, which is no rounding"
+        )
 
 
 def examine(

@@ -10,6 +10,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import FARTHEST, gaps, rounding_gap
 from specbench.features.verify.case import (
     Case,
+    CheckKind,
     CheckResult,
     Output,
     cut_prompts,
@@ -42,11 +43,11 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         advance()
     tokens = _tokens_check(torch.cat(gap), torch.cat(room), {"outputs": len(prompts), "equal": equal})
     if not outcomes:
-        return [tokens, CheckResult("greedy acceptance", no_first_tests(case.method), "", None)]
+        return [tokens, CheckResult(CheckKind.acceptance, "greedy acceptance", no_first_tests(case.method), "", None)]
     wrong = outcomes.count("wrong")
     share = f"{outcomes.count('tie')} near-ties, {wrong} of {len(outcomes)} rounds not as expected"
     rounds: Table = {"rounds": len(outcomes), "near_ties": outcomes.count("tie"), "wrong": wrong}
-    return [tokens, CheckResult("greedy acceptance", share, "", not wrong, rounds)]
+    return [tokens, CheckResult(CheckKind.acceptance, "greedy acceptance", share, "", not wrong, rounds)]
 
 
 def _tokens_check(gap: Tensor, room: Tensor, counts: Table) -> CheckResult:
@@ -54,6 +55,7 @@ def _tokens_check(gap: Tensor, room: Tensor, counts: Table) -> CheckResult:
     ties, wrong = int(((gap > 0) & (gap <= room)).sum()), int((gap > room).sum())
     worst, limit = float(gap.max()), float(room.max())
     return CheckResult(
+        CheckKind.tokens,
         "greedy tokens",
         f"{counts['equal']} of {counts['outputs']} outputs equal the autoregressive method's;"
         f" of {len(gap)} tokens {ties} near-ties, {wrong} wrong",

@@ -1,12 +1,12 @@
 """The sampled checks of `specbench verify`: martingale tests of tokens and acceptance, and the control that must fail.
 
-Each sampled token has another distribution pi, given its prefix, so tokens cannot be pooled in one histogram. A martingale
-test multiplies one factor per token, whose expectation under that token's pi is at most 1. By chance alone, the product
-reaches 1000 with probability at most 1/1000. If tokens follow another distribution, the product can grow with every token.
+Each sampled token has another distribution pi, given its prefix, so tokens cannot be pooled in one histogram. The tests are
+those of `specbench.features.exactness`.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import NamedTuple
 
 import torch
@@ -17,9 +17,16 @@ from specbench.decoding.method import Method, Verification
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import UNENDING
 from specbench.decoding.targets import Last
-from specbench.features.verify.acceptance_test import EXAMPLE, AcceptanceTest
+from specbench.features.exactness.acceptance_test import AcceptanceTest
+from specbench.features.exactness.evidence import LARGEST_FACTOR
+from specbench.features.exactness.martingales import ALARM, GROUPS, MartingaleTest
+from specbench.features.exactness.power import Power
+from specbench.features.exactness.token_statistics import categories_of, statistics
+from specbench.features.exactness.token_tests import TokenTests
+from specbench.features.exactness.tolerance import Allowed
 from specbench.features.verify.case import (
     Case,
+    CheckKind,
     CheckResult,
     Decoding,
     Output,
@@ -32,11 +39,8 @@ from specbench.features.verify.case import (
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 
-ALARM = 1e-3  # bound for the probability that any sampled check of a sound method fails
-CLIP = 4.0  # nats; bound of a log-ratio of two distributions
-FLOOR = 16.0  # nats; log-probabilities are clamped from below to its negative
-GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output
-LAMBDAS = tuple(sign * 2.0**-k for k in range(5) for sign in (1.0, -1.0))  # from weak to strong deviations
+
+MOST_CATEGORIES = 8192  # of a larger vocabulary, the least likely tokens are one category
 
 
 class DraftedToken(NamedTuple):
@@ -66,59 +70,6 @@ def tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[DraftedTok
         start += len(entry.tokens)
 
 
-# Tests of the output distribution
-
-
-class MartingaleTest:
-    """A martingale test of one statistic g of every token; `p` bounds the probability of a false rejection.
-
-    Each token x multiplies the test martingale by exp(lambda g(x)) / E_pi exp(lambda g). If x follows pi given all tokens
-    before it, and g was fixed before x, the expected factor is 1. So the product is a martingale, and its mean over `LAMBDAS`
-    is one too. It reaches 1 / p with probability at most p (Ville 1939). The bound holds for any number of tokens, with rare
-    events and with optional stopping. With g = log q/pi and lambda = 1, the product is the likelihood ratio of q to pi.
-    """
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self._log_wealth = [0.0] * len(LAMBDAS)  # logarithms
-        self._sum = self._variance = 0.0
-
-    def add(self, g: Tensor, pi: Tensor, x: Tensor) -> None:
-        """Add tokens x (m,), their distributions pi (m, V), float64, and the statistic g (m, V)."""
-        of_x = g.gather(-1, x.unsqueeze(-1)).squeeze(-1)  # (m,)
-        mean = (pi * g).sum(-1)
-        self.tokens += len(x)
-        self._sum += float((of_x - mean).sum())
-        self._variance += float((pi * (g - mean.unsqueeze(-1)) ** 2).sum())
-        for i, lambda_ in enumerate(LAMBDAS):
-            expected = (pi * (lambda_ * g).exp()).sum(-1).log()
-            self._log_wealth[i] += float((lambda_ * of_x - expected).sum())
-
-    @property
-    def varied(self) -> bool:
-        """Whether g varied, so that the test could have rejected."""
-        return self._variance > 1e-6  # else g is the same for all tokens, but for rounding
-
-    @property
-    def z(self) -> float:
-        """The deviation of the sum of g from its expectation, in standard deviations; 0 if g did not vary."""
-        return self._sum / math.sqrt(self._variance) if self.varied else 0.0
-
-    @property
-    def p(self) -> float:
-        """An upper bound for the probability of so large a martingale under the null hypothesis."""
-        largest = max(self._log_wealth)
-        log_mean = largest + math.log(sum(math.exp(wealth - largest) for wealth in self._log_wealth) / len(LAMBDAS))
-        return min(1.0, math.exp(min(-log_mean, 0.0)))
-
-    def smallest_shift(self, alarm: float) -> float:
-        """Return the smallest shift of the mean of g that reaches p = alarm on average, in standard deviations of one token.
-
-        With the best lambda, the logarithm of the martingale is about n d^2 / 2 after n tokens with a shift d.
-        """
-        return math.sqrt(2.0 * math.log(len(LAMBDAS) / alarm) / max(self.tokens, 1))
-
-
 def event_test(happened: list[bool], probabilities: list[float]) -> MartingaleTest:
     """Return a martingale test of events, each of which should happen with the given probability."""
     test = MartingaleTest()
@@ -127,7 +78,7 @@ def event_test(happened: list[bool], probabilities: list[float]) -> MartingaleTe
         pi = torch.stack([1.0 - one, one], dim=-1)  # (m, 2)
         test.add(
             torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(len(probabilities), 2),
-            pi,
+            Allowed.exactly(pi),
             torch.tensor(happened).long(),
         )
     return test
@@ -141,7 +92,7 @@ class SampledStatistics:
 
     def __init__(self, case: Case) -> None:
         self._case, self._sampler = case, Sampler(case.temperature)
-        self.tests: dict[str, dict[str, MartingaleTest]] = {group: {} for group in GROUPS}
+        self.tests = {group: TokenTests() for group in GROUPS}
         self._accepted: list[bool] = []
         self._expected: list[float] = []
         self.by_token = AcceptanceTest()
@@ -153,10 +104,11 @@ class SampledStatistics:
         probs = {role: _normalized(self._sampler.probs(rows)) for role, rows in logits.items()}  # (m, V) each
         pi = _normalized(target([logits[role] for role in scorers], self._sampler))  # (m, V)
         x = torch.tensor(output.tokens, device=pi.device)  # (m,)
-        for name, g in _statistics(pi, probs).items():
-            for group, part in GROUPS.items():
-                if len(x[part]):
-                    self.tests[group].setdefault(name, MartingaleTest()).add(g[part], pi[part], x[part])
+        others = {role: q for role, q in probs.items() if not (role == scorers[-1] and isinstance(target, Last))}
+        few = categories_of(Allowed.exactly(pi), x, others, MOST_CATEGORIES)
+        values = statistics(few, output.ids, output.tokens)
+        for group, part in GROUPS.items():
+            self.tests[group].add(few, values, part)
         test = next(iter(self._case.method.verifications()), Verification("", scorers, target))
         for position, role, accepted in first_tested_tokens(output, roles):
             expected = test.expected(probs[role][position], pi[position])
@@ -187,21 +139,6 @@ def _normalized(rows: Tensor) -> Tensor:
     return exact / exact.sum(-1, keepdim=True)
 
 
-def _statistics(pi: Tensor, probs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tested statistics by name, (m, V) each: functions of a token and its prefix.
-
-    `log q/pi` deviates if outputs are too close to a drafter's distribution, `log pi` if the temperature is wrong,
-    `arg max of pi` if outputs are too greedy, and `hash of the token` if an error does not depend on probabilities.
-    """
-    log_pi = pi.log().clamp_min(-FLOOR)
-    ratios = {
-        f"log q/pi of {role}": (q.log().clamp_min(-FLOOR) - log_pi).clamp(-CLIP, CLIP) for role, q in probs.items()
-    }
-    best = torch.zeros_like(pi).scatter_(-1, pi.argmax(-1, keepdim=True), 1.0)
-    hashed = torch.arange(pi.shape[-1], device=pi.device) * 0x9E3779B97F4A7C1 // 2**32 % 2  # (V,)
-    return {**ratios, "log pi": log_pi, "arg max of pi": best, "hash of the token": hashed.double().expand_as(pi)}
-
-
 def control_of(case: Case) -> tuple[str, Method, float]:
     """Return a control that does not follow the declared distribution: its name, method and temperature.
 
@@ -225,10 +162,10 @@ def _has_room(models: OpenSessions, role: str) -> bool:
     return models[role].room(models.ids) > 1
 
 
-def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
+def sampled(case: Case, advance: Callable[[], None]) -> tuple[list[CheckResult], Power]:
     """Check at T > 0 that outputs follow the declared distribution, that acceptance is as expected, and the control.
 
-    The control's checks are corrected for the same number of tests as the method's.
+    The control's checks are corrected for the same number of tests as the method's. Also returns what would have been missed.
     """
     prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
@@ -241,11 +178,25 @@ def sampled(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         control.add(output)
         advance()
     at = f", T = {case.temperature:g}"
-    count = sum(test.varied for group in tested.tests.values() for test in group.values())
-    count += tested.acceptance.varied + tested.by_token.varied
+    count = sum(len(tests.results) for tests in tested.tests.values())
+    count += tested.acceptance.has_varied + tested.by_token.varied
     checks = [_check(f"{group} tokens{at}", tested.tests[group], count) for group in GROUPS]
     checks.append(_acceptance_check(f"acceptance{at}", tested, case, count))
-    return [*checks, _control_check(name, at, {g: _check(g, control.tests[g], count) for g in GROUPS})]
+    controls = {group: _check(group, control.tests[group], count) for group in GROUPS}
+    return [*checks, _control_check(name, at, controls)], _power(tested, ALARM / max(count, 1))
+
+
+def _power(tested: SampledStatistics, alarm: float) -> Power:
+    """Return what tests at this significance level would have missed."""
+    acceptance, later = tested.by_token, tested.tests["later"].departures
+    needed = acceptance.tokens_needed(alarm) if acceptance.tokens else None
+    return Power(
+        factor=acceptance.smallest_factor(alarm) if acceptance.tokens else None,
+        tested=acceptance.tokens,
+        later=later.detectable(alarm),
+        first=tested.tests["first"].departures.detectable(alarm),
+        times=max(later.times_needed(alarm), needed / acceptance.tokens if needed else 0.0),
+    )
 
 
 def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> CheckResult:
@@ -254,16 +205,16 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     First tested tokens are compared with the acceptance rate that q and pi imply, and all tested tokens with their acceptance
     probabilities.
     """
-    first, every = tested.acceptance, tested.by_token
+    kind, first, every = CheckKind.acceptance, tested.acceptance, tested.by_token
     if not first.tokens:
-        return CheckResult(name, no_first_tests(case.method), "", None)
-    if not (first.varied or every.varied):
-        return CheckResult(name, "every outcome was certain", "", None)
+        return CheckResult(kind, name, no_first_tests(case.method), "", None)
+    if not (first.has_varied or every.varied):
+        return CheckResult(kind, name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
     factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
     power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
-    if needed and (factor is None or factor > EXAMPLE):
-        power += f" ({EXAMPLE} needs --repeats {math.ceil(case.cuts * needed / every.tokens)})"
+    if needed and (factor is None or factor > LARGEST_FACTOR):
+        power += f" ({LARGEST_FACTOR} needs --repeats {math.ceil(case.cuts * needed / every.tokens)})"
     details = (
         f"{rate:.3f} of {first.tokens} first tested tokens, {expected:.3f} expected; z = {first.z:.1f};"
         f" {every.tokens} tested tokens against their acceptance probabilities: z = {every.z:.1f}; {power}"
@@ -272,7 +223,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
         "tested": every.tokens, "certain": every.certain, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
-    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(kind, name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
 
 
 def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
@@ -287,22 +238,26 @@ def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckR
     if is_rejected and passed:
         details += f", but not by its {passed[0]} tokens"
     numbers = {group: check.numbers for group, check in checks.items()}
-    return CheckResult(f"control{at}", details, measure, is_rejected, {**numbers}, is_control=True)
+    return CheckResult(CheckKind.control, f"control{at}", details, measure, is_rejected, {**numbers})
 
 
-def _check(name: str, tests: dict[str, MartingaleTest], count: int) -> CheckResult:
+def _check(name: str, tests: TokenTests, count: int) -> CheckResult:
     """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
-    varied = {statistic: test for statistic, test in tests.items() if test.varied}
+    varied = tests.results
     if not varied:
-        return CheckResult(name, "every distribution was one-hot", "", None)
+        return CheckResult(CheckKind.tokens, name, "every distribution was one-hot", "", None)
     worst = min(varied, key=lambda statistic: (varied[statistic].p, -abs(varied[statistic].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
-    shift = test.smallest_shift(ALARM / count)
-    details = (
-        f"{test.tokens} tokens, {len(varied)} statistics; the worst: {worst}, z = {test.z:.1f};"
-        f" smallest detectable shift: {shift:.2g} standard deviations"
-    )
+    shifts = [of.smallest_shift(ALARM / count) for name, of in tests.by_statistic.items() if name == worst]
+    shift = next(iter(shifts), None)
+    details = f"{test.tokens} tokens, {len(varied)} tests; the worst: {worst}, z = {test.z:.1f}"
+    if shift is not None:
+        details += f"; smallest detectable shift: {shift:.2g} standard deviations"
     statistics = {statistic: {"z": other.z, "p": other.p} for statistic, other in varied.items()}
-    numbers = {"p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics}
-    return CheckResult(name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    detectable = [asdict(each) for each in tests.departures.detectable(ALARM / count)]
+    numbers = {
+        "p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics,
+        "detectable": detectable,
+    }  # fmt: skip
+    return CheckResult(CheckKind.tokens, name, details, f"p {p:.1g}", p >= ALARM, numbers)

@@ -1,5 +1,6 @@
 """Verification of a method on a pair: loads models and prompts, runs the checks, and combines them in a verdict."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,8 +14,10 @@ from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
+from specbench.features.exactness.power import Power
 from specbench.features.verify import CUTS
-from specbench.features.verify.case import Case, CheckResult, Decoding
+from specbench.features.verify.case import Case, CheckKind, CheckResult, Decoding
+from specbench.features.verify.enumerated import Enumeration, enumerated
 from specbench.features.verify.greedy import greedy
 from specbench.features.verify.sampled import sampled
 from specbench.machine.threads import using
@@ -37,8 +40,11 @@ TASK = "gsm8k"  # for a pair that does not name a suitable one
 class VerdictKind(StrEnum):
     """The possible results of a verification."""
 
-    lossless = "lossless"  # follows its baseline's distribution
-    declared = "as declared"  # follows the distribution that it declares, which is not its baseline's
+    lossless = (
+        "lossless"  # follows its baseline's distribution, by enumeration or by tests that would find small departures
+    )
+    declared = "as declared"  # the same of the distribution that it declares, which is not its baseline's
+    unfound = "no departure found"  # every check passed, but departures above the limits would have been missed
     differs = "differs"  # does not follow the distribution that it declares, or accepts too often or too rarely
     inconclusive = "inconclusive"  # every check passed, but the control was not rejected
     undeclared = "no distribution"  # declares no distribution to compare with
@@ -46,73 +52,118 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, a one-line explanation, and the checks that led to it."""
+    """The outcome, a one-line explanation, and what led to it.
+
+    Args:
+        outcome: The outcome.
+        line: The explanation.
+        checks: The checks.
+        power: What the sampled checks would have missed; None without sampled checks.
+    """
 
     outcome: VerdictKind
     line: str
     checks: list[CheckResult]
+    power: Power | None = None
 
 
-def verify(case: Case, name: str, baseline: Method, advance: Callable[[], None] = lambda: None) -> Verdict:
+def verify(
+    case: Case,
+    name: str,
+    baseline: Method,
+    advance: Callable[[], None] = lambda: None,
+    enumeration: Enumeration | None = None,
+) -> Verdict:
     """Check a method against the distribution that it must declare.
 
     The greedy checks are made at any temperature, the sampled checks if the case's temperature is above 0. A method that
-    passes is lossless if `baseline` declares the same distribution. `advance` is called once per output, `output_count` times
-    in total.
+    passes is lossless if `baseline` declares the same distribution, and if its enumeration or the power of the sampled checks
+    supports that. `advance` is called once per output, `output_count` times in total.
     """
-    checks = greedy(case, advance) + (sampled(case, advance) if case.temperature else [])
+    checks, power = greedy(case, advance), None
+    if case.temperature:
+        more, power = sampled(case, advance)
+        checks += more
+    greedy_tokens = checks[0]
+    if enumeration is not None:
+        checks.append(_enumeration_check(enumeration))
+    declared = _declared(case)
+    failed = [check for check in checks if check.passed is False and check.kind is not CheckKind.control]
+    if failed:
+        line = _fault(case, name, declared, greedy_tokens, failed)
+        return Verdict(VerdictKind.differs, line, checks, power)
+    if any(check.passed is False for check in checks):
+        line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
+        return Verdict(VerdictKind.inconclusive, line, checks, power)
+    is_same = is_lossless(case.method, baseline, case.temperature)
+    how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
+    missed = f" (would have missed {'; '.join(power.missed)})" if power and power.missed else ""
+    is_enumerated = enumeration is not None and enumeration.is_exact
+    if not (is_enumerated or (power and power.meets_limits)):
+        lossy = "" if is_same else ", which is lossy"
+        line = f"no departure found: {name} from {declared}{lossy}, {how}{missed}{_help(case, power)}"
+        return Verdict(VerdictKind.unfound, line, checks, power)
+    shown = "enumerated exactly, and " if is_enumerated else ""
+    if is_same:
+        line = f"lossless: {name} follows {declared}: {shown}no departure found, {how}{missed}"
+        return Verdict(VerdictKind.lossless, line, checks, power)
+    line = f"follows its declared distribution, which is lossy: {name}, {declared}: {shown}no departure found, {how}{missed}"
+    return Verdict(VerdictKind.declared, line, checks, power)
+
+
+def _declared(case: Case) -> str:
+    """Return the declared distribution in words."""
     scorers, target = case.declared
     name_of_rule = "" if target.name == "last" else f"'{target.name}' "
-    declared = f"the distribution {name_of_rule}of {' and '.join(scorers if name_of_rule else scorers[-1:])}"
-    failed = [check.name for check in checks if check.passed is False and not check.is_control]
-    greedy_tokens = checks[0].numbers
-    if checks[0].passed is False and greedy_tokens["equal"] == greedy_tokens["outputs"]:
-        line = f"NOT as Transformers: {name} decodes as the autoregressive method does, but the engine's logits differ"
-        return Verdict(VerdictKind.differs, f"{line} from those of Transformers' modules", checks)
-    if any("tokens" in title for title in failed):
+    return f"the distribution {name_of_rule}of {' and '.join(scorers if name_of_rule else scorers[-1:])}"
+
+
+def _fault(case: Case, name: str, declared: str, greedy_tokens: CheckResult, failed: Sequence[CheckResult]) -> str:
+    """Return what is wrong, in one line."""
+    numbers = greedy_tokens.numbers
+    if greedy_tokens.passed is False and numbers["equal"] == numbers["outputs"]:
+        return (
+            f"NOT as Transformers: {name} decodes as the autoregressive method does, but the engine's logits differ from"
+            " those of Transformers' modules"
+        )
+    kinds, names = {check.kind for check in failed}, ", ".join(check.name for check in failed)
+    if CheckKind.tokens in kinds:
         if case.method != case.plain and greedy(replace(case, method=case.plain), lambda: None)[0].passed is False:
-            line = (
+            return (
                 "NOT as Transformers: the autoregressive method itself departs from the logits of Transformers' modules, so"
                 f" nothing follows about {name}"
             )
-            return Verdict(VerdictKind.differs, line, checks)
-        return Verdict(
-            VerdictKind.differs, f"NOT lossless: {name} departs from {declared}: {', '.join(failed)}", checks
-        )
-    if failed:
-        line = (
-            f"NOT as expected: no departure of {name} from {declared} was found, but its drafts are not accepted as often as"
-            " they should be; help: specbench enumerate"
-        )
-        return Verdict(VerdictKind.differs, line, checks)
-    if any(check.passed is False for check in checks):
-        line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
-        return Verdict(VerdictKind.inconclusive, line, checks)
-    how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
-    how += _power(checks)
-    if is_lossless(case.method, baseline, case.temperature):
-        return Verdict(VerdictKind.lossless, f"lossless: {name} follows {declared}, {how}", checks)
-    return Verdict(
-        VerdictKind.declared, f"follows its declared distribution, which is lossy: {name}, {declared}, {how}", checks
+        return f"NOT lossless: {name} departs from {declared}: {names}"
+    if CheckKind.enumeration in kinds:
+        return f"NOT lossless: {name} departs from {declared} on lookup tables: {names}; help: specbench enumerate"
+    return (
+        f"NOT as expected: no departure of {name} from {declared} was found, but its drafts are not accepted as often as they"
+        " should be; help: specbench enumerate"
     )
 
 
-MOSTLY = 0.9  # share of certain tokens at which more of them would show little
+def _enumeration_check(found: Enumeration) -> CheckResult:
+    """Return the check of the exact distribution on lookup tables."""
+    largest = max((each.distance for each in found.findings.values()), default=0.0)
+    passed = False if found.differs else None if found.undecided else True
+    words = found.undecided or "; ".join(filter(None, ["whole outputs of lookup tables", found.scope]))
+    numbers = {
+        "distance": largest, "longest_draft": found.longest, "depth": found.depth,
+        "settings": {name: each.distance for name, each in found.findings.items()},
+    }  # fmt: skip
+    return CheckResult(CheckKind.enumeration, "enumeration", words, f"distance {largest:.1e}", passed, numbers)
 
 
-def _power(checks: Sequence[CheckResult]) -> str:
-    """Return which errors of a rule the sampled checks would have shown; empty without sampled drafts."""
-    numbers = next((check.numbers for check in checks if "smallest_factor" in check.numbers), None)
-    if numbers is None:
-        return ""
-    factor, tokens = numbers["smallest_factor"], f"{numbers['tested']:,} tested tokens"
-    certain = numbers["certain"]
-    if factor is None and isinstance(certain, float) and certain > MOSTLY:
-        sure = f"{certain:.0%} of {tokens} are accepted with probability 0 or 1"
-        return f"; {sure}, so these tokens cannot show whether acceptance probabilities are scaled"
-    if factor is None:
-        return f"; {tokens} are too few to show a rule that accepts twice as often as it should"
-    return f"; in 19 of 20 cases, {tokens} show a rule that accepts {factor:g} times as often as it should"
+MOST_TIMES = 100.0  # of the outputs of a verification; more are no help
+
+
+def _help(case: Case, power: Power | None) -> str:
+    """Return how to reach a stronger verdict, in words."""
+    if power is None:
+        return "; help: --temperature 1"
+    if power.times <= 1.0 or power.times > MOST_TIMES:
+        return "; help: specbench enumerate"
+    return f"; help: --repeats {math.ceil(case.cuts * power.times)}"
 
 
 def output_count(case: Case) -> int:
@@ -188,6 +239,8 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
     if resolved.method.declared_distribution() is None:
         verdict = undeclared(resolved.method, resolved.label)
     else:
+        with observer.status(f"enumerate {resolved.label}"):
+            enumeration = enumerated(request.method, pair, options)
         # data are read first, since models take long to load
         chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
         tasks = tuple(task.name for task in chosen)
@@ -200,7 +253,7 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
             options.temperature or 0.0, request.cuts,
         )  # fmt: skip
         loaded.prepare(max(map(len, case.prompts)) + decoding.new, resolved.method.blocks)
-        verdict = _verdict(case, resolved, baseline, name, observer)
+        verdict = _verdict(case, resolved, baseline, observer, enumeration)
     return Verification(
         method=resolved.label,
         spec=resolved.spec,
@@ -252,11 +305,13 @@ def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _verdict(case: Case, resolved: ResolvedMethod, baseline: Method, pair: str, observer: Observer) -> Verdict:
+def _verdict(
+    case: Case, resolved: ResolvedMethod, baseline: Method, observer: Observer, enumeration: Enumeration | None
+) -> Verdict:
     """Run the checks of a case. Raises ConfigError for prompts that cannot be decoded."""
-    with observer.progress(f"verify {resolved.label} on {pair}", output_count(case)) as advance:
+    with observer.progress(f"verify {resolved.label}", output_count(case)) as advance:
         try:
-            return verify(case, resolved.label, baseline, advance)
+            return verify(case, resolved.label, baseline, advance, enumeration)
         except ValueError as error:  # a prompt that does not fit, or a token that a model lacks
             raise ConfigError(f"{resolved.label} cannot decode: {error}") from None
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specbench.features.servers.exactness.allowed import allowed, largest_expectations
+from specbench.features.exactness.tolerance import largest_expectations
+from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.served import ServedSampling
 
 SIZE = 12

@@ -1,20 +1,17 @@
 """Tests of served tokens: their false alarms, their power, and their tolerance of rounding."""
 
+import math
+
 import pytest
 import torch
 
-from specbench.features.servers.exactness import martingales
+from specbench.features.exactness.departures import DepartureKind
+from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.token_statistics import looked_up_token
+from specbench.features.servers.exactness import served_checks
 from specbench.features.servers.exactness.allowed import allowed
-from specbench.features.servers.exactness.martingales import looked_up_token
-from specbench.features.servers.exactness.served_checks import (
-    ALARM,
-    GROUPS,
-    ReferenceRow,
-    SampledCheck,
-    chance_of_equal_outputs,
-    greedy_check,
-    worst,
-)
+from specbench.features.servers.exactness.seeds import at_least, chance_of_output
+from specbench.features.servers.exactness.served_checks import ReferenceRow, SampledCheck, greedy_check, worst
 from specbench.features.servers.served import ServedSampling
 
 SIZE, TOKENS = 60, 12
@@ -73,9 +70,9 @@ def test_a_change_within_the_deviation_is_no_fault_and_beyond_it_is():
 
 def test_the_smallest_temperature_is_found_and_smaller_ones_are_not():
     check = check_of(PLAIN, PLAIN, 30)
-    shown = check.smallest_temperature(ALARM / 10)
-    hotter = ServedSampling(temperature=1.0 + 1.5 * (shown - 1.0))
-    assert "later" in check_of(PLAIN, hotter, 30).groups_that_differ(10)
+    found = {each.kind: each for each in check.detectable("later", ALARM / 10)}
+    shown = found[DepartureKind.temperature].size
+    assert "later" in check_of(PLAIN, ServedSampling(temperature=shown), 30).groups_that_differ(10)
     nearly = ServedSampling(temperature=1.0 + 0.2 * (shown - 1.0))
     assert check_of(PLAIN, nearly, 30).groups_that_differ(10) == ()
 
@@ -90,7 +87,7 @@ def test_outputs_of_two_checks_merge_into_one():
 
 
 def test_a_large_vocabulary_is_tested_in_its_likely_tokens_and_one_for_the_others(monkeypatch):
-    monkeypatch.setattr(martingales, "MOST_CATEGORIES", 16)
+    monkeypatch.setattr(served_checks, "MOST_CATEGORIES", 16)
     assert check_of(PLAIN, PLAIN, 30).groups_that_differ(10) == ()
     assert "later" in check_of(PLAIN, ServedSampling(temperature=1.5), 60).groups_that_differ(10)
 
@@ -105,9 +102,16 @@ def test_the_first_difference_of_a_greedy_output_is_a_near_tie_or_a_fault():
     assert (len(fault.tokens), fault.expected, fault.gap) == (3, 0, pytest.approx(1.0))
 
 
-def test_the_chance_of_equal_outputs_is_the_product_of_collision_probabilities():
-    row = ReferenceRow((0,), (0, 1), torch.zeros(2, 4, dtype=torch.float64))
-    assert chance_of_equal_outputs(row, PLAIN) == pytest.approx(1.0 / 16.0)
+def test_the_chance_of_an_output_is_its_probability_at_the_edge_of_the_tolerance():
+    logits = torch.zeros(2, 4, dtype=torch.float64)
+    assert chance_of_output(logits, (0, 1), PLAIN, 0.0) == pytest.approx(1.0 / 16.0)
+    largest = 1.5 / (1.5 + 3.0 / 1.5)  # of each token, if its weight is 1.5 times as large and others are smaller
+    assert chance_of_output(logits, (0, 1), PLAIN, math.log(1.5)) == pytest.approx(largest**2)
+
+
+def test_the_number_of_independent_events_has_the_tail_of_its_distribution():
+    assert at_least(0, [0.3]) == 1.0 and at_least(2, [0.5, 0.5]) == pytest.approx(0.25)
+    assert at_least(1, [0.1, 0.2]) == pytest.approx(1.0 - 0.9 * 0.8) and at_least(1, []) == 0.0
 
 
 def test_a_lookup_continues_the_last_occurrence_of_the_longest_ngram():

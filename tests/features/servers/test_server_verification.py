@@ -43,7 +43,7 @@ def verified(server: ModelServer, checkpoint, out, **changes) -> ServerVerificat
 def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_path, dialect):
     with model_server(checkpoint, dialect=dialect) as server:
         found = verified(server, checkpoint, tmp_path, outputs=48)
-    assert found.outcome is Outcome.exact and found.line.startswith("exact:")
+    assert found.outcome is Outcome.unfound and found.line.startswith("no departure found:")
     assert found.evidence.deviation.largest < 1e-4 and found.smallest is None
     assert all(result.sampled.control_p("later") < 1e-3 for result in found.evidence.results if result.sampled)
 
@@ -134,7 +134,7 @@ def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabular
 @pytest.mark.parametrize(
     ("fault", "sampling", "outcome"),
     [
-        ("", ServedSampling(temperature=0.5), Outcome.exact),
+        ("", ServedSampling(temperature=0.5), Outcome.unfound),
         ("top-p ignored", ServedSampling(temperature=0.7, top_p=0.5), Outcome.differs),
     ],
 )

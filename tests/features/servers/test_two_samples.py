@@ -51,7 +51,7 @@ def test_another_temperature_is_found_and_where_it_begins(temperature, first, gr
 def test_the_smallest_temperature_shrinks_with_more_outputs():
     def smallest(count: int) -> float:
         control = both(sampled(1.5, count, 2), sampled(1.0, count, 1))
-        return TwoSampleCheck(WARM, control=control, permutations=500).smallest_temperature(1e-4)
+        return TwoSampleCheck(WARM, control=control, permutations=500).detectable("later", 1e-4)[0].size
 
     assert smallest(160) < smallest(40)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.features.verify.acceptance_test import AcceptanceTest
+from specbench.features.exactness.acceptance_test import AcceptanceTest
 from tests.fixtures.console import specbench
 
 PLUGIN = Path(__file__).parents[2] / "fixtures" / "faulty.py"

@@ -5,7 +5,9 @@ import torch
 
 from specbench.decoding.targets.ensembles import Contrastive, Mixture
 from specbench.decoding.targets.target import Last, gaps
-from specbench.features.verify.sampled import MartingaleTest, event_test
+from specbench.features.exactness.martingales import MartingaleTest
+from specbench.features.exactness.tolerance import Allowed
+from specbench.features.verify.sampled import event_test
 
 
 def _p_of(pi, drawn_from, tokens, runs, stakes):
@@ -15,7 +17,7 @@ def _p_of(pi, drawn_from, tokens, runs, stakes):
         generator = torch.Generator().manual_seed(seed)
         x = torch.multinomial(drawn_from, tokens, replacement=True, generator=generator)
         test = MartingaleTest()
-        test.add(stakes.expand(tokens, -1), pi.expand(tokens, -1), x)
+        test.add(stakes.expand(tokens, -1), Allowed.exactly(pi.expand(tokens, -1)), x)
         out.append(test.p)
     return torch.tensor(out)
 

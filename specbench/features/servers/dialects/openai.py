@@ -18,7 +18,7 @@ class OpenAi(Dialect):
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)
-        return Description(dialect=self.name, url=client.server.url, model=str(entry["id"]))
+        return Description(dialect=self.name, url=client.server.url, model=str(entry["id"]), repeats_seeds=False)
 
     def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling

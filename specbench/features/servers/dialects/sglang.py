@@ -54,6 +54,7 @@ class Sglang(Dialect):
                 length=info.get("speculative_num_draft_tokens"),
             ),
             has_ids=True,
+            repeats_seeds=bool(info.get("enable_deterministic_inference")),
         )
 
     def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -13,13 +14,12 @@ from specbench.errors import ConfigError
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.calibration import Deviation, measured_deviation
 from specbench.features.servers.exactness.reference import MISSING, Reference, Weights
+from specbench.features.servers.exactness.seeds import SeedCheck, SeededOutputs, chance_of_output, p_of_exchanges
 from specbench.features.servers.exactness.served_checks import (
     KindResult,
     ReferenceRow,
     SampledCheck,
-    SeedCheck,
     again_of,
-    chance_of_equal_outputs,
     counts_of,
     greedy_check,
     greedy_texts,
@@ -123,11 +123,24 @@ class ByReference(Comparison):
         sampled = SampledCheck(kind.sampling, self.tolerance)
         for row in firsts.values():
             sampled.add(row)
-        by_chance = sum(
-            chance_of_equal_outputs(row, kind.sampling) for key, row in firsts.items() if again_of(key) in rows
-        )
-        seeds = _seeds({key: row.tokens for key, row in rows.items()}, by_chance) if kind.is_seeded else None
+        seeds = self._seeds(rows, kind.sampling) if kind.is_seeded else None
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
+
+    def _seeds(self, rows: Mapping[RequestKey, ReferenceRow], sampling: ServedSampling) -> SeedCheck:
+        """Compare outputs with equal seeds, and those with different seeds with what the reference lets expect."""
+        first_rows: dict[int, ReferenceRow] = {}
+        counts: Counter[int] = Counter()
+        for key, row in rows.items():
+            if key.role is Role.sample:
+                first_rows.setdefault(key.prompt, row)
+                counts[key.prompt] += 1
+        chances = [
+            chance
+            for prompt, row in first_rows.items()
+            for chance in [chance_of_output(row.logits, row.tokens, sampling, self.tolerance)] * (counts[prompt] - 1)
+        ]
+        outputs = _seeded({key: row.tokens for key, row in rows.items()})
+        return outputs.check(chances, None, self._on.description.repeats_seeds)
 
     async def _row(self, entry: LoggedRequest) -> ReferenceRow:
         assert entry.prompt is not None and entry.tokens is not None
@@ -148,9 +161,11 @@ class BySamples(Comparison):
     """
 
     def __init__(self, on: Endpoint, off: Endpoint, sampled_kinds: int) -> None:
-        self.name = off.description.label
+        self.name, self._on = off.description.label, on
         self.as_text = not (on.description.has_ids and off.description.has_ids)
-        self._permutations = permutations_for(4 * sampled_kinds)  # first and later tokens, kinds alone and together
+        self._permutations = permutations_for(
+            6 * sampled_kinds
+        )  # first and later tokens, kinds alone and together, and seeds
         self._controlled: dict[ServedSampling, RequestKind] = {}  # the kind with which the control was sent
         self._controls: dict[ServedSampling, list[PromptOutputs]] = {}
 
@@ -181,9 +196,14 @@ class BySamples(Comparison):
         seeds = None
         if kind.is_seeded:
             outputs = {entry.key: units_of(entry, self.as_text) for entry in entries}
-            again = len(_of_role(entries, Role.again))
-            seeds = _seeds(outputs, again * _share_of_equal(self._outputs_by_prompt(off)))
+            seeds = self._seeds(_seeded(outputs), self._by_prompt(firsts, off))
         return KindResult(kind, len(firsts), sampled=sampled, seeds=seeds, acceptance=counts)
+
+    def _seeds(self, outputs: SeededOutputs, both: Sequence[PromptOutputs]) -> SeedCheck:
+        """Compare outputs with equal seeds, and those with different seeds with those of the other server."""
+        chances = [_share_of_equal([each.off]) for each in both for _ in each.on[1:]]
+        p = p_of_exchanges(both, self._permutations) if chances else 1.0
+        return outputs.check(chances, p, self._on.description.repeats_seeds)
 
     def _outputs_by_prompt(self, entries: Iterable[LoggedRequest]) -> dict[int, list[Output]]:
         return _grouped({entry.key: units_of(entry, self.as_text) for entry in entries})
@@ -214,16 +234,14 @@ def _grouped(outputs: Mapping[RequestKey, Output]) -> dict[int, list[Output]]:
     return out
 
 
-def _share_of_equal(by_prompt: Mapping[int, Sequence[Output]]) -> float:
+def _share_of_equal(outputs_of: Sequence[Sequence[Output]]) -> float:
     """Return the share of pairs of outputs to one prompt that are equal."""
-    pairs = [a == b for outputs in by_prompt.values() for a, b in combinations(outputs, 2)]
+    pairs = [a == b for outputs in outputs_of for a, b in combinations(outputs, 2)]
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
-def _seeds(outputs: Mapping[RequestKey, Output], by_chance: float) -> SeedCheck:
-    """Compare outputs that were sampled twice with one seed, and outputs of one prompt with different seeds."""
+def _seeded(outputs: Mapping[RequestKey, Output]) -> SeededOutputs:
+    """Group outputs of requests with seeds."""
     firsts = {key: output for key, output in outputs.items() if key.role is Role.sample}
     again = [(output, outputs[again_of(key)]) for key, output in firsts.items() if again_of(key) in outputs]
-    of_prompt = _grouped(firsts)
-    most = max(of_prompt.values(), key=len, default=[])
-    return SeedCheck(len(again), sum(a == b for a, b in again), (len(set(most)), len(most)), by_chance)
+    return SeededOutputs(_grouped(firsts), again)

@@ -8,16 +8,19 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from specbench.features.exactness.departures import Detectable
+from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.token_statistics import categories_of, statistics
+from specbench.features.exactness.token_tests import TestResult, TokenTests
 from specbench.features.servers.exactness.allowed import allowed
-from specbench.features.servers.exactness.martingales import ServedTest, categories_of, statistics
 from specbench.features.servers.exactness.reference import MISSING
+from specbench.features.servers.exactness.seeds import SeedCheck
 from specbench.features.servers.request_key import RequestKey, RequestKind, Role
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling, SpeculationCounts, total
 
-ALARM = 1e-3  # bound for the probability that a sampled check of a server that is right fails
-GROUPS = {"first": slice(0, 1), "later": slice(1, None)}  # tokens of an output; the first one is never drafted
 EXPECTED_FAULTS = 3.9  # at this expected number, none occurs with a probability of 2 %
+MOST_CATEGORIES = 512  # of a larger vocabulary, the least likely tokens are one category
 CONTROL = 1.25  # the control scores outputs as if they had been sampled at this multiple of the temperature
 
 
@@ -40,16 +43,6 @@ class Difference:
     tokens: tuple[int, ...]  # up to and including the token that differs
     expected: int
     gap: float  # of the reference's logits
-
-
-@dataclass(frozen=True)
-class TestResult:
-    """The result of one test: tokens, z and p. `is_impossible`: a token had probability 0."""
-
-    tokens: int
-    z: float
-    p: float
-    is_impossible: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,8 +149,8 @@ class SampledTests(Protocol):
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
 
-    def smallest_temperature(self, alarm: float) -> float | None:
-        """Return the smallest multiple of the temperature that would be found; None if it is unknown."""
+    def detectable(self, group: str, alarm: float) -> list[Detectable]:
+        """Return the smallest departures that the tokens of a group would show at this significance level."""
 
     def would_show_in_first_tokens(self, alarm: float) -> bool:
         """Return whether the first tokens are enough to show a deviation of the size that the later ones have."""
@@ -175,8 +168,8 @@ class SampledCheck:
 
     def __init__(self, sampling: ServedSampling, deviation: float) -> None:
         self.sampling, self.deviation = sampling, deviation
-        self.tests: dict[str, dict[str, ServedTest]] = {group: {} for group in GROUPS}
-        self.control: dict[str, dict[str, ServedTest]] = {group: {} for group in GROUPS}
+        self.tests = {group: TokenTests() for group in GROUPS}
+        self.control = {group: TokenTests() for group in GROUPS}
         self.outputs = 0
 
     def add(self, row: ReferenceRow) -> None:
@@ -189,23 +182,21 @@ class SampledCheck:
         for sampling, tests in ((self.sampling, self.tests), (hotter, self.control)):
             within = allowed(row.logits, sampling, self.deviation)
             drafts = {name: (logits / sampling.temperature).softmax(-1) for name, logits in row.drafts.items()}
-            few = categories_of(within, torch.tensor(row.tokens), drafts)
-            for name, g in statistics(few, row.prompt, row.tokens).items():
-                for group, part in GROUPS.items():
-                    if len(few.x[part]):
-                        tests[group].setdefault(name, ServedTest()).add(g[part], few.within.part(part), few.x[part])
+            few = categories_of(within, torch.tensor(row.tokens), drafts, MOST_CATEGORIES)
+            values = statistics(few, row.prompt, row.tokens)
+            for group, part in GROUPS.items():
+                tests[group].add(few, values, part)
 
     def merge(self, other: "SampledCheck") -> None:
         """Add the outputs of another check with the same sampling parameters."""
         self.outputs += other.outputs
         for mine, others in ((self.tests, other.tests), (self.control, other.control)):
             for group, tests in others.items():
-                for name, test in tests.items():
-                    mine[group].setdefault(name, ServedTest()).merge(test)
+                mine[group].merge(tests)
 
     def number_of_tests(self) -> int:
         """Return the number of tests that could reject."""
-        return sum(test.has_varied or test.is_impossible for tests in self.tests.values() for test in tests.values())
+        return sum(len(tests.results) for tests in self.tests.values())
 
     def fresh(self) -> "SampledCheck":
         """Return a check of the same sampling parameters, without outputs."""
@@ -213,16 +204,12 @@ class SampledCheck:
 
     def results(self, group: str) -> Mapping[str, TestResult]:
         """Return the tests of a group that could reject, by name."""
-        return {
-            name: TestResult(test.tokens, test.z, test.p, test.is_impossible)
-            for name, test in self.tests[group].items()
-            if test.has_varied or test.is_impossible
-        }
+        return self.tests[group].results
 
     @property
     def log_wealth(self) -> float:
         """The largest logarithm of a martingale: how much these outputs contradict the reference."""
-        return max((test.log_wealth for tests in self.tests.values() for test in tests.values()), default=0.0)
+        return max(tests.log_wealth for tests in self.tests.values())
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
         """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
@@ -230,18 +217,16 @@ class SampledCheck:
 
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
-        tests = self.control[group].values()
-        return min(
-            (min(1.0, test.p * len(tests)) for test in tests if test.has_varied or test.is_impossible), default=1.0
-        )
+        tests = self.control[group].results.values()
+        return min((min(1.0, test.p * len(tests)) for test in tests), default=1.0)
 
     def would_show_in_first_tokens(self, alarm: float) -> bool:
         """Return whether a first-token test would find what a later-token test shows.
 
         It reaches `alarm` on average at the same shift, or would have EXPECTED_FAULTS impossible tokens at the same rate.
         """
-        for name, test in self.tests["later"].items():
-            first = self.tests["first"].get(name)
+        for name, test in self.tests["later"].by_statistic.items():
+            first = self.tests["first"].by_statistic.get(name)
             if first is None:
                 continue
             needed = first.smallest_shift(alarm)
@@ -251,52 +236,9 @@ class SampledCheck:
                 return True
         return False
 
-    def smallest_temperature(self, alarm: float) -> float | None:
-        """Return the smallest temperature above the requested one that these tokens would show, as a multiple of it.
-
-        A temperature of (1 + e) T shifts the mean log-probability by about -e times its variance. None without tokens.
-        """
-        test = self.tests["later"].get("log-probability")
-        shift = test.smallest_shift(alarm) if test else None
-        if test is None or shift is None:
-            return None
-        return 1.0 + shift / test.deviation
-
-
-@dataclass(frozen=True)
-class SeedCheck:
-    """Whether requests with equal seeds repeat their outputs.
-
-    Args:
-        pairs: Number of requests that were sent twice.
-        equal: Number of them with equal outputs.
-        distinct: Number of distinct outputs among requests with one prompt and different seeds, and their number.
-        by_chance: The expected number of equal pairs if seeds had no effect.
-    """
-
-    pairs: int
-    equal: int
-    distinct: tuple[int, int]
-    by_chance: float
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether seeds repeat outputs; None if equal outputs would be no evidence, or if nothing was sent twice."""
-        if not self.pairs or self.by_chance > self.pairs / 4:
-            return None
-        return self.equal >= 0.75 * self.pairs
-
-    @property
-    def are_different_seeds_equal(self) -> bool:
-        """Whether requests with different seeds gave one output only, which independent samples would not."""
-        distinct, count = self.distinct
-        return count >= 4 and distinct == 1 and self.by_chance < 0.25 * max(self.pairs, 1)
-
-
-def chance_of_equal_outputs(row: ReferenceRow, sampling: ServedSampling) -> float:
-    """Return about the probability that an independent sample equals this output: the product over tokens of sum pi^2."""
-    pi = allowed(row.logits, sampling, 0.0).pi
-    return math.exp(float((pi * pi).sum(-1).log().sum()))
+    def detectable(self, group: str, alarm: float) -> list[Detectable]:
+        """Return the smallest known departures that the tokens of a group would show in 19 of 20 cases."""
+        return self.tests[group].departures.detectable(alarm)
 
 
 @dataclass(frozen=True)
@@ -312,6 +254,12 @@ class KindResult:
     seeds: SeedCheck | None = None
     acceptance: SpeculationCounts | None = None
     note: str = ""
+
+    @property
+    def number_of_tests(self) -> int:
+        """The number of tests with a chance of a false alarm. Comparisons of greedy ids have none within the tolerance."""
+        sampled = self.sampled.number_of_tests() if self.sampled else 0
+        return sampled + bool(self.texts) + (self.seeds.number_of_tests if self.seeds else 0)
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
         """Return the groups of tokens that depart from the reference, if p is multiplied by the number of all tests."""

@@ -1,24 +1,33 @@
 """The verdict on a server: what differs, in which kinds of requests, and what was not tested."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
+from specbench.features.exactness.departures import DepartureKind, Detectable
+from specbench.features.exactness.evidence import LARGEST_VARIATION
+from specbench.features.exactness.martingales import ALARM
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
-from specbench.features.servers.exactness.served_checks import ALARM, KindResult, SampledTests, pooled
+from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
 from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
-from specbench.features.servers.served import Description, ServedSampling
+from specbench.features.servers.served import Description
 from specbench.note import Note
 
 
 class Outcome(StrEnum):
     """The possible results of a verification of a server."""
 
-    exact = "exact"  # no check failed, and the control was rejected
+    exact = (
+        "exact"  # no check failed, the control was rejected, and every departure above the limits would have been found
+    )
+    unfound = (
+        "no departure found"  # no check failed and the control was rejected; larger departures would have been missed
+    )
     differs = "differs"  # tokens do not follow the reference, or seeds do not repeat outputs
     inconclusive = "inconclusive"  # nothing failed, and the control was not rejected, or too little could be tested
 
@@ -59,8 +68,14 @@ class Evidence:
 
     @cached_property
     def number_of_tests(self) -> int:
-        """The number of tests that could reject: of sampled outputs, and of greedy texts."""
-        return sum(check.number_of_tests() for check in self.checks) + sum(bool(each.texts) for each in self.results)
+        """The number of tests that could reject: of sampled outputs, greedy texts and seeds. They share ALARM equally."""
+        alone = sum(each.number_of_tests for each in self.results)
+        return alone + sum(check.number_of_tests() for check in self.pooled)
+
+    @property
+    def alarm(self) -> float:
+        """The significance level of each test."""
+        return ALARM / max(self.number_of_tests, 1)
 
     @cached_property
     def differing(self) -> dict[RequestKind, tuple[str, ...]]:
@@ -70,8 +85,72 @@ class Evidence:
 
     @property
     def unseeded(self) -> list[RequestKind]:
-        """The kinds of requests whose equal seeds do not repeat outputs."""
-        return [result.kind for result in self.results if result.seeds and result.seeds.holds is False]
+        """The kinds of requests whose equal seeds do not repeat outputs although the server promises that."""
+        tests = self.number_of_tests
+        return [result.kind for result in self.results if result.seeds and result.seeds.do_not_repeat(tests)]
+
+    @property
+    def power(self) -> "ServedPower":
+        """What the tests would have missed."""
+        alarm, together = self.alarm, {check.sampling for check in self.pooled}
+        whole = [check for check in self.checks if check in self.pooled or check.sampling not in together]
+        greedy = [result.greedy.tokens for result in self.results if result.greedy]
+        return ServedPower(
+            later=_largest(check.detectable("later", alarm) for check in whole),
+            first=_largest(check.detectable("first", alarm) for check in whole),
+            alone=_largest(result.sampled.detectable("later", alarm) for result in self.results if result.sampled),
+            greedy_share=1.0 - 0.05 ** (1.0 / max(sum(greedy), 1)) if greedy else 0.0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedPower:
+    """What the tests of a server would have missed, for the sampling parameters with the least power.
+
+    Args:
+        later: Departures of all but first tokens that occur in all kinds of requests with equal sampling parameters.
+        first: The same of the first tokens of outputs.
+        alone: Departures of all but first tokens that occur in one kind of requests alone.
+        greedy_share: The share of faulty greedy tokens of which one would be seen in 19 of 20 cases; 0 without greedy ids.
+    """
+
+    later: Sequence[Detectable]
+    first: Sequence[Detectable]
+    alone: Sequence[Detectable]
+    greedy_share: float
+
+    @property
+    def meets_limits(self) -> bool:
+        """Whether departures above LARGEST_VARIATION in all kinds of requests would have been found."""
+        return self.greedy_share <= LARGEST_VARIATION and all(each.is_within_limit for each in self.later)
+
+    @property
+    def missed(self) -> list[str]:
+        """What would have been missed, in words."""
+        greedy = (
+            [f"faults in up to {self.greedy_share:.1%} of greedy tokens"]
+            if self.greedy_share > LARGEST_VARIATION
+            else []
+        )
+        later = [each.missed for each in self.later if not each.is_within_limit]
+        first = [each.missed for each in self.first if each.kind is DepartureKind.most_likely]
+        alone = [each.missed for each in self.alone if each.kind is DepartureKind.most_likely]
+        return [
+            *greedy,
+            *later,
+            *(f"at first tokens alone, {words.replace('tokens', 'outputs')}" for words in first),
+            *(f"in one kind of requests alone, {words}" for words in alone),
+        ]
+
+
+def _largest(of_checks: Iterable[Sequence[Detectable]]) -> list[Detectable]:
+    """Return for each kind of departure the result of the check that shows the least."""
+    out: dict[tuple[DepartureKind, str], Detectable] = {}
+    for each in (each for detectable in of_checks for each in detectable):
+        key = each.kind, each.model
+        sizes = [math.inf if found.size is None else found.size for found in (out.get(key, each), each)]
+        out[key] = each if sizes[1] >= sizes[0] else out[key]
+    return list(out.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +177,12 @@ def verdict_of(evidence: Evidence) -> tuple[Outcome, str]:
     sampled = bool(evidence.checks)
     how = "greedy and sampled" if greedy and sampled else "greedy" if greedy else "sampled"
     within = f", up to {evidence.tolerance:.2g} of a logit" if evidence.deviation else ""
-    power, untested = _power(evidence), _untested(evidence)
-    return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{power}{untested}"
+    power, untested = evidence.power, _untested(evidence)
+    missed = f" (would have missed {'; '.join(power.missed)})" if power.missed else ""
+    if power.meets_limits:
+        return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{missed}{untested}"
+    line = f"no departure found: {label}: {how} outputs from {evidence.reference}{within}{missed}{untested}"
+    return Outcome.unfound, f"{line}; help: more --outputs"
 
 
 def _outputs(evidence: Evidence) -> list[str]:
@@ -114,9 +197,7 @@ def _outputs(evidence: Evidence) -> list[str]:
     pools = [check for check in evidence.pooled if any(check.sampling == kind.sampling for kind in differing)]
     if any("first" in groups for groups in (*differing.values(), *(pool.groups_that_differ(tests) for pool in pools))):
         where = "from the first token on"
-    elif not _are_first_tokens_tested(
-        [r for r in results if r.kind in differing], pools, ALARM / tests if tests else ALARM
-    ):
+    elif not _are_first_tokens_tested([r for r in results if r.kind in differing], pools, evidence.alarm):
         where = "in tokens after the first (too few first tokens to say whether they differ too; help: more --outputs)"
     cause = shared_cause(list(differing), tested)
     share = f"{len(differing)} of {len(differing) + len(tested)} kinds of requests"
@@ -153,11 +234,15 @@ def _logits(evidence: Evidence) -> list[str]:
 def _seeds(evidence: Evidence) -> list[str]:
     found = []
     if evidence.unseeded:
-        repeating = [result.kind for result in evidence.results if result.seeds and result.seeds.holds]
+        seeded = [result.kind for result in evidence.results if result.seeds]
+        repeating = [kind for kind in seeded if kind not in evidence.unseeded]
         cause = shared_cause(evidence.unseeded, repeating)
         found.append(f"equal seeds do not repeat outputs{f', {cause}' if cause else ''}")
-    if any(result.seeds and result.seeds.are_different_seeds_equal for result in evidence.results):
-        found.append("different seeds give one output")
+    tests = evidence.number_of_tests
+    if ignored := [result.seeds for result in evidence.results if result.seeds and result.seeds.are_ignored(tests)]:
+        equal, others = sum(each.others_equal for each in ignored), sum(each.others for each in ignored)
+        expected = sum(each.others_expected for each in ignored)
+        found.append(f"different seeds give equal outputs, {equal} of {others} where {expected:.2g} are expected")
     return found
 
 
@@ -197,13 +282,3 @@ def _untested(evidence: Evidence) -> str:
     failures = sum(result.failures for result in evidence.results)
     words = f"; not tested: {', '.join(kinds)}" if kinds else ""
     return words + (f"; {failures} requests failed" if failures else "")
-
-
-def _power(evidence: Evidence) -> str:
-    """Return the smallest temperature that the tests would have found, in words; empty if it is unknown."""
-    alarm = ALARM / max(evidence.number_of_tests, 1)
-    power: dict[ServedSampling, float] = {}
-    for check in evidence.checks:
-        if smallest := check.smallest_temperature(alarm):
-            power[check.sampling] = min(smallest, power.get(check.sampling, smallest))
-    return f"; a temperature {max(power.values()):.2f} times the requested one would be found" if power else ""

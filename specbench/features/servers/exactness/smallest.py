@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from specbench.features.exactness.martingales import ALARM, GROUPS
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import (
-    ALARM,
-    GROUPS,
     KindResult,
     ReferenceRow,
     SampledCheck,

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from specbench.features.exactness.departures import Detectable
+from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.exactness.calibration import Deviation
+from specbench.features.servers.exactness.seeds import SeedCheck
 from specbench.features.servers.exactness.served_checks import (
-    ALARM,
-    GROUPS,
     Difference,
     GreedyCheck,
     GreedyTexts,
     KindResult,
     SampledTests,
-    SeedCheck,
-    TestResult,
 )
 from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
 from specbench.features.servers.exactness.smallest import SmallestRequest
@@ -44,11 +44,11 @@ class StoredGreedy:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSampled:
-    """Tests of sampled outputs by group of tokens, the p of the control, and the smallest temperature that they find."""
+    """Tests of sampled outputs by group of tokens, the p of the control, and the smallest departures that they would find."""
 
     tests: Mapping[str, Mapping[str, TestResult]]
     control_p: Mapping[str, float]
-    smallest_temperature: float | None
+    detectable: Mapping[str, Sequence[Detectable]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class KindVerdict:
     texts: GreedyTexts | None = None
     sampled: StoredSampled | None = None
     seeds: SeedCheck | None = None
-    do_seeds_hold: bool | None = None
+    are_seeds_repeated: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,8 @@ class VerificationResult:
     kinds: Sequence[KindVerdict]
     false_alarm_rate: float = ALARM
     tests: int = 0
+    significance_level: float = ALARM
+    missed: Sequence[str] = ()
     deviation: StoredDeviation | None = None
     deviation_of_off: StoredDeviation | None = None
     smallest_request: SmallestRequest | None = None
@@ -102,6 +104,8 @@ def stored(verification: ServerVerification) -> VerificationResult:
         reference=evidence.reference,
         kinds=[_kind(result, evidence.number_of_tests) for result in evidence.results],
         tests=evidence.number_of_tests,
+        significance_level=evidence.alarm,
+        missed=evidence.power.missed,
         deviation=_deviation(evidence.deviation),
         deviation_of_off=_deviation(evidence.control_deviation),
         smallest_request=verification.smallest,
@@ -128,7 +132,7 @@ def _kind(result: KindResult, tests: int) -> KindVerdict:
         texts=result.texts,
         sampled=_sampled(result.sampled, tests) if result.sampled else None,
         seeds=result.seeds,
-        do_seeds_hold=result.seeds.holds if result.seeds else None,
+        are_seeds_repeated=not result.seeds.do_not_repeat(tests) if result.seeds and result.seeds.pairs else None,
     )
 
 
@@ -140,5 +144,5 @@ def _sampled(check: SampledTests, tests: int) -> StoredSampled:
     return StoredSampled(
         tests={group: check.results(group) for group in GROUPS},
         control_p={group: check.control_p(group) for group in GROUPS},
-        smallest_temperature=check.smallest_temperature(ALARM / max(tests, 1)),
+        detectable={group: check.detectable(group, ALARM / max(tests, 1)) for group in GROUPS},
     )

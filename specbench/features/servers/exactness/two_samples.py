@@ -19,7 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.features.servers.exactness.served_checks import ALARM, GROUPS, TestResult
+from specbench.features.exactness.departures import DepartureKind, Detectable
+from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling
 
@@ -124,15 +126,17 @@ class TwoSampleCheck:
         """Return whether the control is found in the first units of outputs."""
         return self.control_p("first") <= alarm
 
-    def smallest_temperature(self, alarm: float) -> float | None:
+    def detectable(self, group: str, alarm: float) -> list[Detectable]:
         """Return about the smallest multiple of the temperature that is found with a probability of 0.9.
 
-        The deviation of the control, at CONTROL times the temperature, is scaled. None if the control did not deviate.
+        The deviation of the control, at CONTROL times the temperature, is scaled. How far such a temperature is from the
+        requested one is unknown without distributions.
         """
-        found = self._tested("control", "later")
+        found = self._tested("control", group)
         z = found.z_of_means if found else 0.0
         needed = NormalDist().inv_cdf(1.0 - alarm / 2.0) + NormalDist().inv_cdf(POWER)
-        return 1.0 + (CONTROL - 1.0) * needed / z if z > 1.0 else None
+        size = 1.0 + (CONTROL - 1.0) * needed / z if z > 1.0 else None
+        return [Detectable(kind=DepartureKind.temperature, size=size, largest=CONTROL, variation=None)]
 
     def _tested(self, which: str, group: str) -> Permuted | None:
         key = which, group
@@ -162,7 +166,7 @@ def permutation_test(
     for at, each in enumerate(usable):
         outputs = [*each.on, *each.off]
         labels = np.array([1.0 / len(each.on)] * len(each.on) + [-1.0 / len(each.off)] * len(each.off))
-        drawn = np.vstack([labels, _exchanged(labels, permutations, chooser)])  # (1 + permutations, m)
+        drawn = np.vstack([labels, exchanged(labels, permutations, chooser)])  # (1 + permutations, m)
         for name, kernel in _kernels(outputs, only_first).items():
             value = np.concatenate([((part @ kernel) * part).sum(-1) for part in _chunks(drawn)])
             sums[name] = sums.get(name, 0.0) + value
@@ -265,8 +269,8 @@ def _common(a: Output, b: Output) -> int:
     return count
 
 
-def _exchanged(labels: np.ndarray, permutations: int, chooser: np.random.Generator) -> np.ndarray:
-    """Return the labels in random orders, (permutations, m)."""
+def exchanged(labels: np.ndarray, permutations: int, chooser: np.random.Generator) -> np.ndarray:
+    """Return labels (m,) in random orders, (permutations, m)."""
     return chooser.permuted(np.tile(labels, (permutations, 1)), axis=1)
 
 

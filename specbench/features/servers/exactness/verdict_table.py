@@ -1,6 +1,7 @@
 """The table of a verification of a server."""
 
-from specbench.features.servers.exactness.served_checks import ALARM, KindResult, worst
+from specbench.features.exactness.martingales import ALARM
+from specbench.features.servers.exactness.served_checks import KindResult, worst
 from specbench.features.servers.exactness.server_verdict import ServerVerification
 from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
@@ -28,7 +29,8 @@ def facts_of(verification: ServerVerification) -> list[str]:
             for each in deviations
             if each
         ),
-        f"tests: {evidence.number_of_tests}, with a false alarm rate of {ALARM:g} together",
+        f"tests: {evidence.number_of_tests}, each at a significance level of {evidence.alarm:.2g}, {ALARM:g} together; greedy"
+        " ids and tokens of probability 0 are compared within the tolerance, without chance",
     ]
 
 
@@ -41,8 +43,13 @@ def _row(result: KindResult, tests: int, is_void: bool) -> list[str]:
         accepted = f"{result.acceptance.accepted / result.acceptance.drafted:.0%} of {result.acceptance.drafted}"
     seeds = NONE
     if result.seeds:
-        seeds = f"{result.seeds.equal} of {result.seeds.pairs} equal"
-    failed = bool(result.groups_that_differ(tests)) or bool(result.seeds and result.seeds.holds is False)
+        promise = "" if result.seeds.is_promised else ", not promised"
+        seeds = f"{result.seeds.equal} of {result.seeds.pairs} repeated{promise}"
+        if result.seeds.others:
+            seeds += f"; other seeds: {result.seeds.others_equal} of {result.seeds.others} equal"
+    failed = bool(result.groups_that_differ(tests)) or bool(
+        result.seeds and (result.seeds.do_not_repeat(tests) or result.seeds.are_ignored(tests))
+    )
     return [
         result.kind.label,
         outputs,

@@ -2,11 +2,12 @@
 
 import math
 
+from specbench.features.exactness.evidence import LARGEST_FACTOR, information_needed
+from specbench.features.exactness.martingales import bound, log_mean
+
 FACTORS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0)  # of the acceptance probability, under alternatives
 LATE = 3  # the position in a draft at which an alternative may hold
 SURE = 1e-3  # a probability this close to 1 may be 1 but for rounding
-MOST = 1.645  # the normal quantile of 19 of 20 cases
-EXAMPLE = 1.05  # the deviation whose number of tokens is reported
 
 
 class AcceptanceTest:
@@ -59,39 +60,27 @@ class AcceptanceTest:
     @property
     def p(self) -> float:
         """An upper bound for the probability of so large a likelihood ratio if the method is sound."""
-        largest = max(self._log_wealth.values())
-        if not math.isfinite(largest):
-            return 1.0
-        mean = sum(math.exp(wealth - largest) for wealth in self._log_wealth.values()) / len(self._log_wealth)
-        return min(1.0, math.exp(min(-largest - math.log(mean), 0.0)))
+        return bound(log_mean(list(self._log_wealth.values())))
 
     def smallest_factor(self, alarm: float) -> float | None:
         """Return the smallest of FACTORS above 1 that these tokens would show at p = alarm, in 19 of 20 cases.
 
         None if they would show none of them.
         """
-        need = self._need(alarm)
+        need = information_needed(alarm, len(self._log_wealth))
         factors = sorted(factor for factor in FACTORS if factor > 1.0)
         return next(
             (factor for factor in factors if sum(_information(a, factor) for a in self._probabilities) >= need), None
         )
 
-    def tokens_needed(self, alarm: float, factor: float = EXAMPLE) -> int | None:
+    def tokens_needed(self, alarm: float, factor: float = LARGEST_FACTOR) -> int | None:
         """Return how many tokens with these acceptance probabilities would show a factor, in 19 of 20 cases.
 
         None if no number of them would.
         """
+        need = information_needed(alarm, len(self._log_wealth))
         information = sum(_information(a, factor) for a in self._probabilities)
-        return math.ceil(self._need(alarm) * self.tokens / information) if information > 0.0 else None
-
-    def _need(self, alarm: float) -> float:
-        """Return the mean m of an alternative's log-likelihood ratio at which p falls to `alarm` in 19 of 20 cases.
-
-        The mean over n alternatives reaches 1 / alarm if one of their ratios reaches n / alarm. The ratio's logarithm is
-        nearly normal, with a variance of twice its mean. So m solves m - MOST sqrt(2 m) = log(n / alarm).
-        """
-        least = math.log(len(self._log_wealth) / alarm)
-        return (MOST / math.sqrt(2.0) + math.sqrt(MOST**2 / 2.0 + least)) ** 2
+        return math.ceil(need * self.tokens / information) if information > 0.0 else None
 
 
 def _log_ratio(probability: float, factor: float, accepted: bool) -> float:

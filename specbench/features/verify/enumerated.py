@@ -1,0 +1,113 @@
+"""Enumeration of a method by its name, at several draft lengths: what `specbench enumerate` prints and `verify` relies on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from specbench.config.options import Options
+from specbench.config.pair import Pair
+from specbench.decoding.sampling import OtherRandomness
+from specbench.errors import ConfigError
+from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
+from specbench.resolution.methods import Methods
+from specbench.resolution.partial_method import PartialMethod
+
+WHOLE_LENGTHS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
+FIRST_ROUND_LENGTH = 5  # the draft length of a first round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enumeration:
+    """The distance of a method's exact output distribution from the declared one.
+
+    Args:
+        label: The method.
+        findings: The largest distance by sampling setting.
+        has_drafts: Whether the method says that it drafts.
+        longest: The longest draft that was enumerated.
+        depth: The longest draft of the method.
+        other_randomness: Where random numbers come from that are not the sampler's; empty if all are the sampler's.
+    """
+
+    label: str
+    findings: Mapping[str, ExactComparison] = field(default_factory=dict)
+    has_drafts: bool = False
+    longest: int = 0
+    depth: int = 0
+    other_randomness: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a distribution differs by more than rounding."""
+        return any(finding.differs for finding in self.findings.values())
+
+    @property
+    def undecided(self) -> str:
+        """Why nothing follows although no distribution differs; empty otherwise."""
+        if self.other_randomness:
+            return (
+                f"{self.label} draws random numbers that do not come from Sampler.choose ({self.other_randomness}), so its"
+                " choices cannot be enumerated; help: draw with sampler.choose, or specbench verify"
+            )
+        if self.longest and not self.has_drafts:
+            return (
+                f"it drafts, at least {self.longest} tokens, but declares no block sizes, so longer drafts were not"
+                " enumerated; help: define its property `blocks`"
+            )
+        if self.has_drafts and not self.longest:
+            return "nothing was drafted in the first tokens, so the proposer was not tested"
+        return ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every enumerated distribution is the declared one, up to rounding."""
+        return bool(self.findings) and not self.differs and not self.undecided
+
+    @property
+    def scope(self) -> str:
+        """Up to which draft length the method was enumerated; empty without drafts."""
+        if not self.has_drafts:
+            return ""
+        beyond = f"; longer ones, up to {self.depth}, were not" if self.longest < self.depth else ""
+        return f"drafts of up to {self.longest} token{'' if self.longest == 1 else 's'} were enumerated{beyond}"
+
+
+def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
+    """Compare a method's exact output distribution with the declared one.
+
+    Draft lengths are 1 and 2, and 5 in a first round, or the length in `options`. Raises ConfigError if the method declares
+    no distribution.
+    """
+    plain = Options(overrides=options.overrides, plugins=options.plugins)
+    worst: dict[str, ExactComparison] = {}
+    label, drafts, longest, depth = method, False, 0, 0
+    for gamma in _lengths(method, pair, plain):
+        at = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
+        resolved = Methods((method,), pair, at).groups(dict.fromkeys(pair.models, 1))[0][-1]
+        label, built = resolved.label, resolved.method
+        if built.declared_distribution() is None:
+            why = ": bonus = 'paper' biases the output" if getattr(built, "bonus", "") == "paper" else ""
+            raise ConfigError(f"{label} declares no exact output distribution{why}")
+        kinds = {name: pair.heads[name].kind for name in built.heads}
+        drafts, depth = max(built.blocks) > 1, max(depth, built.depth)
+        try:
+            findings = examine(built, kinds) if gamma in (0, *WHOLE_LENGTHS) else []
+            findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
+        except OtherRandomness as error:
+            return Enumeration(label=label, other_randomness=str(error))
+        for finding in findings:
+            worst[finding.setting] = max(
+                worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance
+            )
+            longest = max(longest, finding.drafted)
+    return Enumeration(label=label, findings=worst, has_drafts=drafts, longest=longest, depth=depth)
+
+
+def _lengths(method: str, pair: Pair, options: Options) -> tuple[int, ...]:
+    """Return the draft lengths to enumerate; (0,) for a method that has none, or whose draft length is set."""
+    base = PartialMethod.of_preset(method)
+    is_set = any(
+        override.path == base.length_path and base.applies(override)
+        for override in options.overrides_for("method", method)
+    )
+    is_open = Methods((method,), pair, options).have_draft_length and not is_set
+    return (*WHOLE_LENGTHS, FIRST_ROUND_LENGTH) if is_open else (0,)
