@@ -10,18 +10,19 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from specbench.features.exactness.evidence import LARGEST_VARIATION, information_needed
 from specbench.features.exactness.martingales import bound, log_mean
-from specbench.features.exactness.tolerance import Allowed, largest_expectations
+from specbench.features.exactness.tolerance import Allowed, Ordered
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of tokens that depart
 FACTORS = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)  # of a temperature or of an acceptance probability
 HOTTER = 1.5  # multiple of the temperature at which a share of tokens is sampled
-CLAMP = 40.0  # nats; bound of a log-ratio, so that a token that a departure excludes ends no other alternative
+CLAMP = 40.0  # nats; bound of a log-ratio
 
 
 class DepartureKind(StrEnum):
@@ -73,48 +74,45 @@ def words_of(kind: DepartureKind, model: str, size: float, bound: str = "") -> s
             return f"a rule that accepts tokens of {model} {bound}{size:g}x as often"
 
 
-def departures_of(pi: Tensor, drafts: Mapping[str, Tensor]) -> Iterator[tuple[Departure, Tensor]]:
-    """Yield every departure with its log-likelihood ratio log(r / pi), (m, K); 0 where pi is 0.
+RARE, LIKELY = "rare", "likely"  # orders of tokens: by ascending or descending probability
+
+
+def departures_of(pi: Tensor, drafts: Mapping[str, Tensor]) -> Iterator[tuple[Departure, Tensor, str]]:
+    """Yield every departure with its likelihood ratio r / pi, (m, K), and an order of tokens in which it falls.
+
+    The order is RARE, LIKELY, or the name of a drafting model, for its ratio q / pi. The ratio is 0 where pi is 0.
 
     Args:
         pi: The reference distributions, (m, K), float64.
         drafts: Distributions of drafting models by name, (m, K) each.
     """
-    is_possible = pi > 0.0
-    safe = torch.where(is_possible, pi, 1.0)
-    best = torch.zeros_like(pi).scatter_(-1, pi.argmax(-1, keepdim=True), 1.0)
+    is_possible, safe = pi > 0.0, pi.clamp_min(1e-300)
+    best = torch.zeros_like(pi).scatter_(-1, pi.argmax(-1, keepdim=True), 1.0) / safe
+    log_pi = safe.log()
+
+    def tempered(factor: float) -> Tensor:
+        powers = torch.where(is_possible, (log_pi / factor).exp(), 0.0)
+        return powers / powers.sum(-1, keepdim=True) / safe
+
+    ratios = {name: _ratio(q, pi) for name, q in drafts.items()}
     parts = [
-        (DepartureKind.most_likely, "", best),
-        (DepartureKind.hotter, "", _tempered(pi, HOTTER)),
-        *((DepartureKind.other_model, name, q) for name, q in drafts.items()),
+        (DepartureKind.most_likely, "", best, LIKELY),
+        (DepartureKind.hotter, "", tempered(HOTTER), RARE),
+        *((DepartureKind.other_model, name, ratio, name) for name, ratio in ratios.items()),
     ]
-
-    def log_ratio(r: Tensor) -> Tensor:
-        return torch.where(is_possible, (r / safe).log().clamp(-CLAMP, CLAMP), 0.0)
-
-    for kind, name, r in parts:
+    for kind, name, ratio, order in parts:
         for share in SHARES:
-            yield Departure(kind, share, name), log_ratio((1.0 - share) * pi + share * r)
+            yield Departure(kind, share, name), is_possible * (1.0 - share + share * ratio), order
     for factor in FACTORS:
-        yield Departure(DepartureKind.temperature, factor), log_ratio(_tempered(pi, factor))
-        yield Departure(DepartureKind.temperature, 1.0 / factor), log_ratio(_tempered(pi, 1.0 / factor))
-    for name, q in drafts.items():
+        yield Departure(DepartureKind.temperature, factor), tempered(factor), RARE
+        yield Departure(DepartureKind.temperature, 1.0 / factor), tempered(1.0 / factor), LIKELY
+    for name, ratio in ratios.items():
+        rest = (1.0 - ratio).clamp_min(0.0) * is_possible  # of the residual distribution, over pi
+        mass = (pi * rest).sum(-1, keepdim=True).clamp_min(1e-300)
         for factor in FACTORS:
-            yield Departure(DepartureKind.lenient, factor, name), log_ratio(_lenient(pi, q, factor))
-
-
-def _tempered(pi: Tensor, factor: float) -> Tensor:
-    """Return the distributions at a multiple of their temperature, (m, K)."""
-    powers = torch.where(pi > 0.0, pi.clamp_min(1e-300) ** (1.0 / factor), 0.0)
-    return powers / powers.sum(-1, keepdim=True)
-
-
-def _lenient(pi: Tensor, q: Tensor, factor: float) -> Tensor:
-    """Return the output of speculative sampling whose acceptance probability is multiplied by a factor, (m, K)."""
-    accepted = torch.minimum(q, factor * pi)
-    rest = (pi - q).clamp_min(0.0)
-    rest = rest / rest.sum(-1, keepdim=True).clamp_min(1e-300)
-    return accepted + (1.0 - accepted.sum(-1, keepdim=True)).clamp_min(0.0) * rest
+            accepted = ratio.clamp_max(factor)
+            rejected = (1.0 - (pi * accepted).sum(-1, keepdim=True)).clamp_min(0.0)
+            yield Departure(DepartureKind.lenient, factor, name), accepted + rejected / mass * rest, name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,17 +185,24 @@ class DepartureTest:
             return
         self.tokens += len(x)
         pi = within.pi
-        for departure, ratio in departures_of(pi, drafts):
-            cost = largest_expectations(ratio, (1.0,), within)[0]  # (m,)
-            r = pi * ratio.exp()  # (m, K)
-            of_x = ratio.gather(-1, x.unsqueeze(-1)).squeeze(-1)  # (m,)
-            mean = (pi * ratio).sum(-1)  # (m,)
+        keys = {RARE: lambda: -pi, LIKELY: lambda: pi, **{name: partial(_ratio, q, pi) for name, q in drafts.items()}}
+        orders: dict[str, Ordered] = {}
+        for departure, ratio, order in departures_of(pi, drafts):
+            if within.is_exact:
+                cost = (pi * ratio).sum(-1).log()  # (m,)
+            else:
+                if order not in orders:
+                    orders[order] = Ordered.of(within, keys[order]())
+                cost = orders[order].largest_mean(ratio).log()
+            log_ratio = ratio.log().clamp(-CLAMP, CLAMP)  # (m, K)
+            of_x = log_ratio.gather(-1, x.unsqueeze(-1)).squeeze(-1)  # (m,)
+            r, mean = pi * ratio, (pi * log_ratio).sum(-1)
             sums = _Sums(
                 log_wealth=float((of_x - cost).sum()),
-                information=float(((r * ratio).sum(-1) - cost).sum()),
+                information=float(((r * log_ratio).sum(-1) - cost).sum()),
                 variation=float((r - pi).abs().sum()) / 2.0,
                 excess=float((of_x - mean).sum()),
-                variance=float((pi * (ratio - mean.unsqueeze(-1)) ** 2).sum()),
+                variance=float((pi * log_ratio.square()).sum() - mean.square().sum()),
             )
             self._sums.setdefault(departure, _Sums()).add(sums)
 
@@ -255,3 +260,8 @@ class DepartureTest:
         limit = LARGEST_VARIATION * max(self.tokens, 1)
         wanted = [sums.information for sums in self._sums.values() if sums.variation >= limit]
         return max((need / information for information in wanted if information > 0.0), default=math.inf)
+
+
+def _ratio(q: Tensor, pi: Tensor) -> Tensor:
+    """Return q / pi, (m, K); 0 where pi is 0."""
+    return torch.where(pi > 0.0, q / pi.clamp_min(1e-300), 0.0)

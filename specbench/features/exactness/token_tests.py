@@ -22,10 +22,15 @@ class TestResult:
 
 
 class TokenTests:
-    """The tests of one group of tokens, such as the first tokens of outputs."""
+    """The tests of one group of tokens, such as the first tokens of outputs.
 
-    def __init__(self) -> None:
+    Args:
+        has_departures: Whether they are tested against the known departures, besides the statistics.
+    """
+
+    def __init__(self, has_departures: bool = True) -> None:
         self.by_statistic: dict[str, MartingaleTest] = {}
+        self._has_departures = has_departures
         self.departures = DepartureTest()
 
     def add(self, of: Categories, statistics: Mapping[str, Tensor], part: slice) -> None:
@@ -35,7 +40,8 @@ class TokenTests:
         within, x = of.within.part(part), of.x[part]
         for name, g in statistics.items():
             self.by_statistic.setdefault(name, MartingaleTest()).add(g[part], within, x)
-        self.departures.add(within, {name: q[part] for name, q in of.drafts.items()}, x)
+        if self._has_departures:
+            self.departures.add(within, {name: q[part] for name, q in of.drafts.items()}, x)
 
     def merge(self, other: "TokenTests") -> None:
         """Add the tokens of other tests."""

@@ -37,28 +37,50 @@ class Allowed(NamedTuple):
         return Allowed(self.pi[rows], self.low[rows], self.high[rows])
 
 
-def largest_expectations(g: Tensor, factors: Sequence[float], within: Allowed) -> Tensor:
-    """Return the logarithm of the largest expectation of exp(factor * g) over the allowed distributions, (factors, m).
+class Ordered(NamedTuple):
+    """Bounds of weights in an order of tokens, in which a quantity falls.
 
-    The expectation is a ratio of linear functions of the weights, so at its maximum the tokens with the largest exponents
-    have their upper bounds, and the others their lower bounds.
+    The largest mean of that quantity is a ratio of linear functions of the weights. At its maximum, the first tokens have
+    their upper bounds, and the others their lower bounds.
+
+    Args:
+        order: The tokens in order, (m, K).
+        low: Lower bounds in that order, (m, K).
+        extra: Upper minus lower bounds, (m, K).
+        weights: The sum of all weights if the first tokens, up to each one, have their upper bounds, (m, K).
     """
+
+    order: Tensor
+    low: Tensor
+    extra: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, within: Allowed, key: Tensor) -> "Ordered":
+        """Return the bounds in the order of a falling key (m, K)."""
+        order = key.argsort(dim=-1, descending=True)
+        low = within.low.gather(-1, order)
+        extra = within.high.gather(-1, order) - low
+        return cls(order, low, extra, low.sum(-1, keepdim=True) + extra.cumsum(-1))
+
+    def flipped(self) -> "Ordered":
+        """Return the bounds in the opposite order."""
+        order, low, extra = self.order.flip(-1), self.low.flip(-1), self.extra.flip(-1)
+        return Ordered(order, low, extra, low.sum(-1, keepdim=True) + extra.cumsum(-1))
+
+    def largest_mean(self, values: Tensor) -> Tensor:
+        """Return the largest mean, (m,), of values (m, K) of tokens, which fall in this order."""
+        values = values.gather(-1, self.order)
+        sums = (self.low * values).sum(-1, keepdim=True) + (self.extra * values).cumsum(-1)
+        return torch.where(self.weights > 0.0, sums / self.weights.clamp_min(1e-300), 0.0).max(-1).values
+
+
+def largest_expectations(g: Tensor, factors: Sequence[float], within: Allowed) -> Tensor:
+    """Return the logarithm of the largest expectation of exp(factor * g) over the allowed distributions, (factors, m)."""
     if within.is_exact:
         return torch.stack([(within.pi * (factor * g).exp()).sum(-1).log() for factor in factors])
-    values, order = g.sort(dim=-1, descending=True)
-    high, low = within.high.gather(-1, order), within.low.gather(-1, order)
-    turned = values.flip(-1), high.flip(-1), low.flip(-1)
+    falling = Ordered.of(within, g)
+    rising = falling.flipped()
     return torch.stack(
-        [
-            _largest(factor * values, high, low) if factor > 0 else _largest(factor * turned[0], *turned[1:])
-            for factor in factors
-        ]
+        [(falling if factor > 0.0 else rising).largest_mean((factor * g).exp()).log() for factor in factors]
     )
-
-
-def _largest(exponents: Tensor, high: Tensor, low: Tensor) -> Tensor:
-    """Return the logarithm of the largest expectation, (m,), of exponents (m, K) in descending order."""
-    values = exponents.exp()
-    weights = low.sum(-1, keepdim=True) + (high - low).cumsum(-1)  # the first tokens have their upper bounds
-    sums = (low * values).sum(-1, keepdim=True) + ((high - low) * values).cumsum(-1)
-    return torch.where(weights > 0.0, sums / weights.clamp_min(1e-300), 0.0).max(-1).values.log()

@@ -39,7 +39,6 @@ from specbench.features.verify.case import (
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 
-
 MOST_CATEGORIES = 8192  # of a larger vocabulary, the least likely tokens are one category
 
 

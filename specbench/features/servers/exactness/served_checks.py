@@ -169,7 +169,7 @@ class SampledCheck:
     def __init__(self, sampling: ServedSampling, deviation: float) -> None:
         self.sampling, self.deviation = sampling, deviation
         self.tests = {group: TokenTests() for group in GROUPS}
-        self.control = {group: TokenTests() for group in GROUPS}
+        self.control = {group: TokenTests(has_departures=False) for group in GROUPS}
         self.outputs = 0
 
     def add(self, row: ReferenceRow) -> None:
