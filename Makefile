@@ -17,7 +17,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -76,6 +76,9 @@ replay: $(INSTALLED)  ## replayed rounds against those of runs, a few minutes: w
 
 intervals: $(INSTALLED)  ## coverage of intervals and error rates of tests in simulations, 20 minutes: writes results/intervals.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.interval_trials $(ARGS)
+
+exactness-trials: $(INSTALLED)  ## false alarms and power of `server verify` on simulated servers, 15 minutes: writes results/exactness.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.exactness_trials $(ARGS)
 
 paper-specs: $(INSTALLED)  ## decode every run of the papers' suites with toy models, 8 minutes: writes results/paper-specs.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.paper_specs $(ARGS)

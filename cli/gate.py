@@ -129,8 +129,11 @@ def record(
     batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared["plugin"] or [])
     with _folder(out) as folder:
         how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
-        gating.record(snapshot, folder, batch, how)
+        unseen = gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
+    if unseen:
+        print("faults that this snapshot could not see:", *(f"  {each}" for each in unseen), sep="\n", file=sys.stderr)
+        print("help: record with --temperature 1, and with more samples (-n)", file=sys.stderr)
 
 
 @gate.command()

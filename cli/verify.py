@@ -94,7 +94,9 @@ def _show(verification: "Verification", as_json: bool) -> None:
             key: value for key, value in dataclasses.asdict(verification).items() if key not in ("spec", "verdict")
         }
         table |= {"options": spec.options, "outcome": verdict.outcome, "line": verdict.line}
-        print(json.dumps({**table, "checks": [dataclasses.asdict(check) for check in verdict.checks]}, indent=2))
+        power = None if verdict.power is None else dataclasses.asdict(verdict.power)
+        table |= {"checks": [dataclasses.asdict(check) for check in verdict.checks], "power": power}
+        print(json.dumps(table, indent=2))
 
 
 def enumerate_(

@@ -63,7 +63,7 @@ def verify(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | None = N
         return Verified(tokens[:accepted] + certain[accepted : accepted + 1], accepted, extra_values)
     if k:
         x = torch.tensor(tokens, device=pi.device).unsqueeze(-1)  # (k, 1)
-        accepted = int(sampler.choose(_accepted(x, pi[:k], draft.probs)))
+        accepted = int(sampler.choose(accepted_count_distribution(x, pi[:k], draft.probs)))
     if accepted < k:
         probs = residual(pi[accepted], draft.probs[accepted])  # (V,)
     elif len(pi) > k:
@@ -86,7 +86,7 @@ def verify_at_once(draft: Draft, pi: Tensor, sampler: Sampler, unread: Tensor | 
         token, *extra_values = read_tokens(torch.cat([sampler.choose(pi), *more]))
         return Verified([token], 0, extra_values)
     x = to_device(draft.tokens, pi.device).unsqueeze(-1)  # (k, 1)
-    accepted = sampler.choose(_accepted(x, pi[:k], draft.probs))  # ()
+    accepted = sampler.choose(accepted_count_distribution(x, pi[:k], draft.probs))  # ()
     valid = ((pi.sum(-1) - 1.0).abs() < ROUNDING).all()
     accepted = torch.where(valid, accepted, INVALID)
     # A row of zeros is added to q for the bonus: its residual is norm(max(0, pi - 0)) = pi
@@ -169,7 +169,7 @@ def rows_of_tree(children: Sequence[Sequence[int]], count: int) -> list[int]:
     return [next(inner) if below else -1 for below in children]
 
 
-def _accepted(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
+def accepted_count_distribution(x: Tensor, pi: Tensor, q: Tensor) -> Tensor:
     """Return the distribution (k + 1,) of the number of accepted tokens when x (k, 1) are tested one after another."""
     stay = (pi.gather(-1, x) / q.gather(-1, x)).nan_to_num(nan=1.0).clamp(max=1.0)  # 0 / 0; callers check pi for NaN
     ends = stay.new_ones(1, 1), stay.new_zeros(1, 1)

@@ -14,6 +14,7 @@ from specbench.experiment.batch import (
 )
 from specbench.features.gate.comparison import ANCHOR, compare
 from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, measured_run, pooled
+from specbench.features.gate.unseen_faults import UnseenFault, unseen_faults
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
 from specbench.runs.run_folder import SAMPLES
 
@@ -31,8 +32,11 @@ class SnapshotOptions:
     add: bool = False
 
 
-def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> None:
-    """Measure a request, and write or extend a snapshot file. Raises ConfigError if the file is of the other kind."""
+def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> list[UnseenFault]:
+    """Measure a request, and write or extend a snapshot file.
+
+    Returns the known faults that the new measurements could not see. Raises ConfigError if the file is of the other kind.
+    """
     (request,) = batch.requests
     if not how.counters_only:
         request = with_anchor(request)
@@ -46,6 +50,7 @@ def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> 
     batch = replace(batch, requests=[request], threads=threads)
     runs = _measure(batch, out, how.counters_only, how.sessions)
     Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
+    return unseen_faults(runs, replace(batch, requests=[_counters_only(request)]), out)
 
 
 def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> None:

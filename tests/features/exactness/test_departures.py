@@ -28,7 +28,9 @@ def world(seed: int, tokens: int = TOKENS, sharpness: float = 2.0) -> tuple[torc
     return logits.softmax(-1), (logits + noise).softmax(-1)
 
 
-def drawn(pi: torch.Tensor, q: torch.Tensor, drawn_from: torch.Tensor, seed: int, deviation: float = 0.0) -> DepartureTest:
+def drawn(
+    pi: torch.Tensor, q: torch.Tensor, drawn_from: torch.Tensor, seed: int, deviation: float = 0.0
+) -> DepartureTest:
     """Test tokens that are drawn from other distributions."""
     generator = torch.Generator().manual_seed(1000 + seed)
     x = torch.multinomial(drawn_from, 1, generator=generator)[:, 0]
@@ -61,7 +63,9 @@ def test_right_tokens_fail_as_rarely_as_p_says(deviation):
     ps = []
     for seed in range(150):
         pi, q = world(seed, tokens=60)
-        rounding = deviation * (2.0 * torch.rand(pi.shape, generator=torch.Generator().manual_seed(seed)).double() - 1.0)
+        rounding = deviation * (
+            2.0 * torch.rand(pi.shape, generator=torch.Generator().manual_seed(seed)).double() - 1.0
+        )
         ps.append(drawn(pi, q, (pi.log() + rounding).softmax(-1), seed, deviation).p)
     assert sum(p <= 0.05 for p in ps) <= 15 and sum(p <= 1e-3 for p in ps) <= 1
 

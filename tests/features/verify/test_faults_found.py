@@ -40,6 +40,32 @@ def test_enumerate_says_which_drafts_are_too_long_for_it(faulty, tmp_path):
     assert "were enumerated; longer ones, up to " in done.stdout
 
 
+@pytest.mark.parametrize("source", ["global", "own"])
+def test_enumerate_detects_random_numbers_that_do_not_come_from_the_sampler(source, faulty, tmp_path):
+    done = specbench("enumerate", *faulty, "--set", f"method.source={source}", cwd=tmp_path, code=6)
+    assert "DIFFERS" not in done.stdout and "do not come from Sampler.choose" in " ".join(done.stdout.split())
+
+
+def test_enumerate_says_that_ratios_in_float32_differ_by_rounding_alone(faulty, tmp_path):
+    done = specbench("enumerate", *faulty, "--set", "method.single=true", cwd=tmp_path)
+    assert "DIFFERS" not in done.stdout and "equal up to rounding: below 1e-06" in done.stdout
+
+
+def test_verify_rejects_a_slightly_lenient_rule_by_its_enumeration(faulty, tmp_path):
+    few = ("-t", "wmt", "-n", "2", "--repeats", "2", "--json")
+    done = json.loads(specbench("verify", *faulty, "--set", "method.factor=1.3", *few, cwd=tmp_path, code=5).stdout)
+    assert [check["name"] for check in done["checks"] if check["passed"] is False] == ["enumeration"]
+    assert "lossless" not in done["line"].partition(":")[0].removeprefix("NOT lossless")
+
+
+def test_verify_does_not_say_lossless_of_what_cannot_be_enumerated(faulty, tmp_path):
+    few = ("-t", "wmt", "-n", "2", "--repeats", "2", "--json")
+    done = json.loads(specbench("verify", *faulty, "--set", "method.source=own", *few, cwd=tmp_path).stdout)
+    assert done["outcome"] == "no departure found" and done["line"].startswith("no departure found: faulty-sd")
+    assert "too lenient" in done["line"] and "help: " in done["line"]
+    assert done["power"]["factor"] is None or done["power"]["factor"] > 1.05
+
+
 def test_verify_finds_a_wrong_acceptance_and_states_what_smaller_ones_need(faulty, tmp_path):
     few = ("-t", "wmt", "-n", "3", "--json")
     done = specbench("verify", *faulty, "--set", "method.factor=3.0", *few, cwd=tmp_path, code=5)
