@@ -133,7 +133,7 @@ def record(
     print(f"wrote {snapshot}", file=sys.stderr)
     if unseen:
         print("faults that this snapshot could not see:", *(f"  {each}" for each in unseen), sep="\n", file=sys.stderr)
-        print("help: record with --temperature 1, and with more samples (-n)", file=sys.stderr)
+        print("help: --add a request with a higher --temperature, or with more samples (-n)", file=sys.stderr)
 
 
 @gate.command()
