@@ -12,7 +12,7 @@ import typer
 from specbench.config.construct import Table
 from specbench.config.flags import Flag, Panel
 from specbench.config.options import FLAGS, Options
-from specbench.config.presets import KINDS, WORDS, names
+from specbench.config.presets import KINDS, WORDS, escaped_path, names
 from specbench.errors import ConfigError, hint
 from specbench.reporting.plots.figures import FORMATS, SUPPORTED_FORMATS
 from specbench.vocabulary import SandboxKind
@@ -36,7 +36,7 @@ def pair_of_models(pair: str | None, draft: str, target: str) -> str | None:
         raise ConfigError("--pair and --target cannot be combined")
     if not target:
         raise ConfigError("--draft needs --target")
-    return f"draft={draft},target={target}" if draft else f"target={target}"
+    return ",".join(f"{role}={escaped_path(path)}" for role, path in (("draft", draft), ("target", target)) if path)
 
 
 def plot_formats(values: Sequence[str] | None, plots: object) -> Sequence[str]:

@@ -17,6 +17,8 @@ from specbench.errors import ConfigError
 
 TOLERANCE = 0.02  # of a mean length, between what a file states and what follows from its rates
 ROUNDING = 1e-4  # of a rate
+MOST_POSITIONS = 1024  # drafted tokens of a round; a file that states more is an error
+MOST_ROUNDS = 2**53  # in one count of a file, the largest number that a float holds exactly
 
 
 class Drafts(StrEnum):
@@ -58,6 +60,9 @@ class AcceptanceProfile:
     conditions: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require_positions(len(self.survival), self.source)
+        if not 0 <= self.rounds <= MOST_ROUNDS:
+            raise ConfigError(f"{self.source}: {self.rounds} rounds; the number is from 0 to {MOST_ROUNDS}")
         for i, rate in enumerate(self.survival, 1):
             if not 0.0 <= rate <= 1.0:
                 raise ConfigError(f"{self.source}: the survival at position {i} is {rate:g}, not a share")
@@ -101,8 +106,18 @@ class AcceptanceProfile:
         return math.sqrt(sum(share * (length - mean) ** 2 for length, share in enumerate(self.shares, 1)))
 
 
+def require_positions(count: int, source: str) -> None:
+    """Raise ConfigError unless a draft length is from 1 to MOST_POSITIONS."""
+    if not 1 <= count <= MOST_POSITIONS:
+        raise ConfigError(f"{source}: drafts of {count} tokens; a profile has from 1 to {MOST_POSITIONS}")
+
+
 def of_lengths(lengths: Mapping[int, int], positions: int, source: str, **identity: object) -> AcceptanceProfile:
     """Return the profile of rounds, given how often each length occurred. `positions` is the draft length."""
+    require_positions(positions, source)
+    for length, count in lengths.items():
+        if not 0 <= count <= MOST_ROUNDS:
+            raise ConfigError(f"{source}: {count} rounds have {length} tokens; the number is from 0 to {MOST_ROUNDS}")
     rounds = sum(lengths.values())
     if not rounds:
         raise ConfigError(f"{source}: there are no rounds")

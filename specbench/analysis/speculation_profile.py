@@ -157,8 +157,8 @@ def _short(path: str) -> str | None:
 
 
 def parsed(text: str) -> object:
-    """Return the JSON value of a text; None for texts that are not JSON."""
+    """Return the JSON value of a text; None for texts that are not JSON, or are nested too deeply."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -117,8 +117,12 @@ def preset(kind: str, name: str) -> Preset:
 
 
 def _of_models(text: str) -> Preset:
-    """Return the pair of `ROLE=PATH,ROLE=PATH`, the target last. Paths are local folders or hub ids."""
-    parts = [[word.strip() for word in part.partition("=")[::2]] for part in text.split(",")]
+    """Return the pair of `ROLE=PATH,ROLE=PATH`, the target last. Paths are local folders or hub ids.
+
+    A comma within a path is written as `\\,`, as `escaped_path` does.
+    """
+    words = [part.replace("\\,", ",") for part in re.split(r"(?<!\\),", text)]
+    parts = [[word.strip() for word in part.partition("=")[::2]] for part in words]
     roles = [role for role, _ in parts]
     if not all(role.isidentifier() and path for role, path in parts) or len({*roles}) < len(roles):
         raise ConfigError(
@@ -130,6 +134,11 @@ def _of_models(text: str) -> Preset:
     named = [Path(path).name for _, path in reversed(ordered)]
     models = {role: {"path": str(Path(path).expanduser()) if path.startswith("~") else path} for role, path in ordered}
     return Preset("-".join(re.sub(r"[^\w.+-]", "-", part) for part in named), Path("pair"), {"models": models})
+
+
+def escaped_path(path: str) -> str:
+    """Return a path as it is written in `ROLE=PATH,ROLE=PATH`."""
+    return path.replace(",", "\\,")
 
 
 def _is_like_a_path(path: Path) -> bool:

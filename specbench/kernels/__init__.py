@@ -5,17 +5,13 @@ user's cache folder. One library serves all sets of instructions; the processor'
 loaded. Without a compiler, or on another processor, models use torch's own products, which are slower.
 
 `rule()` names which kernels compute matrix products on this machine. It depends on the processor's flags, on whether there
-is a compiler, and on SPECBENCH_KERNELS, never on a timing, so that token ids are reproducible. All sets of instructions give
-the same bits.
+is a compiler, and on SPECBENCH_KERNELS, never on a timing or a time limit, so that token ids are reproducible. All sets of
+instructions give the same bits.
 """
 
 import ctypes
-import hashlib
 import os
 import platform
-import shlex
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,14 +21,12 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import ConfigError
+from specbench.kernels.library_folder import LibraryFolder, NoLibrary
 
 SOURCES = ("cpu.cpp", "products.inc", "layers.inc")
 LEVELS = ("avx512", "avx2")  # sets of instructions, the fastest first
 TORCH = "torch"  # the rule without these kernels
-COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
 SELECT = "SPECBENCH_KERNELS"  # environment variable: a level, or `torch`
-LIMIT = 300  # seconds of a compilation
 _SECONDS: list[float] = []  # durations of compilations that were not reported yet
 OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
@@ -144,54 +138,29 @@ def _of_level(library: ctypes.CDLL, chosen: str) -> Kernels | Missing:
 
 def _in_folder(folder: Path) -> ctypes.CDLL | Missing | None:
     """Return the library in a folder, compiled first if it is missing; or why it cannot be used; None without access."""
-    sources, digest = Path(__file__).parent, hashlib.sha256("\0".join(FLAGS).encode())
-    for name in SOURCES:
-        digest.update((sources / name).read_bytes())
-    path = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    sources = Path(__file__).parent
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():  # another user could place a library there
-            return None
-        if _is_whole(path):
+        place = LibraryFolder(folder, sources, SOURCES)
+        if reason := place.distrusted:
+            return Missing(reason, "correct its owner and mode, or set XDG_CACHE_HOME")
+        if place.has_library:
             with suppress(OSError, AttributeError):  # a damaged file is compiled again
-                return _loaded(path)
-        if isinstance(compiler := _compiler(), Missing):
-            return compiler
-        with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may compile the same file
-            begin, to = time.perf_counter(), Path(own) / path.name
-            if error := _compile(compiler, sources / SOURCES[0], to):
-                return Missing(f"{' '.join(compiler)} failed: {error}", "use g++ 9 or newer, or clang 10 or newer")
-            checksum = Path(own) / "checksum"
-            checksum.write_text(hashlib.sha256(to.read_bytes()).hexdigest())
-            os.replace(to, path)
-            os.replace(checksum, path.with_suffix(".sha256"))
-            _SECONDS.append(time.perf_counter() - begin)
+                return _loaded(place.path)
+        begin = time.perf_counter()
+        place.compile()
+        _SECONDS.append(time.perf_counter() - begin)
+        if not place.has_library:
+            return Missing(
+                f"{place.path} is incomplete after it was compiled", "free disk space, or set XDG_CACHE_HOME"
+            )
+    except NoLibrary as error:
+        return Missing(error.reason, error.help)
     except OSError:
         return None
     try:
-        return _loaded(path)
+        return _loaded(place.path)
     except (OSError, AttributeError) as error:  # such as a folder from which nothing may be executed
-        return Missing(f"{path} cannot be loaded: {error}", "set XDG_CACHE_HOME")
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a library has the checksum that was written beside it: a truncated one would end the process."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text()
-    except OSError:
-        return False
-
-
-def _compiler() -> list[str] | Missing:
-    """Return the command of the C++ compiler: $CXX, or the first of COMPILERS."""
-    given = os.environ.get("CXX", "")
-    commands = [shlex.split(given)] if given else [[name] for name in COMPILERS]
-    for name, *rest in commands:
-        if path := shutil.which(name):
-            return [path, *rest]
-    if given:
-        return Missing(f"CXX = {given} is not a program", "unset it, or name a C++ compiler")
-    return Missing("there is no C++ compiler", "install g++, or set CXX")
+        return Missing(f"{place.path} cannot be loaded: {error}", "set XDG_CACHE_HOME")
 
 
 def _folders() -> Sequence[Path]:
@@ -202,25 +171,9 @@ def _folders() -> Sequence[Path]:
     except RuntimeError:  # no home
         caches = []
     return [
-        *(place / "specbench" for place in caches),
-        Path(tempfile.gettempdir()) / f"specbench-{os.getuid()}",
+        *(place / "specbench" / "kernels" for place in caches),
+        Path(tempfile.gettempdir()) / f"specbench-{os.getuid()}" / "kernels",
     ]
-
-
-def _compile(compiler: Sequence[str], source: Path, to: Path) -> str:
-    """Compile a source file. Returns the first line of the compiler's error; empty if there was none."""
-    try:
-        done = subprocess.run(
-            [*compiler, *FLAGS, str(source), "-o", str(to)], capture_output=True, text=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        return f"it took more than {LIMIT} s"
-    except OSError as error:
-        return str(error)
-    if done.returncode == 0 and to.exists():
-        return ""
-    lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-    return lines[0] if lines else f"exit code {done.returncode}, without a message"
 
 
 def _loaded(path: Path) -> ctypes.CDLL:

@@ -8,7 +8,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.config.construct import construct
 from specbench.config.options import Options
 from specbench.config.pair import HeadKind, Pair
-from specbench.config.presets import names, parse_override, preset
+from specbench.config.presets import escaped_path, names, parse_override, preset
 from specbench.config.request import Request
 from specbench.data.task import Data, Sample
 from specbench.decoding.method import Method
@@ -352,3 +352,10 @@ def test_a_pair_needs_models():
         construct(Pair, {}, "x.toml")
     with pytest.raises(ConfigError, match=r"models\.draft: unknown key 'pth' \(did you mean 'path'"):
         construct(Pair, {"models": {"draft": {"pth": "x"}}}, "x.toml")
+
+
+def test_a_path_with_a_comma_is_one_path_in_a_pair_of_models():
+    text = ",".join(f"{role}={escaped_path(path)}" for role, path in (("draft", "p/a,b"), ("target", "p/c")))
+    assert {role: model["path"] for role, model in preset("pair", text).table["models"].items()} == {
+        "draft": "p/a,b", "target": "p/c"
+    }  # fmt: skip

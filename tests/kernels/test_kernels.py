@@ -202,7 +202,7 @@ def test_a_failed_compilation_is_explained(tmp_path):
 @pytest.mark.slow
 def test_a_damaged_library_is_compiled_again(tmp_path):
     rule_in_a_process(XDG_CACHE_HOME=str(tmp_path))
-    (library,) = (tmp_path / "specbench").glob("*.so")
+    (library,) = (tmp_path / "specbench" / "kernels").glob("*.so")
     library.write_bytes(b"damaged")
     assert str(library) in rule_in_a_process(XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
     assert library.read_bytes() != b"damaged"
@@ -215,7 +215,9 @@ def test_an_unknown_set_of_instructions_is_an_error(monkeypatch):
 
 
 @needs_kernels
-@pytest.mark.parametrize("compiler", ["false", "/nonexistent/c++", pytest.param("env c++", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "compiler", ["false", "/nonexistent/c++", " ", pytest.param("env c++", marks=pytest.mark.slow)]
+)
 def test_the_compiler_may_be_a_command_and_may_fail(compiler, tmp_path):
     text = rule_in_a_process(CXX=compiler, XDG_CACHE_HOME=str(tmp_path), **{SELECT: ""})
     assert text.startswith(f"{TORCH} Missing(") == (compiler != "env c++")

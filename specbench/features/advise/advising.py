@@ -156,7 +156,9 @@ def advise_on(folder: Path, observer: Observer | None = None) -> Advice:
             )
         open_recorder(run, locks[folder], Access())
         if not summary_of(folder).is_timed:
-            raise ConfigError(f"{folder} was not timed; help: specbench run without --jobs")
+            raise ConfigError(
+                f"{folder} was not timed, since other runs shared its device; help: measure it again, alone, with --fresh"
+            )
         with observer.status(f"loading {', '.join(plan.roles)}"):
             loaded = LoadedModels().of(plan)
             if not has_timed_blocks(run):

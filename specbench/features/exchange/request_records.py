@@ -14,6 +14,8 @@ from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
 from specbench.errors import ConfigError
 
 HISTOGRAM = "acceptance_histogram"
+DEEPEST = 100  # levels of JSON within which a record may be nested
+TOO_DEEP = f"the JSON is nested more than {DEEPEST} levels deep"
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
@@ -57,7 +59,7 @@ def read(text: str, source: str) -> AcceptanceProfile:
 
 def _records(text: str, source: str) -> Iterator[RequestRecord]:
     for number, value in _values(text, source):
-        for table in _tables(value):
+        for table in _tables(value, f"{source}: line {number}"):
             try:
                 yield msgspec.convert(table, RequestRecord, strict=False)
             except msgspec.ValidationError as error:
@@ -69,24 +71,30 @@ def _values(text: str, source: str) -> Iterable[tuple[int, object]]:
     try:
         yield 1, json.loads(text)
         return
+    except RecursionError:
+        raise ConfigError(f"{source}: {TOO_DEEP}") from None
     except ValueError:
         pass
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
+            except RecursionError:
+                raise ConfigError(f"{source}: line {number}: {TOO_DEEP}") from None
             except ValueError as error:
                 raise ConfigError(f"{source}: line {number} is not valid JSON: {error}") from None
 
 
-def _tables(value: object) -> Iterator[dict[str, object]]:
-    """Yield the tables within a JSON value that have a histogram."""
+def _tables(value: object, where: str, depth: int = 0) -> Iterator[dict[str, object]]:
+    """Yield the tables within a JSON value that have a histogram. Raises ConfigError below DEEPEST levels."""
+    if depth > DEEPEST:
+        raise ConfigError(f"{where}: {TOO_DEEP}")
     if isinstance(value, dict):
         if isinstance(value.get(HISTOGRAM), list | dict):
             yield value
         else:
             for inner in value.values():
-                yield from _tables(inner)
+                yield from _tables(inner, where, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from _tables(inner)
+            yield from _tables(inner, where, depth + 1)

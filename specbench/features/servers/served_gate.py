@@ -18,7 +18,8 @@ from specbench.reporting.escaping import json_text
 
 T = TypeVar("T")
 KIND = "served snapshot"
-OUTPUT = ("-o", "--out", "--page")  # options of a recorded command that a check replaces
+OUTPUT = ("-o", "--out", "--page", "--plots", "--plot-format")  # options of a recorded command that a check replaces
+ATTACHED = ("-o", *(f"{option}=" for option in OUTPUT))  # with their values
 Measure = Callable[[Sequence[str], Path], None]  # runs a command of specbench with another output folder
 
 
@@ -41,7 +42,7 @@ def is_served(path: Path) -> bool:
         return bool(results_in(path))
     try:
         return isinstance(table := json.loads(path.read_bytes()), dict) and table.get("kind") == KIND
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -98,6 +99,6 @@ def without_output(words: Sequence[str]) -> list[str]:
             skip = False
         elif word in OUTPUT:
             skip = True
-        elif not word.startswith(tuple(f"{option}=" for option in OUTPUT)):
+        elif not word.startswith(ATTACHED):
             out.append(word)
     return out

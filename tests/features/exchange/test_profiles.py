@@ -173,3 +173,27 @@ def test_several_methods_are_a_file_each(tmp_path):
     assert "2 profiles, and a file holds one" in done.stderr
     specbench("report", "results", "-f", "speculation-profile", "-o", "profiles", cwd=tmp_path)
     assert {path.name for path in (tmp_path / "profiles").iterdir()} == {"1-draft_model.json", "2-ngram.json"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_speculative_tokens": 10**12}, "drafts of 1000000000000 tokens; a profile has from 1 to 1024"),
+        ({"num_speculative_tokens": 0}, "drafts of 0 tokens"),
+        ({"acceptance_length_histogram": {"1": -5, "2": 9}}, "-5 rounds have 1 tokens"),
+        ({"acceptance_length_histogram": {"1": 10**400}}, "rounds have 1 tokens"),
+    ],
+)
+def test_counts_out_of_bounds_are_errors_and_do_not_hang(change, message):
+    table = {"schema_version": "1.0", "num_speculative_tokens": 2, "acceptance_length_histogram": {"1": 3}, **change}
+    with pytest.raises(ConfigError, match=message):
+        read(json.dumps(table), "x.json")
+
+
+def test_deeply_nested_json_is_an_error_with_its_file(tmp_path):
+    nested = "[" * 5000 + '{"acceptance_histogram": [1]}' + "]" * 5000
+    shallow = "[" * 200 + '{"acceptance_histogram": [1]}' + "]" * 200
+    for text in (nested, shallow):
+        (tmp_path / "deep.json").write_text(text)
+        done = specbench("compare", "deep.json", "deep.json", cwd=tmp_path, code=2)
+        assert "deep.json" in done.stderr and "nested more than 100 levels deep" in done.stderr

@@ -8,7 +8,9 @@ FEW = ("-p", "tiny", "-t", "wmt", "--max-new-tokens", "24", "--counters-only")
 
 
 def test_a_greedy_snapshot_says_that_it_cannot_see_a_wrong_rejection_rule(tmp_path):
-    done = specbench("gate", "record", "a.json", "-m", "sd,sd-tree", "-n", "2", "--temperature", "0", *FEW, cwd=tmp_path)
+    done = specbench(
+        "gate", "record", "a.json", "-m", "sd,sd-tree", "-n", "2", "--temperature", "0", *FEW, cwd=tmp_path
+    )
     for fault in Fault:
         assert f"sd on tiny, wmt, T = 0: {fault} (greedy decoding does not depend on it)" in done.stderr
     assert "sd-tree on" not in done.stderr, "trees have another rule"

@@ -105,7 +105,21 @@ def test_a_change_of_exactness_is_found(base, new, title, status):
 
 
 def test_recorded_commands_lose_their_output_options():
-    words = ["server", "run", "-o", "x", "--on", "http://a", "--page=p.md", "--out", "y", "--json"]
+    words = [
+        "server",
+        "run",
+        "-o",
+        "x",
+        "--on",
+        "http://a",
+        "--page=p.md",
+        "--out",
+        "y",
+        "--plots",
+        "figures",
+        "-oz",
+        "--json",
+    ]
     assert without_output(words) == ["server", "run", "--on", "http://a", "--json"]
 
 
