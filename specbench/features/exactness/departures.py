@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -185,14 +184,13 @@ class DepartureTest:
             return
         self.tokens += len(x)
         pi = within.pi
-        keys = {RARE: lambda: -pi, LIKELY: lambda: pi, **{name: partial(_ratio, q, pi) for name, q in drafts.items()}}
         orders: dict[str, Ordered] = {}
         for departure, ratio, order in departures_of(pi, drafts):
             if within.is_exact:
                 cost = (pi * ratio).sum(-1).log()  # (m,)
             else:
                 if order not in orders:
-                    orders[order] = Ordered.of(within, keys[order]())
+                    orders[order] = Ordered.of(within, _key(order, pi, drafts))
                 cost = orders[order].largest_mean(ratio).log()
             log_ratio = ratio.log().clamp(-CLAMP, CLAMP)  # (m, K)
             of_x = log_ratio.gather(-1, x.unsqueeze(-1)).squeeze(-1)  # (m,)
@@ -265,3 +263,10 @@ class DepartureTest:
 def _ratio(q: Tensor, pi: Tensor) -> Tensor:
     """Return q / pi, (m, K); 0 where pi is 0."""
     return torch.where(pi > 0.0, q / pi.clamp_min(1e-300), 0.0)
+
+
+def _key(order: str, pi: Tensor, drafts: Mapping[str, Tensor]) -> Tensor:
+    """Return the key (m, K) of an order of tokens, which falls in it."""
+    if order in drafts:
+        return _ratio(drafts[order], pi)
+    return pi if order == LIKELY else -pi

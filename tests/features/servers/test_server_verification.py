@@ -3,12 +3,14 @@
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.cli.params import SharedOptions
 from specbench.errors import ConfigError
+from specbench.features.servers.dialects.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
@@ -228,3 +230,18 @@ def test_the_command_prints_the_verdict_and_writes_it(checkpoint, tmp_path):
 def test_mistakes_are_named(tmp_path, words, code, message):
     done = specbench("server", *words, cwd=tmp_path, code=code)
     assert message in done.stderr
+
+
+def test_a_server_that_does_not_promise_to_repeat_seeds_is_not_called_inexact(checkpoint, tmp_path, monkeypatch):
+    honest = Vllm.describe
+
+    async def describe(self, client, model):
+        found = await honest(self, client, model)
+        return found and replace(found, repeats_seeds=False)
+
+    monkeypatch.setattr(Vllm, "describe", describe)
+    with model_server(checkpoint, fault="dropped seed") as server:
+        found = verified(server, checkpoint, tmp_path, seeds=True, samplings=(WARM,), outputs=48)
+    assert found.outcome is not Outcome.differs
+    (note,) = [note for note in found.notes if note.kind == "seeds not promised"]
+    assert "equal seeds repeat" in note.text and "does not promise" in note.text

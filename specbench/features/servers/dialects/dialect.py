@@ -36,6 +36,7 @@ class Dialect(ABC):
     name: ClassVar[str]
     tested_on: ClassVar[TestedOn]
     streams_steps: ClassVar[bool] = False  # whether an event holds the tokens of one verification step
+    seeds_help: ClassVar[str] = ""  # the option of the server with which equal seeds repeat outputs, if it needs one
     metrics_prefix: ClassVar[str] = ""  # of its counters at /metrics; empty without any
 
     @abstractmethod

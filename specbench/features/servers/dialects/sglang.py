@@ -22,6 +22,7 @@ class Sglang(Dialect):
     name = "sglang"
     tested_on = TestedOn.answers
     streams_steps = True
+    seeds_help = "--enable-deterministic-inference"
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         try:

@@ -155,6 +155,7 @@ class _Verification:
         drafted = self.folder / DRAFTED
         if _has_drafted(results, before, after):
             drafted.touch()
+        self._note_seeds(results)
         evidence = Evidence(
             description=self.on.description,
             reference=self.comparison.name,
@@ -180,6 +181,16 @@ class _Verification:
                 " deviations only"
             )
             self.notes.append(warning("two samples", text, help="--weights FOLDER of its model"))
+
+    def _note_seeds(self, results: Sequence[KindResult]) -> None:
+        """Note how many outputs equal seeds repeat, if the server does not promise that they do."""
+        seeds = [result.seeds for result in results if result.seeds and not result.seeds.is_promised]
+        equal, pairs = sum(each.equal for each in seeds), sum(each.pairs for each in seeds)
+        if equal < pairs:
+            text = (
+                f"equal seeds repeat {equal} of {pairs} outputs; {self.on.dialect.name} does not promise that they do"
+            )
+            self.notes.append(warning("seeds not promised", text, help=self.on.dialect.seeds_help))
 
     async def _check_tokenizers(self, prompts: Sequence[Prompt]) -> None:
         """Warn if the weights' tokenizer splits the first prompt otherwise. Raises ConfigError for servers without ids."""
