@@ -23,7 +23,7 @@ from pathlib import Path
 from specbench.errors import ConfigError
 from specbench.kernels.library_folder import LibraryFolder, NoLibrary
 
-SOURCES = ("cpu.cpp", "products.inc", "layers.inc")
+SOURCES = ("cpu.cpp", "products.inc", "bytes.inc", "layers.inc")
 LEVELS = ("avx512", "avx2")  # sets of instructions, the fastest first
 TORCH = "torch"  # the rule without these kernels
 SELECT = "SPECBENCH_KERNELS"  # environment variable: a level, or `torch`
@@ -39,7 +39,7 @@ class MatrixStruct(ctypes.Structure):
 
     _fields_ = (
         *((name, Pointer) for name in ("panels", "bias", "scale", "zero")),
-        *((name, Long) for name in ("inputs", "outputs", "group", "bits")),
+        *((name, Long) for name in ("inputs", "outputs", "group", "bits", "scales", "block")),
     )
 
 

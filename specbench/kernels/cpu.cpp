@@ -19,7 +19,6 @@
 #include <cstring>
 #include <immintrin.h>
 #include <sched.h>
-#include <type_traits>
 #include <vector>
 
 // Select numbers of two vectors of four, counted from 0 to 7.
@@ -44,14 +43,19 @@ constexpr int SPINS = 4096;   // until a waiting thread yields its processor
 //
 // With `bits` 32 and 16, numbers are float32 and bfloat16. With 8 and 4 they are codes: signed bytes, or four bits from 0 to
 // 15 that stand for -8 to 7. A weight is its code times the scale of its group of inputs, plus the group's zero, which may be
-// null: (panels, groups, WIDTH) each, in float32 with 8 bits and in bfloat16 with 4. Outputs j and j + WIDTH / 2 of a panel
-// are neighbors in bfloat16, and share a byte with 4 bits, j in the low half.
+// null: (panels, groups, WIDTH) each, of the form `scales`. Outputs j and j + WIDTH / 2 of a panel are neighbors in bfloat16,
+// and share a byte with 4 bits, j in the low half.
+//
+// Unless `block` is 0, each row of x is rounded to 8 bits in blocks of so many inputs, and codes are multiplied as integers. The
+// codes of four inputs of an output are then neighbors: (panels, in / 4, WIDTH, 4).
 struct Matrix {
     const void* panels;
     const float* bias;
     const void *scale, *zero;
-    int64_t in, out, group, bits;
+    int64_t in, out, group, bits, scales, block;
 };
+
+enum Scales { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
 // A decoder layer. A null norm is left out, as in the first layer of an EAGLE head. `head_norm` (heads of
 // queries and keys, dim) is null unless queries and keys are normalized.
@@ -161,7 +165,7 @@ void together(void (*run)(const void*, Team&, int), const void* work, int thread
 }  // namespace
 
 #define LEVEL avx2
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET __attribute__((target("avx2,fma,f16c")))
 #define VECTOR 8
 #define ROWS 6
 #include "products.inc"
@@ -171,7 +175,7 @@ void together(void (*run)(const void*, Team&, int), const void* work, int thread
 #undef VECTOR
 #undef ROWS
 #define LEVEL avx512
-#define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #define VECTOR 16
 #define ROWS 8
 #include "products.inc"
@@ -193,7 +197,7 @@ const Functions LEVELS[] = {
 
 bool supports(const char* name) {
     __builtin_cpu_init();
-    bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     if (!strcmp(name, "avx2")) return has_avx2;
     return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -11,6 +11,11 @@ to the nearest level without calibration.
   GPU from Ampere on in bfloat16. In any other precision a weight takes a byte, and the matrix is rebuilt for every product.
 - `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
   matrix is rebuilt for every product, which saves memory, not time.
+- `int4-a8` and `int8-a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as
+  llama.cpp does with Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, with 127 levels
+  up to the largest number.
+  On a CPU a kernel multiplies integers. Elsewhere the rounded input is multiplied as numbers, which gives the same outputs
+  and saves no time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
@@ -20,8 +25,9 @@ output is converted back. Five rows take torch's kernels two to four times as lo
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,40 +37,18 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.data.hub import first_line
 from specbench.errors import MissingAsset
-from specbench.kernels import MatrixStruct, kernels
-from specbench.models.products import KernelProduct, addresses, in_panels, kernels_for, on_huge_pages
+from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
+from specbench.models.products import kernels_for
 
 PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros in panels, by bits
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
+ROUNDED = "-a8"  # ending of the kinds whose products round their input to 8 bits
+BLOCKS = (128, 64, 32)  # inputs of a row that are rounded together, at most those that share a scale
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
 )
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
-
-
-class QuantizedLinear(nn.Module):
-    """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype.
-
-    torchao's own tensors are not used: a product through one costs tens of microseconds of Python, and a forward has
-    hundreds.
-    """
-
-    weight = None  # transformers' T5 reads this attribute of its layers
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.bias = layer.bias
-
-    def product(self, x: Tensor) -> Tensor:
-        """Return (n, in) -> (n, out), without the bias."""
-        raise AssertionError
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, x.shape[-1]))
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], -1)
 
 
 class Bytes(QuantizedLinear):
@@ -87,81 +71,6 @@ class Bytes(QuantizedLinear):
         if self.zero is not None:
             matrix.add_(self.zero)
         return torch.mm(x, matrix.flatten(0, 1))
-
-
-class PanelCodes(QuantizedLinear):
-    """A matrix in panels for `specbench/kernels/`, with 4 or 8 bits per weight. Products are in float32."""
-
-    codes: Tensor
-    scale: Tensor
-    zero: Tensor | None
-
-    def __init__(self, layer: nn.Linear, width: int, codes: Tensor, scale: Tensor, zero: Tensor | None) -> None:
-        """Take codes (out, in), scale (out, groups), and zero (out, groups) or None.
-
-        Without a zero, codes are signed bytes, and a weight is code * scale of its group. With a zero, codes are 0 to 15, and
-        a weight is (code - 8) * scale + zero.
-        """
-        super().__init__(layer)
-        self.outputs, self.inputs = codes.shape
-        panels, precision = in_panels(codes, width), PRECISIONS[8 if zero is None else 4]  # (panels, in, width)
-        if zero is not None:
-            panels = on_huge_pages((panels[..., : width // 2] | panels[..., width // 2 :] << 4).contiguous())
-        self.register_buffer("codes", panels)
-        self.register_buffer("scale", in_panels(scale.to(precision), width))  # (panels, groups, width)
-        self.register_buffer("zero", None if zero is None else in_panels(zero.to(precision), width))
-        self._product: CodesProduct | None = None
-
-    def product(self, x: Tensor) -> Tensor:
-        if self._product is None:
-            self._product = CodesProduct([self], None)
-        return self._product(x)
-
-    def joined(self, layers: Sequence["PanelCodes"]) -> "CodesProduct | None":
-        """Return one product for layers with the same input.
-
-        None if a layer before the last does not fill its panels, or if only some of the layers have a bias.
-        """
-        width = self.scale.shape[2]
-        biases: list[Any] = [layer.bias for layer in layers]
-        mixed = any(bias is None for bias in biases) and any(bias is not None for bias in biases)
-        if mixed or any(layer.outputs % width for layer in layers[:-1]):
-            return None
-        return CodesProduct(layers, None if biases[0] is None else torch.cat(biases).float())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_product": None}  # a copy has other addresses
-
-
-class CodesProduct(KernelProduct):
-    """The product of quantized layers with the same input. Their codes become views of one matrix."""
-
-    def __init__(self, layers: Sequence[PanelCodes], bias: Tensor | None) -> None:
-        parts = {name: [getattr(layer, name) for layer in layers] for name in ("codes", "scale", "zero")}
-        whole = {
-            name: None if each[0] is None else each[0] if len(each) == 1 else on_huge_pages(torch.cat(each))
-            for name, each in parts.items()
-        }
-        if len(layers) > 1:
-            for name, tensor in whole.items():
-                pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
-                for layer, piece in zip(layers, pieces, strict=True):
-                    setattr(layer, name, piece)
-                    layer._product = None  # it has the addresses of the earlier tensors
-        self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
-        pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
-        groups, bits = layers[0].scale.shape[1], 8 if whole["zero"] is None else 4
-        assert layers[0].codes.device.type == "cpu" and layers[0].scale.dtype == PRECISIONS[bits], "moved or converted"
-        found = kernels()
-        assert found is not None
-        outputs = sum(layer.outputs for layer in layers)
-        super().__init__(found, MatrixStruct(*pointers, inputs, outputs, inputs // groups, bits), None)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.multiply(x.float(), None).to(x.dtype)
-
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        return residual + self(x)
 
 
 class ByteRows(QuantizedLinear):
@@ -221,6 +130,25 @@ class NormalFloat(QuantizedLinear):
         return F.linear(x, self.packed.to(x.dtype))
 
 
+def rounded_rows(x: Tensor, block: int) -> Tensor:
+    """Return rows (n, in) that are rounded to 8 bits in blocks of inputs, as numbers: what the kernels multiply with."""
+    blocks = x.float().unflatten(-1, (-1, block))  # (n, blocks, block)
+    top = blocks.abs().amax(-1, keepdim=True)
+    factor = torch.where(top > 0.0, 127.0 / top, 0.0)
+    return ((blocks * factor).round() * (top / 127.0)).flatten(-2).to(x.dtype)
+
+
+class RoundedInputs(QuantizedLinear):
+    """A quantized layer whose input is rounded to 8 bits."""
+
+    def __init__(self, layer: nn.Linear, inner: QuantizedLinear, block: int) -> None:
+        super().__init__(layer)
+        self.inner, self.block = inner, block
+
+    def product(self, x: Tensor) -> Tensor:
+        return self.inner.product(rounded_rows(x, self.block))
+
+
 def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
     """Return the layers that are quantized, by name: linear layers except the LM head, if a group size divides the inputs.
 
@@ -233,7 +161,9 @@ def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
 
 def group_of(inputs: int, kind: str) -> int:
     """Return how many inputs of a layer share a scale; 0 if no group size divides them."""
-    return next((size for size in GROUPS.get(kind, (inputs,)) if inputs % size == 0), 0)
+    if kind == f"int8{ROUNDED}":
+        return inputs if inputs % BLOCKS[-1] == 0 else 0
+    return next((size for size in GROUPS.get(kind.removesuffix(ROUNDED), (inputs,)) if inputs % size == 0), 0)
 
 
 def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
@@ -249,7 +179,7 @@ def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
             bytes_by_weight[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
         else:
             bytes_by_weight[id(layer.weight)] = (
-                numbers // 2 + 2 * groups * min(itemsize, 2) if kind == "int4" else numbers + groups * itemsize
+                numbers // 2 + 2 * groups * min(itemsize, 2) if kind.startswith("int4") else numbers + groups * itemsize
             )
     return bytes_by_weight
 
@@ -312,21 +242,46 @@ def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
     """Return the quantized form of a linear layer. Raises MissingAsset without torchao."""
     if kind == "nf4":
         return NormalFloat(layer)
+    weights, plain = _codes(layer, kind.removesuffix(ROUNDED)), kind.removesuffix(ROUNDED)
+    block = block_of(layer.in_features, kind)
+    if found := kernels_for(layer.weight.device, layer.weight.dtype):
+        return PanelCodes(layer, found.width, _in_precision(weights), block)
+    has_kernel = _has_kernel(plain, layer.weight)
+    if plain == "int4" and has_kernel:
+        assert weights.zero is not None
+        inner: QuantizedLinear = Tiles(layer, weights.codes, weights.scale, weights.zero)
+    elif plain == "int8" and has_kernel:
+        inner = ByteRows(layer, weights.codes, weights.scale)
+    else:
+        moved = weights.codes if plain == "int8" else (weights.codes.int() - 8).to(torch.int8)
+        inner = Bytes(layer, moved, weights.scale, weights.zero)
+    return RoundedInputs(layer, inner, block) if block else inner
+
+
+def block_of(inputs: int, kind: str) -> int:
+    """Return how many inputs of a row are rounded together by a kind of quantization; 0 if inputs are not rounded."""
+    if not kind.endswith(ROUNDED):
+        return 0
+    group = group_of(inputs, kind)
+    return next((size for size in BLOCKS if group and group % size == 0), 0)
+
+
+def _codes(layer: nn.Linear, kind: str) -> Codes:
+    """Return the quantized matrix of a layer, with scales and zeros in the weight's precision. Raises MissingAsset."""
     weight, mapping = layer.weight.data, torchao().MappingType
-    found = kernels_for(weight.device, weight.dtype)
     if kind == "int8":
         codes, scale, _ = _rounded(weight, layer.in_features, mapping.SYMMETRIC, torch.int8, (-128, 127))
-        if found:
-            return PanelCodes(layer, found.width, codes, scale, None)
-        return ByteRows(layer, codes, scale) if _has_kernel(kind, weight) else Bytes(layer, codes, scale)
+        return Codes(8, codes, scale)
     size = group_of(layer.in_features, kind)
     codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
-    zero = (8 - at_zero) * scale  # a weight is (code - 8) * scale + zero
-    if found:
-        return PanelCodes(layer, found.width, codes, scale, zero)
-    if _has_kernel(kind, weight):
-        return Tiles(layer, codes, scale, zero)
-    return Bytes(layer, (codes.int() - 8).to(torch.int8), scale, zero)
+    return Codes(4, codes, scale, (8 - at_zero) * scale)  # a weight is (code - 8) * scale + zero
+
+
+def _in_precision(weights: Codes) -> Codes:
+    """Return a quantized matrix with scales and zeros in the precision of panels."""
+    precision = PRECISIONS[weights.bits]
+    zero = None if weights.zero is None else weights.zero.to(precision)
+    return replace(weights, scale=weights.scale.to(precision), zero=zero)
 
 
 def _rounded(

@@ -25,19 +25,9 @@ from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
+from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
 from specbench.models.products import Separate, product_of
-from specbench.models.quantization import (
-    ByteRows,
-    Bytes,
-    CodesProduct,
-    PanelCodes,
-    QuantizedLinear,
-    Tiles,
-    group_of,
-    layers,
-    quantize,
-    quantized,
-)
+from specbench.models.quantization import ByteRows, Bytes, Tiles, group_of, layers, quantize, quantized
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
