@@ -12,8 +12,7 @@ to the nearest level without calibration.
 - `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
   matrix is rebuilt for every product, which saves memory, not time.
 - `int4-a8` and `int8-a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as
-  llama.cpp does with Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, with 127 levels
-  up to the largest number.
+  llama.cpp does with Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, to 127 steps up to the largest.
   On a CPU a kernel multiplies integers. Elsewhere the rounded input is multiplied as numbers, which gives the same outputs
   and saves no time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
