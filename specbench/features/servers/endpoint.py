@@ -11,8 +11,9 @@ from specbench.features.servers.dialects.llama_cpp import LlamaCpp
 from specbench.features.servers.dialects.openai import OpenAi
 from specbench.features.servers.dialects.sglang import Sglang
 from specbench.features.servers.dialects.vllm import Vllm
+from specbench.features.servers.readiness import Patience, is_healthy, when_ready
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest
-from specbench.http_client import HttpClient, RequestFailed, Server
+from specbench.http_client import FailureKind, HttpClient, RequestFailed, Server
 
 SPARE = 4  # connections beside the requests in flight, such as for counters
 DIALECTS: tuple[Dialect, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
@@ -27,8 +28,16 @@ class Endpoint:
     description: Description
 
     async def complete(self, request: ServedRequest) -> Completion:
-        """Send a request and return its completion. Raises RequestFailed."""
-        return await self.dialect.complete(self.client, self.description.model, request)
+        """Send a request and return its completion. Raises RequestFailed, also for an id beyond the vocabulary."""
+        found = await self.dialect.complete(self.client, self.description.model, request)
+        return self._within_vocabulary(found)
+
+    def _within_vocabulary(self, found: Completion) -> Completion:
+        size = self.description.vocabulary
+        if size and found.tokens and (largest := max(found.tokens)) >= size:
+            text = f"{self.description.url}: token {largest}, and its vocabulary has {size} tokens"
+            raise RequestFailed(FailureKind.garbage, text)
+        return found
 
     async def log_probabilities(
         self, prompt: Sequence[int], output: Sequence[int], alternatives: int
@@ -55,30 +64,51 @@ def dialect_named(name: str) -> Dialect:
 
 
 @asynccontextmanager
-async def connected(server: Server, model: str = "", connections: int = 64) -> AsyncIterator[Endpoint]:
-    """Connect to a server and find its dialect.
+async def connected(
+    server: Server, model: str = "", connections: int = 64, patience: Patience | None = None
+) -> AsyncIterator[Endpoint]:
+    """Connect to a server and find its dialect, after waiting for it to load its model.
+
+    Without `patience`, a server that is loading is waited for as long as one request may take.
 
     Raises:
-        MissingAsset: The server does not answer.
+        MissingAsset: The server does not answer, does not become ready, or answers in another form.
         ConfigError: It serves another model, or several, or no known interface.
     """
     async with HttpClient(replace(server, url=server.root), connections) as client:
         try:
-            dialect, description = await _described(client, model)
+            dialect, description = await when_ready(
+                client, lambda: _described(client, model), patience or Patience(seconds=server.seconds)
+            )
         except RequestFailed as error:
-            raise MissingAsset(f"{server.root}: {error}; help: start the server, or check the URL") from None
+            text = str(error) if server.root in str(error) else f"{server.root}: {error}"
+            lost = error.kind in (FailureKind.connection, FailureKind.reset, FailureKind.timeout, FailureKind.status)
+            raise MissingAsset(text + ("; help: start the server, or check the URL" if lost else "")) from None
         except ValueError as error:
             raise ConfigError(str(error)) from None
         yield Endpoint(client, dialect, description)
 
 
 async def _described(client: HttpClient, model: str) -> tuple[Dialect, Description]:
+    """Return the dialect and the description of a server that is ready. Raises RequestFailed and ValueError."""
+    is_ready = await is_healthy(client)
+    dialect, description = await _found(client, model)
+    if not is_ready:  # a first completion shows it
+        try:
+            await dialect.complete(client, description.model, ServedRequest(prompt="1", max_tokens=1))
+        except RequestFailed as error:
+            if error.is_loading:
+                raise
+    return dialect, description
+
+
+async def _found(client: HttpClient, model: str) -> tuple[Dialect, Description]:
     failure: RequestFailed | None = None
     for dialect in DIALECTS:
         try:
             description = await dialect.describe(client, model)
         except RequestFailed as error:
-            if not error.status:
+            if error.is_loading or not error.status:
                 raise
             failure = error  # this dialect's addresses are missing
             continue

@@ -5,10 +5,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
+from specbench.features.servers.answer_notes import (
+    acceptance_notes,
+    answer_notes,
+    cache_notes,
+    fault_notes,
+    id_notes,
+    remote_notes,
+)
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.load.load_metrics import acceptance_of
+from specbench.features.servers.load.server_run import Load
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Description
 from specbench.note import Note, warning
@@ -22,15 +30,13 @@ BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, belo
 LONGEST_SHARE = 0.33  # of a block, which the mean request may take
 
 
-def load_notes(
-    endpoints: Mapping[str, Endpoint], by_side: Mapping[str, Sequence[Block]], ignore_eos: bool
-) -> list[Note]:
+def load_notes(endpoints: Mapping[str, Endpoint], by_side: Mapping[str, Sequence[Block]], load: Load) -> list[Note]:
     """Return the warnings about blocks of load.
 
     Args:
         endpoints: The servers by side, `on` with speculation.
         by_side: The blocks of each side.
-        ignore_eos: Whether outputs were requested to be cut at the largest number of tokens.
+        load: What was sent.
     """
     servers = [endpoint.client.server for endpoint in endpoints.values()]
     notes = remote_notes(servers)
@@ -42,7 +48,9 @@ def load_notes(
     for side, blocks in by_side.items():
         if blocks:
             notes += _of_side(side, blocks)
-            notes += _of_answers(side, blocks, endpoints[side].description.model, ignore_eos)
+            notes += _of_answers(side, blocks, endpoints[side].description.model, load.ignore_eos)
+            if not load.chat:
+                notes += id_notes([each for block in blocks for each in block.done], endpoints[side].description, side)
     if by_side["on"]:
         notes += _of_speculation(endpoints["on"], by_side["on"])
     return notes
@@ -67,7 +75,7 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
         notes.append(warning("failures", text, subject=side))
     if not done:
         return notes
-    notes += cache_notes(done, side)
+    notes += cache_notes(done, side) + fault_notes(done, side) + _of_counters(side, blocks)
     if all(request.output_tokens is None and request.tokens is None for request in done):
         notes.append(
             warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
@@ -90,6 +98,15 @@ def _of_answers(side: str, blocks: Sequence[Block], model: str, ignore_eos: bool
         text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores are not reliable"
         notes.append(warning("truncation", text, subject=side, help="--max-new-tokens"))
     return notes
+
+
+def _of_counters(side: str, blocks: Sequence[Block]) -> list[Note]:
+    """Find counters that are no counts, fell, or contradict each other, which are left out of every figure."""
+    faults = [counts.fault for block in blocks if (counts := block.counted) is not None and counts.fault]
+    if not faults:
+        return []
+    text = f"the counters of {side} are wrong in {len(faults)} of {len(blocks)} blocks and not used, the first: {faults[0]}"
+    return [warning("faulty counters", text, subject=side)]
 
 
 def _of_window(side: str, blocks: Sequence[Block]) -> list[Note]:
