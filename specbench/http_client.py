@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from specbench.errors import MissingAsset
 from specbench.event_stream import BOM, DONE, Event, EventReader, error_message
 
 KEY = "OPENAI_API_KEY"  # default environment variable of the key
@@ -44,12 +45,21 @@ class FailureKind(StrEnum):
     rejected = "error in the answer"
 
 
-class RequestFailed(Exception):
-    """A failed request. `status` is the HTTP status, 0 if none arrived; `retry_after` is in seconds, None if unknown."""
+class RequestFailed(MissingAsset):
+    """A failed request; exit code 4 where nothing handles it.
+
+    `status` is the HTTP status, 0 if none arrived; `retry_after` is in seconds, None if unknown.
+    """
 
     def __init__(self, kind: FailureKind, text: str, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(f"{kind}: {text}" if text else str(kind))
-        self.kind, self.status, self.retry_after = kind, status, retry_after
+        self.kind, self.text, self.status, self.retry_after = kind, text, status, retry_after
+
+    def at(self, url: str) -> "RequestFailed":
+        """Return the failure with the server's URL in its text."""
+        return (
+            self if url in self.text else RequestFailed(self.kind, f"{url}: {self.text}", self.status, self.retry_after)
+        )
 
     @property
     def is_loading(self) -> bool:

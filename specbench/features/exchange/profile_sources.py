@@ -13,6 +13,7 @@ from specbench.analysis.summary import summary_of
 from specbench.config.pair import HeadKind
 from specbench.errors import ConfigError
 from specbench.features.exchange import request_records
+from specbench.features.servers.dialects.answers import MalformedAnswer
 from specbench.features.servers.dialects.dialect import metrics_of
 from specbench.features.servers.endpoint import DIALECTS
 from specbench.features.servers.load.server_run import ServerRun
@@ -135,7 +136,13 @@ def _counted(text: str, path: Path) -> SpeculationCounts:
     """Return the counters in a saved /metrics page of a known server."""
     samples = metrics_of(text)
     for dialect in DIALECTS:
-        if dialect.metrics_prefix and (counts := dialect.read_counters(samples).speculation) is not None:
+        if not dialect.metrics_prefix:
+            continue
+        try:
+            counts = dialect.read_counters(samples).speculation
+        except MalformedAnswer as error:
+            raise ConfigError(f"{path}: {error}") from None
+        if counts is not None:
             return counts
     raise ConfigError(f"{path}: there are no counters of speculation; known: {_known()}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import Description, SpeculationCounts
+from specbench.features.servers.served import Counters, Description, SpeculationCounts
 from specbench.http_client import Server
 from specbench.note import Note, warning
 
@@ -35,6 +35,15 @@ def fault_notes(entries: Sequence[LoggedRequest], where: str) -> list[Note]:
     first = (faulty[0].faults or [""])[0]
     text = f"{len(faulty)} of {len(entries)} answers contradict themselves ({where}), the first: {first}"
     return [warning("server fault", text, subject=where)]
+
+
+def counter_notes(readings: Iterable[Counters | None], where: str) -> list[Note]:
+    """Warn about readings of counters that are no counts, fell, or contradict each other. They are in no figure."""
+    known = [reading for reading in readings if reading is not None]
+    if not (faulty := [reading.fault for reading in known if reading.fault]):
+        return []
+    text = f"{len(faulty)} of {len(known)} readings of the counters of {where} are wrong, the first: {faulty[0]}"
+    return [warning("faulty counters", text, subject=where)]
 
 
 def id_notes(entries: Sequence[LoggedRequest], description: Description, where: str) -> list[Note]:

@@ -1,7 +1,8 @@
 """An endpoint: a server's address with the dialect that was found by probing it, and what it says about itself."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from specbench.data.task import Message
@@ -15,6 +16,7 @@ from specbench.features.servers.readiness import Patience, is_healthy, when_read
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest
 from specbench.http_client import FailureKind, HttpClient, RequestFailed, Server
 
+MOST_PROBABILITY = 1.01  # sum of a distribution that was rounded
 SPARE = 4  # connections beside the requests in flight, such as for counters
 DIALECTS: tuple[Dialect, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
 
@@ -30,28 +32,59 @@ class Endpoint:
     async def complete(self, request: ServedRequest) -> Completion:
         """Send a request and return its completion. Raises RequestFailed, also for an id beyond the vocabulary."""
         found = await self.dialect.complete(self.client, self.description.model, request)
-        return self._within_vocabulary(found)
+        self._require_known(found.tokens or ())
+        self._require_distributions(found.log_probabilities)
+        return found
 
-    def _within_vocabulary(self, found: Completion) -> Completion:
+    def _require_known(self, tokens: Iterable[int]) -> None:
+        """Raise RequestFailed for an id beyond the vocabulary."""
         size = self.description.vocabulary
-        if size and found.tokens and (largest := max(found.tokens)) >= size:
+        if size and (largest := max(tokens, default=0)) >= size:
             text = f"{self.description.url}: token {largest}, and its vocabulary has {size} tokens"
             raise RequestFailed(FailureKind.garbage, text)
-        return found
+
+    def _require_distributions(self, rows: Sequence[Mapping[int, float]]) -> None:
+        """Raise RequestFailed for log-probabilities of unknown ids, or whose probabilities have a sum above 1."""
+        for row in rows:
+            self._require_known(row)
+            if (whole := math.fsum(map(math.exp, row.values()))) > MOST_PROBABILITY:
+                text = f"{self.description.url}: log-probabilities of one token whose probabilities have the sum {whole:.3g}"
+                raise RequestFailed(FailureKind.garbage, text)
 
     async def log_probabilities(
         self, prompt: Sequence[int], output: Sequence[int], alternatives: int
     ) -> list[Mapping[int, float]]:
         """Return for each token of `output` the log-probabilities of that token and its alternatives, at T = 1."""
-        return await self.dialect.log_probabilities(self.client, self.description.model, prompt, output, alternatives)
+        rows = await self.dialect.log_probabilities(self.client, self.description.model, prompt, output, alternatives)
+        self._require_distributions(rows)
+        return rows
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """Return the ids of a text by the server's tokenizer; None if the dialect has no ids."""
-        return await self.dialect.tokenize(self.client, self.description.model, text)
+        with self._named():
+            ids = await self.dialect.tokenize(self.client, self.description.model, text)
+        return self._known(ids, text)
 
     async def rendered(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Return the ids of a chat if the server's answers to chats have none; else None."""
-        return await self.dialect.rendered(self.client, self.description.model, messages)
+        with self._named():
+            ids = await self.dialect.rendered(self.client, self.description.model, messages)
+        return self._known(ids, "a chat")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the server in failures that end a command."""
+        try:
+            yield
+        except RequestFailed as error:
+            raise error.at(self.description.url) from None
+
+    def _known(self, ids: tuple[int, ...] | None, text: str) -> tuple[int, ...] | None:
+        """Return the ids of a text. Raises RequestFailed if there are none of a text that is not empty, or unknown ones."""
+        if ids is not None and not ids and text:
+            raise RequestFailed(FailureKind.garbage, f"{self.description.url}/tokenize: no tokens of a text")
+        self._require_known(ids or ())
+        return ids
 
     async def counters(self) -> Counters | None:
         """Return the server's counters; None if it publishes none."""

@@ -61,7 +61,7 @@ async def when_ready(client: HttpClient, describe: Callable[[], Awaitable[T]], p
             raise
         last = error
     url = client.server.root
-    with patience.observer.status(f"wait for {url}, which is loading ({last}), for at most {patience.seconds:g} s"):
+    with patience.observer.status(f"wait for {url}, which is loading, for at most {patience.seconds:g} s"):
         while time.monotonic() < deadline:
             await asyncio.sleep(POLL_SECONDS)
             try:

@@ -22,7 +22,7 @@ async def check_server(server: Server, model: str = "") -> list[Check]:
         return [
             _dialect(endpoint),
             _speculation(endpoint),
-            _ids(endpoint, ids),
+            _ids(endpoint, ids, completion),
             await _distributions(endpoint, ids),
             await _counters(endpoint),
             _per_request(endpoint, completion),
@@ -47,10 +47,15 @@ def _speculation(endpoint: Endpoint) -> Check:
     )
 
 
-def _ids(endpoint: Endpoint, ids: tuple[int, ...] | None) -> Check:
+def _ids(endpoint: Endpoint, ids: tuple[int, ...] | None, completion: Completion) -> Check:
     if ids is None:
         text = f"none in the dialect {endpoint.dialect.name}"
         return Check("token ids", "warn", text, "verify compares samples with --off, which finds large deviations only")
+    if completion.tokens is None:
+        advice = (
+            "tokens are counted by the server's usage, and verify cannot compare them; a newer version returns them"
+        )
+        return Check("token ids", "warn", "in, and none out", advice)
     return Check("token ids", "ok", "in and out")
 
 
@@ -74,6 +79,8 @@ async def _counters(endpoint: Endpoint) -> Check:
     counters = await endpoint.counters()
     if counters is None:
         return Check("counters", "warn", "none at /metrics", "llama.cpp publishes them with --metrics")
+    if counters.fault:
+        return Check("counters", "warn", f"wrong: {counters.fault}", "they are not used")
     if counters.speculation is None:
         return Check("counters", "ok", "published, without speculation counters")
     if counters.speculation.by_position:

@@ -185,14 +185,13 @@ class Vllm(Dialect):
     def read_counters(self, samples: Samples) -> Counters:
         return Counters(
             speculation_of(samples, "vllm:spec_decode_num_"),
-            *(
-                samples.total(f"vllm:{name}")
-                for name in (
-                    "num_requests_running", "num_requests_waiting", "generation_tokens_total",
-                    "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total",
-                )
-            ),
-        )  # fmt: skip
+            running=samples.total("vllm:num_requests_running"),
+            waiting=samples.total("vllm:num_requests_waiting"),
+            output_tokens=samples.total("vllm:generation_tokens_total"),
+            cache_queries=samples.total("vllm:prefix_cache_queries_total"),
+            cache_hits=samples.total("vllm:prefix_cache_hits_total"),
+            preemptions=samples.total("vllm:num_preemptions_total"),
+        )
 
     def flags(self, length: int) -> str:
         if not length:

@@ -12,6 +12,7 @@ from specbench.features.servers.answer_notes import (
     acceptance_notes,
     answer_notes,
     cache_notes,
+    counter_notes,
     fault_notes,
     id_notes,
     remote_notes,
@@ -164,6 +165,7 @@ class _Verification:
                 except RequestFailed as error:
                     raise MissingAsset(f"the reference, {self.comparison.name}: {error}") from None
         after = None if has_died else await self.on.counters()
+        self.notes += counter_notes((before, after), "on")
         drafted = self.folder / DRAFTED
         if _has_drafted(results, before, after):
             drafted.touch()
@@ -284,5 +286,6 @@ def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: 
     if any(each.drafted for each in counts):
         return True
     if before is not None and after is not None and before.speculation is not None and after.speculation is not None:
-        return (after.speculation.drafted or 0) > (before.speculation.drafted or 0)
+        change = after.speculation - before.speculation
+        return bool(change.drafted) if not change.fault else not counts
     return not counts

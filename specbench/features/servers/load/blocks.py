@@ -89,7 +89,10 @@ class Block:
             rest[name] = None if one is None or two is None else two - one
             if (rest[name] or 0.0) < 0.0:
                 return Counters(None, fault=f"the counter of {name.replace('_', ' ')} fell from {one:g} to {two:g}")
-        return Counters(speculation, **rest)
+        return Counters(
+            speculation, output_tokens=rest["output_tokens"], cache_queries=rest["cache_queries"],
+            cache_hits=rest["cache_hits"], preemptions=rest["preemptions"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from specbench.features.servers.answer_notes import (
     acceptance_notes,
     answer_notes,
     cache_notes,
+    counter_notes,
     fault_notes,
     id_notes,
     remote_notes,
@@ -75,7 +76,9 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
         notes.append(warning("failures", text, subject=side))
     if not done:
         return notes
-    notes += cache_notes(done, side) + fault_notes(done, side) + _of_counters(side, blocks)
+    notes += (
+        cache_notes(done, side) + fault_notes(done, side) + counter_notes((block.counted for block in blocks), side)
+    )
     if all(request.output_tokens is None and request.tokens is None for request in done):
         notes.append(
             warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
@@ -98,15 +101,6 @@ def _of_answers(side: str, blocks: Sequence[Block], model: str, ignore_eos: bool
         text = f"{cut} of {len(done)} outputs of {side} were cut at the largest number of tokens, so scores are not reliable"
         notes.append(warning("truncation", text, subject=side, help="--max-new-tokens"))
     return notes
-
-
-def _of_counters(side: str, blocks: Sequence[Block]) -> list[Note]:
-    """Find counters that are no counts, fell, or contradict each other, which are left out of every figure."""
-    faults = [counts.fault for block in blocks if (counts := block.counted) is not None and counts.fault]
-    if not faults:
-        return []
-    text = f"the counters of {side} are wrong in {len(faults)} of {len(blocks)} blocks and not used, the first: {faults[0]}"
-    return [warning("faulty counters", text, subject=side)]
 
 
 def _of_window(side: str, blocks: Sequence[Block]) -> list[Note]:
