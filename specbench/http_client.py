@@ -121,32 +121,34 @@ class Server:
 
     def redacted(self, text: str) -> str:
         """Return a text in one line of at most SHOWN characters, with the key replaced."""
-        text = " ".join(self.without_key(text).split())
+        text = " ".join(self.cleaned(text).split())
         for length in range(len(self._secret) - 1, SHORTEST_KEY - 1, -1):
             if text.endswith(self._secret[:length]):  # cut within the key
                 text = f"{text[:-length]}${self.key_env}"
         return text[:SHOWN]
 
     def without_key(self, text: str) -> str:
-        """Return a text that can be encoded, with the key replaced by the name of its variable.
+        """Return a text with the key replaced by the name of its variable.
 
-        Halves of a surrogate pair are joined, and single ones replaced by U+FFFD. Keys of fewer than SHORTEST_KEY characters
-        are not replaced.
+        Keys of fewer than SHORTEST_KEY characters are not replaced.
         """
-        if not text.isascii():
-            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         for form in self._forms:
             text = text.replace(form, f"${self.key_env}")
         return text
 
     def cleaned(self, value: Any) -> Any:
-        """Return a JSON value whose texts are all `without_key`."""
+        """Return a JSON value whose texts are all without the key, and can be encoded.
+
+        Halves of a surrogate pair are joined, and single ones replaced by U+FFFD.
+        """
         if isinstance(value, str):
+            if not value.isascii():
+                value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
             return self.without_key(value)
         if isinstance(value, list):
             return [self.cleaned(each) for each in value]
         if isinstance(value, dict):
-            return {self.without_key(key): self.cleaned(each) for key, each in value.items()}
+            return {self.cleaned(key): self.cleaned(each) for key, each in value.items()}
         return value
 
     @property

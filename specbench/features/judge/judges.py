@@ -179,11 +179,10 @@ class Endpoint(QuestionJudge, name="endpoint"):
     def _content(self, answer: bytes) -> str:
         """Return the text of a completion."""
         try:
-            cleaned = Server(self.url, self.key_env).cleaned(json.loads(answer))  # a server may echo the key
-            content: Any = cleaned["choices"][0]["message"]["content"]
+            content: Any = json.loads(answer)["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise MissingAsset(f"the judge at {self.url} does not answer in the OpenAI format") from None
-        return content if isinstance(content, str) else ""
+        return Server(self.url, self.key_env).without_key(content) if isinstance(content, str) else ""
 
 
 def _may_pass(error: RequestFailed) -> bool:

@@ -97,7 +97,7 @@ class Dialect(ABC):
             raise RequestFailed(FailureKind.incomplete, "the stream ended before its last event")
         if completion.finish in ABORTED:
             raise RequestFailed(FailureKind.incomplete, f"the server ended the request ({completion.finish})")
-        cleaned = client.server.without_key
+        cleaned = client.server.cleaned
         completion = replace(
             completion, seconds=seconds, text=cleaned(completion.text), reasoning=cleaned(completion.reasoning),
             finish=cleaned(completion.finish), model=cleaned(completion.model),
