@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -224,7 +224,7 @@ class HttpClient:
         """Send JSON, and return the JSON of the answer. Raises RequestFailed."""
         return self.parsed(await self.post(path, body))
 
-    async def stream(self, path: str, body: Any) -> AsyncIterator[Event]:
+    async def stream(self, path: str, body: Any) -> AsyncGenerator[Event, None]:
         """Send JSON, and yield the events of the answer up to `[DONE]`.
 
         An answer that is no stream is one event, such as the error or the whole completion of a server that does not stream.

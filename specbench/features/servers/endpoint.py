@@ -31,7 +31,8 @@ class Endpoint:
 
     async def complete(self, request: ServedRequest) -> Completion:
         """Send a request and return its completion. Raises RequestFailed, also for an id beyond the vocabulary."""
-        found = await self.dialect.complete(self.client, self.description.model, request)
+        with self._named():
+            found = await self.dialect.complete(self.client, self.description.model, request)
         self._require_known(found.tokens or ())
         self._require_distributions(found.log_probabilities)
         return found
@@ -55,7 +56,9 @@ class Endpoint:
         self, prompt: Sequence[int], output: Sequence[int], alternatives: int
     ) -> list[Mapping[int, float]]:
         """Return for each token of `output` the log-probabilities of that token and its alternatives, at T = 1."""
-        rows = await self.dialect.log_probabilities(self.client, self.description.model, prompt, output, alternatives)
+        model = self.description.model
+        with self._named():
+            rows = await self.dialect.log_probabilities(self.client, model, prompt, output, alternatives)
         self._require_distributions(rows)
         return rows
 
@@ -73,7 +76,7 @@ class Endpoint:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the server in failures that end a command."""
+        """Name the server in failures."""
         try:
             yield
         except RequestFailed as error:

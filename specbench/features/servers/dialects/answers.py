@@ -1,5 +1,6 @@
 """Answers of servers as types: what is read from them, and the error of an answer in another form."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 LogProbability = Annotated[float, Meta(ge=-3.5e38, le=1e-3)]  # rounding may give a little more than 0
+HALVES = re.compile("[\ud800-\udfff]")
 PLACE = re.compile(r"(?: - at (.*))?$", re.DOTALL)
 ABORTED = ("abort", "error")  # finish reasons of requests that the server gave up
 
@@ -30,6 +32,8 @@ def converted(value: Any, kind: type[T]) -> T:
     """Return a JSON value as a type. Raises MalformedAnswer."""
     try:
         return msgspec.convert(value, kind)
+    except UnicodeEncodeError:  # half a character, where another type is expected
+        return converted(json.loads(HALVES.sub("\ufffd", json.dumps(value, ensure_ascii=False))), kind)
     except (msgspec.ValidationError, RecursionError) as error:
         text = str(error).replace("`", "")
         place = PLACE.search(text)
