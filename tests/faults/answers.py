@@ -55,14 +55,20 @@ def fuzzed(trials: int, seed: int, folder: Path) -> Outcome:
     os.environ[KEY] = SECRET
     try:
         with answering({}) as on, answering(answers_of("vllm")) as off:
+            usual = {}
+            for backend in BACKENDS:
+                on.answers = answers_of(backend)
+                run, problems = used(on, off, folder / backend)
+                assert run is not None and not problems, problems
+                usual[run.on.dialect] = run
             for trial in range(trials):
                 rng = random.Random(f"{seed}:{trial}")
                 backend = BACKENDS[trial % len(BACKENDS)]
                 on.answers, how = changed(answers_of(backend), rng)
-                on.paths.clear()
-                off.paths.clear()
-                where = folder / f"trial-{trial}"
-                outcome.add(f"trial {trial}, {backend}, {how}", problems_of(on, off, where))
+                run, problems = used(on, off, folder / f"trial-{trial}")
+                if run is not None:
+                    problems += _of_silence(run, usual[run.on.dialect])
+                outcome.add(f"trial {trial}, {backend}, {how}", problems)
     finally:
         os.environ.pop(KEY) if before is None else os.environ.update({KEY: before})
     return outcome
@@ -129,16 +135,32 @@ def _mutated_metrics(answer: Answer, rng: random.Random) -> Answer:
     return replace(answer, body=bodies[0], later=tuple(bodies[1:]))
 
 
-def problems_of(on: AnsweringServer, off: AnsweringServer, where: Path) -> list[str]:
-    """Return what went wrong in the use of a server."""
+def used(on: AnsweringServer, off: AnsweringServer, where: Path) -> tuple[ServerRun | None, list[str]]:
+    """Return the summary of a use of a server, None after an error, and what went wrong."""
+    on.paths.clear()
+    off.paths.clear()
     try:
         return asyncio.run(asyncio.wait_for(_used(on.url, off.url, where), SECONDS))
     except TimeoutError:
-        return [f"no end within {SECONDS:g} s"]
+        return None, [f"no end within {SECONDS:g} s"]
     except (ConfigError, MissingAsset) as error:
-        return _of_error(str(error), on.url)
+        return None, _of_error(str(error), on.url)
     except Exception:
-        return [f"traceback: {' | '.join(traceback.format_exc().splitlines()[-4:])}"]
+        return None, [f"traceback: {' | '.join(traceback.format_exc().splitlines()[-4:])}"]
+
+
+def _of_silence(run: ServerRun, usual: ServerRun) -> list[str]:
+    """Return the figures that are neither the usual ones nor accompanied by a warning.
+
+    A figure of counters may be missing, since a server needs none. llama.cpp's are the only source of its rounds.
+    """
+    (level,), (other,) = run.levels, usual.levels
+    warned = {note.text for note in run.notes} - {note.text for note in usual.notes}
+    if warned or run.failures["on"] or run.on.dialect == "llama.cpp":
+        return []
+    rates = level.acceptance.tokens_per_round, other.acceptance.tokens_per_round, level.acceptance.by_stream
+    found = [f"{level.throughput} tokens/s without a warning"] * (level.throughput != other.throughput)
+    return found + [f"{rates[0]} tokens per round without a warning"] * (rates[0] not in (rates[1], rates[2], None))
 
 
 def _of_error(text: str, url: str) -> list[str]:
@@ -149,18 +171,18 @@ def _of_error(text: str, url: str) -> list[str]:
     return found + [f"an error without the server: {text}"] * (url.removeprefix("http://") not in text)
 
 
-async def _used(url: str, off_url: str, where: Path) -> list[str]:
+async def _used(url: str, off_url: str, where: Path) -> tuple[ServerRun, list[str]]:
     """Use a server as `describe`, `doctor`, `verify` and `run` do. Raises their errors."""
     patience = Patience(seconds=0.2)
     server = Server(url, seconds=3.0)
     async with connected(server, "m", patience=patience) as on, connected(Server(off_url), "m") as off:
-        found = await _of_load(on, off, where)
+        run, found = await _of_load(on, off, where)
         found += await _of_reference(on)
     await check_server(server, "m")
-    return found
+    return run, found
 
 
-async def _of_load(on: Endpoint, off: Endpoint, where: Path) -> list[str]:
+async def _of_load(on: Endpoint, off: Endpoint, where: Path) -> tuple[ServerRun, list[str]]:
     """Send requests, read their log again, and sum up two blocks."""
     where.mkdir(parents=True)
     log = BlockLog(where)
@@ -190,7 +212,7 @@ async def _of_load(on: Endpoint, off: Endpoint, where: Path) -> list[str]:
             found += _of_error(entry.error, on.description.url)
         elif not entry.faults and not 0 <= entry.count <= len(TOKENS):
             found.append(f"{entry.count} tokens, and at most {len(TOKENS)} were requested, without a fault")
-    return found + _of_figures(run)
+    return run, found + _of_figures(run)
 
 
 def _of_files(where: Path, blocks: list[Block], run: ServerRun) -> list[str]:

@@ -119,6 +119,18 @@ class SpeculationCounts:
         return SpeculationCounts(rounds, drafted, self.accepted - other.accepted, by)
 
 
+def of_histogram(
+    rounds: int, drafted: int | None, accepted: int, histogram: Sequence[int] | None
+) -> tuple[SpeculationCounts | None, tuple[str, ...]]:
+    """Return counts with positions, from a histogram of rounds by accepted tokens, and the fault if it has other rounds."""
+    if not histogram:
+        return SpeculationCounts(rounds, drafted, accepted), ()
+    if sum(histogram) != rounds:
+        return None, (f"its speculation has {rounds} rounds, and its histogram {sum(histogram)}",)
+    by = tuple(sum(histogram[i:]) for i in range(1, len(histogram)))
+    return SpeculationCounts(rounds, drafted, accepted, by), ()
+
+
 def _short(values: Sequence[int]) -> str:
     return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
 
@@ -192,7 +204,7 @@ class Completion:
         speculation = self.speculation
         if speculation is not None and speculation.fault:
             speculation = None
-        return replace(self, faults=tuple(self._faults(request)), speculation=speculation)
+        return replace(self, faults=(*self.faults, *self._faults(request)), speculation=speculation)
 
     def _faults(self, request: ServedRequest) -> Iterator[str]:
         """Yield how the server's counts contradict what arrived, or each other."""

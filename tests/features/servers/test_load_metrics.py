@@ -137,7 +137,7 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
 
 class _Endpoint(NamedTuple):
     client: SimpleNamespace
-    dialect = SimpleNamespace(streams_steps=True)
+    dialect = SimpleNamespace(streams_steps=True, drafts_chains=True)
     description: Description
 
 

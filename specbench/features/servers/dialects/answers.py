@@ -113,7 +113,7 @@ async def single_model(client: HttpClient, model: str) -> ModelEntry:
         return named[0]
     problem = f"does not serve {model!r}" if model else "serves several models" if entries else "serves no model"
     names = ", ".join(entry.id for entry in entries) or "none is listed"
-    raise ValueError(f"{client.server.host} {problem}: {names}; help: --model NAME")
+    raise ValueError(f"{client.server.host} {problem}: {client.server.redacted(names)}; help: --model NAME")
 
 
 class Tokens(Struct):

@@ -33,6 +33,7 @@ class Dialect(ABC):
     name: ClassVar[str]
     tested_on: ClassVar[TestedOn]
     streams_steps: ClassVar[bool] = False  # whether an event holds the tokens of one verification step
+    drafts_chains: ClassVar[bool] = True  # whether a round drafts at most the number of tokens that the server states
     metrics_prefix: ClassVar[str] = ""  # of its counters at /metrics; empty without any
 
     @abstractmethod

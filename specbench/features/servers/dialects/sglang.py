@@ -27,6 +27,7 @@ from specbench.features.servers.served import (
     ServedRequest,
     ServedSpeculation,
     SpeculationCounts,
+    of_histogram,
 )
 from specbench.http_client import HttpClient
 
@@ -82,24 +83,20 @@ class MetaInfo(Struct):
     spec_accept_histogram: list[Count] | None = None
 
     @property
-    def speculation(self) -> SpeculationCounts | None:
-        """The counts of the request; None without a round.
+    def speculation(self) -> tuple[SpeculationCounts | None, tuple[str, ...]]:
+        """The counts of the request, None without a round, and their faults.
 
         Versions that do not count accepted tokens count the output: a token of the prompt's forward, then the accepted
         tokens and one more of each round. Rounds that the end of the output cuts then have fewer.
         """
         rounds = self.spec_verify_ct
-        if not rounds:
-            return None
         accepted = _stated(self.spec_num_correct_drafts, self.spec_accepted_drafts, self.spec_accept_token_num)
         drafted = _stated(self.spec_num_proposed_drafts, self.spec_proposed_drafts, self.spec_draft_token_num)
+        if not rounds or (accepted is None and self.completion_tokens is None):
+            return None, ()
         if accepted is None:
-            if self.completion_tokens is None:
-                return None
-            return SpeculationCounts(rounds, drafted, self.completion_tokens - 1 - rounds)
-        histogram = self.spec_correct_drafts_histogram or self.spec_accept_histogram
-        by = tuple(sum(histogram[i:]) for i in range(1, len(histogram))) if histogram else None
-        return SpeculationCounts(rounds, drafted, accepted, by)
+            return SpeculationCounts(rounds, drafted, (self.completion_tokens or 0) - 1 - rounds), ()
+        return of_histogram(rounds, drafted, accepted, self.spec_correct_drafts_histogram or self.spec_accept_histogram)
 
 
 class GenerateEvent(Struct):
@@ -119,6 +116,7 @@ class Sglang(Dialect):
     name = "sglang"
     tested_on = TestedOn.answers
     streams_steps = True
+    drafts_chains = False
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         found = await fetched_optional(client, "/get_model_info", ModelInfo)
@@ -199,6 +197,7 @@ class Sglang(Dialect):
         if kind in ABORTED:
             message = reason.message if isinstance(reason, FinishReason) else ""
             raise MalformedAnswer(f"meta_info.finish_reason: {kind}: {message or 'without a message'}")
+        speculation, faults = last.speculation
         return Completion(
             tokens=tokens or None,
             text="".join(new_texts),
@@ -208,7 +207,8 @@ class Sglang(Dialect):
             output_tokens=last.completion_tokens,
             cached_tokens=last.cached_tokens,
             reasoning_tokens=last.reasoning_tokens,
-            speculation=last.speculation,
+            speculation=speculation,
+            faults=faults,
             log_probabilities=_rows(metas, len(tokens)),
         )
 

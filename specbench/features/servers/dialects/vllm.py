@@ -12,7 +12,6 @@ from msgspec import Struct
 from specbench.features.servers.dialects.answers import (
     Arrival,
     Count,
-    Counted,
     LogProbability,
     MalformedAnswer,
     OpenAiStream,
@@ -32,7 +31,7 @@ from specbench.features.servers.served import (
     Description,
     ServedRequest,
     ServedSpeculation,
-    SpeculationCounts,
+    of_histogram,
 )
 from specbench.http_client import HttpClient
 
@@ -157,11 +156,18 @@ class Vllm(Dialect):
 
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
         stream = OpenAiStream(arrivals)
-        queue = stream.metrics.queue_time_ms
+        queue, counts = stream.metrics.queue_time_ms, stream.metrics.speculative_decoding
+        speculation, faults = None, tuple[str, ...]()
+        if counts is not None:
+            speculation, faults = of_histogram(
+                counts.num_spec_steps, counts.num_draft_tokens, counts.num_accepted_draft_tokens,
+                counts.acceptance_histogram,
+            )  # fmt: skip
         return replace(
             stream.completion(),
             queue_seconds=None if queue is None else queue / 1e3,
-            speculation=_speculation(stream.metrics.speculative_decoding),
+            speculation=speculation,
+            faults=faults,
             log_probabilities=tuple(row for logprobs in stream.log_probabilities for row in rows_of(logprobs)),
         )
 
@@ -231,16 +237,6 @@ def _positions(counters: Counters | None) -> int | None:
     """Return the draft length that counters by position imply."""
     found = counters.speculation.by_position if counters and counters.speculation else None
     return len(found) if found else None
-
-
-def _speculation(counts: Counted | None) -> SpeculationCounts | None:
-    """Return the counts of a request, from per-request metrics."""
-    if counts is None:
-        return None
-    accepted, rounds = counts.num_accepted_draft_tokens, counts.num_spec_steps
-    histogram = counts.acceptance_histogram
-    by = tuple(sum(histogram[i:]) for i in range(1, len(histogram))) if histogram else None
-    return SpeculationCounts(rounds, counts.num_draft_tokens, accepted, by)
 
 
 def _rows(answer: ScoredText, prompt: Sequence[int], output: Sequence[int]) -> Iterator[Mapping[int, float]]:

@@ -79,10 +79,9 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
     notes += (
         cache_notes(done, side) + fault_notes(done, side) + counter_notes((block.counted for block in blocks), side)
     )
-    if all(request.output_tokens is None and request.tokens is None for request in done):
-        notes.append(
-            warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
-        )
+    if missing := sum(request.output_tokens is None and request.tokens is None for request in done):
+        text = f"{missing} of {len(done)} answers of {side} have no token counts: chunks are counted as tokens"
+        notes.append(warning("missing usage", text, subject=side))
     if waits := [block for block in blocks if block.waiting]:
         most = max(block.waiting or 0.0 for block in waits)
         levels = ", ".join(map(str, sorted({block.concurrency for block in waits})))
@@ -181,6 +180,11 @@ def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
         text = ", ".join(f"{value:.3f} by {name}" for name, value in known.items())
         why = "foreign traffic, or drafts that were cut by the end of an output"
         notes.append(warning("disagreement", f"tokens per round: {text}; possible causes are {why}"))
+    counts, length = found.counts, endpoint.description.speculation.length
+    is_chain = length is not None and endpoint.dialect.drafts_chains
+    if is_chain and counts and counts.rounds and (counts.drafted or 0) > (length or 0) * counts.rounds:
+        text = f"{counts.drafted} tokens were drafted in {counts.rounds} rounds, and a draft has {length} tokens"
+        notes.append(warning("draft length", text))
     notes += acceptance_notes(found.counts, "on")
     if found.counts is None and not (found.by_stream and found.by_stream > 1.0):
         notes.append(warning("no speculation", "the server with speculation shows no sign of it"))
