@@ -12,6 +12,7 @@ import msgspec
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
 from specbench.errors import ConfigError
+from specbench.files import in_one_line
 
 HISTOGRAM = "acceptance_histogram"
 
@@ -60,7 +61,7 @@ def _records(text: str, source: str) -> Iterator[RequestRecord]:
         for table in _tables(value):
             try:
                 yield msgspec.convert(table, RequestRecord, strict=False)
-            except msgspec.ValidationError as error:
+            except (msgspec.ValidationError, UnicodeEncodeError) as error:
                 raise ConfigError(f"{source}: line {number}: {error}") from None
 
 
@@ -69,14 +70,14 @@ def _values(text: str, source: str) -> Iterable[tuple[int, object]]:
     try:
         yield 1, json.loads(text)
         return
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{source}: line {number} is not valid JSON: {error}") from None
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{source}: line {number} is not valid JSON: {in_one_line(error)}") from None
 
 
 def _tables(value: object) -> Iterator[dict[str, object]]:
