@@ -143,9 +143,8 @@ def test_a_server_that_loads_too_long_is_an_error_with_its_last_lines(tmp_path, 
     assert f"http://127.0.0.1:{port} was not ready within 0.8 s: error status: 503 Loading model" in done.stderr
 
 
-@pytest.mark.parametrize("loading", [0.0, 60.0])
-def test_after_sigkill_of_the_command_nothing_of_its_server_stays_and_the_same_command_works(tmp_path, port, loading):
-    start = commands(tmp_path, port, loading=loading)
+def test_after_sigkill_of_the_command_nothing_of_its_server_stays_and_the_same_command_works(tmp_path, port):
+    start = commands(tmp_path, port)
     program = str(Path(sys.executable).with_name("specbench"))
     line = [
         program,
