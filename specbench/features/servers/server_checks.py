@@ -4,17 +4,20 @@ from specbench.errors import ConfigError
 from specbench.features.servers.dialects.dialect import TestedOn
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.exactness.reference import Served
+from specbench.features.servers.readiness import Patience
 from specbench.features.servers.served import Completion, ServedRequest
 from specbench.http_client import RequestFailed, Server
 from specbench.machine.check import Check, State
+from specbench.observer import Observer
 
 PROMPT = "Question: what is three plus four? Answer:"
 TOKENS = 16
 
 
-async def check_server(server: Server, model: str = "") -> list[Check]:
+async def check_server(server: Server, model: str = "", observer: Observer | None = None) -> list[Check]:
     """Return the checks of a server. Raises as `connected` does, and RequestFailed."""
-    async with connected(server, model) as endpoint:
+    patience = Patience(seconds=server.seconds, observer=observer or Observer())
+    async with connected(server, model, patience=patience) as endpoint:
         ids = await endpoint.tokenize(PROMPT)
         completion = await endpoint.complete(
             ServedRequest(prompt=PROMPT if ids is None else ids, max_tokens=TOKENS, ignore_eos=ids is not None)

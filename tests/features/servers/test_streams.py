@@ -1,5 +1,6 @@
 """Streams of completions: channels, pieces, errors within them, and the forms of SGLang."""
 
+import asyncio
 import json
 
 import pytest
@@ -154,6 +155,13 @@ def test_an_incremental_stream_of_equal_tokens_is_not_taken_for_a_repeated_one()
 def test_a_wrong_count_does_not_make_a_repeating_stream_an_incremental_one():
     found = sglang(([5], "x"), ([5, 6, 7], "xyz"), completion_tokens=7)
     assert (found.tokens, found.text) == ((5, 6, 7), "xyz")
+
+
+def test_a_server_with_the_newer_addresses_is_described():
+    answers = answers_of("sglang")
+    answers["/model_info"], answers["/server_info"] = answers.pop("/get_model_info"), answers.pop("/get_server_info")
+    found = used(answers, lambda endpoint: asyncio.sleep(0, endpoint.description))
+    assert (found.dialect, found.speculation.method, found.speculation.length) == ("sglang", "EAGLE", 3)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class Function(Struct):
     """A part of a call of a tool."""
 
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Struct):
@@ -190,7 +190,9 @@ class Delta(Struct):
             [
                 self.reasoning_content or self.reasoning or "",
                 *(part.text or "" for parts in nested for part in parts),
-                *(f"{call.name or ''}{call.arguments or ''}" for call in calls),
+                *(
+                    f"{call.name or ''}{call.arguments or ''}" for call in calls
+                ),  # a table of Ollama's as Python writes it
             ]
         )
 
@@ -206,7 +208,7 @@ class TokenLogProbabilities(Struct):
 class Choice(Struct):
     """An output, or a piece of it."""
 
-    index: Count = 0
+    index: Count | None = None
     text: str | None = None
     delta: Delta | None = None
     message: Delta | None = None  # of a server that does not stream

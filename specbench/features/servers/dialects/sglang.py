@@ -38,6 +38,7 @@ class ModelInfo(Struct):
     """The answer of /get_model_info."""
 
     model_path: str | None = None
+    is_generation: bool | None = None
 
 
 class ServerInfo(Struct):
@@ -119,10 +120,12 @@ class Sglang(Dialect):
     drafts_chains = False
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
-        found = await fetched_optional(client, "/get_model_info", ModelInfo)
-        if found is None or found.model_path is None:
+        found, path = await fetched_optional(client, "/get_model_info", ModelInfo), "/get_server_info"
+        if found is None:  # the names of these addresses since 2026
+            found, path = await fetched_optional(client, "/model_info", ModelInfo), "/server_info"
+        if found is None or found.model_path is None or found.is_generation is None:
             return None
-        answered = await fetched_optional(client, "/get_server_info", ServerInfo)
+        answered = await fetched_optional(client, path, ServerInfo)
         info = answered or ServerInfo()
         draft_tokens = info.speculative_num_draft_tokens
         return Description(
