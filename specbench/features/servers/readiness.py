@@ -88,7 +88,9 @@ async def _tried(client: HttpClient, describe: Callable[[], Awaitable[T]], patie
                 raise RequestFailed(FailureKind.timeout, f"no answer within {PROBE_SECONDS:g} s")
         return task.result()
     finally:
-        task.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
 
 async def is_healthy(client: HttpClient) -> bool:

@@ -12,6 +12,7 @@ from specbench.features.servers.served import Chunk, Completion
 from specbench.http_client import FailureKind, HttpClient, RequestFailed
 
 T = TypeVar("T")
+Anything: Any = object  # a type that every JSON value has
 MOST_TOKENS = 2**22  # of a vocabulary; the largest ones have 2**18
 TokenId = Annotated[int, Meta(ge=0, lt=MOST_TOKENS)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -56,6 +57,16 @@ async def fetched_optional(client: HttpClient, path: str, kind: type[T]) -> T | 
             raise
         return None
     return converted_in(client, path, value, kind)
+
+
+async def identifying(client: HttpClient, path: str, *keys: str) -> dict[str, Any] | None:
+    """Return the JSON at a path by which a kind of server is recognized; None if it is no table with these keys.
+
+    Servers of other kinds have nothing there, or a page or JSON of their own. Raises RequestFailed if the server is lost.
+    """
+    found = await fetched_optional(client, path, Anything)
+    is_table = isinstance(found, dict) and all(key in found for key in keys)
+    return found if is_table else None
 
 
 async def posted(client: HttpClient, path: str, body: Any, kind: type[T]) -> T:

@@ -21,7 +21,7 @@ from specbench.features.servers.dialects.answers import (
     Whole,
     converted,
     converted_in,
-    fetched_optional,
+    identifying,
     posted,
     single_model,
 )
@@ -126,8 +126,8 @@ class LlamaCpp(Dialect):
     metrics_prefix = "llamacpp"
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
-        found = await fetched_optional(client, "/props", dict[str, Any])
-        if found is None or "default_generation_settings" not in found:
+        found = await identifying(client, "/props", "default_generation_settings")
+        if found is None:
             return None
         props = converted_in(client, "/props", found, Props)
         client.reuses_connections = False  # it closes them after a stream

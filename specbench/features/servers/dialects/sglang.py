@@ -16,7 +16,9 @@ from specbench.features.servers.dialects.answers import (
     OpenAiStream,
     TokenId,
     converted,
+    converted_in,
     fetched_optional,
+    identifying,
 )
 from specbench.features.servers.dialects.dialect import Dialect, TestedOn
 from specbench.features.servers.served import (
@@ -31,14 +33,15 @@ from specbench.features.servers.served import (
 )
 from specbench.http_client import HttpClient
 
+INFO = ("/get_model_info", "/get_server_info")
+NEWER_INFO = ("/model_info", "/server_info")
 S = TypeVar("S", str, tuple[int, ...])
 
 
 class ModelInfo(Struct):
     """The answer of /get_model_info."""
 
-    model_path: str | None = None
-    is_generation: bool | None = None
+    model_path: str
 
 
 class ServerInfo(Struct):
@@ -120,20 +123,23 @@ class Sglang(Dialect):
     drafts_chains = False
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
-        found, path = await fetched_optional(client, "/get_model_info", ModelInfo), "/get_server_info"
-        if found is None:  # the names of these addresses since 2026
-            found, path = await fetched_optional(client, "/model_info", ModelInfo), "/server_info"
-        if found is None or found.model_path is None or found.is_generation is None:
+        path, other = INFO
+        found = await identifying(client, path, "model_path")
+        if found is None:
+            path, other = NEWER_INFO
+            found = await identifying(client, path, "model_path", "is_generation")
+        if found is None:
             return None
-        answered = await fetched_optional(client, path, ServerInfo)
+        model_info = converted_in(client, path, found, ModelInfo)
+        answered = await fetched_optional(client, other, ServerInfo)
         info = answered or ServerInfo()
         draft_tokens = info.speculative_num_draft_tokens
         return Description(
             dialect=self.name,
             url=client.server.url,
             version=info.version or "",
-            model=model or info.served_model_name or found.model_path,
-            weights=found.model_path,
+            model=model or info.served_model_name or model_info.model_path,
+            weights=model_info.model_path,
             dtype=info.dtype or "",
             context=info.context_length or info.max_total_num_tokens,
             slots=info.max_running_requests,
