@@ -107,7 +107,7 @@ def test_a_list_of_models_in_any_other_form_is_an_error(body):
 
 
 @pytest.mark.parametrize(
-    "body", [b"[]", b"null", b'"ok"', b'{"model_path": 5}', b'{"error": "no such page"}', b"<html>"]
+    "body", [b"[]", b"null", b'"ok"', b'{"model": 5}', b'{"error": "no such page"}', b"<html>"]
 )
 def test_other_answers_at_the_address_of_another_kind_of_server_do_not_matter(body):
     answers = answers_of("vllm") | {path: Answer(body) for path in ("/props", "/get_model_info", "/model_info")}
