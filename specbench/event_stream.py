@@ -8,21 +8,16 @@ from typing import Any, NamedTuple
 DONE = b"[DONE]"
 BOM = b"\xef\xbb\xbf"
 LINE_END = re.compile(rb"\r\n|\n|\r")
-FIELDS = (
-    b"data",
-    b"event",
-    b"error",
-    b"id",
-    b"retry",
-    b"",
-)  # of a stream; `error` is llama.cpp's, an empty one a comment
+FIELDS = (b"data", b"event", b"error", b"id", b"retry", b"")  # `error` is llama.cpp's, an empty one a comment
+UNKNOWN: Any = object()  # the value of a text that is not JSON
 
 
 class Event(NamedTuple):
-    """An event of a stream: its data, and the time at which its last byte arrived, on `time.perf_counter`."""
+    """An event of a stream: its data, when its last byte arrived, on `time.perf_counter`, and its JSON value."""
 
     data: bytes
     at: float
+    value: Any = UNKNOWN
 
 
 class EventReader:
@@ -59,7 +54,7 @@ class EventReader:
             yield from self._line(bytes(self._rest).rstrip(b"\r"), at)
         yield from self._line(b"", at)
         if not self._has_events and self._other.strip():
-            yield Event(bytes(self._other), at)
+            yield Event(bytes(self._other), at, _value(bytes(self._other)))
 
     def _line(self, line: bytes, at: float) -> Iterator[Event]:
         name, colon, value = line.partition(b":")
@@ -78,17 +73,18 @@ class EventReader:
                 yield from self._dispatched()
                 yield Event(DONE, at)
             else:
-                self._lines.append(Event(value, at))
-                if len(self._lines) == 1 and self._name != b"error" and _is_json(value):
+                self._lines.append(Event(value, at, _value(value)))
+                if len(self._lines) == 1 and self._name != b"error" and self._lines[0].value is not UNKNOWN:
                     yield from self._dispatched()  # at once: the time of an event is the time of its data
 
     def _dispatched(self) -> Iterator[Event]:
         lines, self._lines = self._lines, []
         self.is_error, self._name = self._name == b"error", b""
-        if lines and all(_is_json(line.data) for line in lines):
+        if any(line.value is UNKNOWN for line in lines):
+            data = b"\n".join(line.data for line in lines)
+            yield Event(data, lines[-1].at, _value(data))
+        else:
             yield from lines
-        elif lines:
-            yield Event(b"\n".join(line.data for line in lines), lines[-1].at)
 
 
 def error_message(value: Any) -> str:
@@ -113,9 +109,9 @@ def _short_json(value: Any) -> str:
         return "an error without a message"
 
 
-def _is_json(text: bytes) -> bool:
+def _value(text: bytes) -> Any:
+    """Return a JSON value, with NaN, which the type of a field rejects by its name; UNKNOWN for other texts."""
     try:
-        json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return UNKNOWN

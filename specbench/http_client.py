@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from specbench.errors import MissingAsset
-from specbench.event_stream import BOM, DONE, Event, EventReader, error_message
+from specbench.event_stream import BOM, DONE, UNKNOWN, Event, EventReader, error_message
 
 KEY = "OPENAI_API_KEY"  # default environment variable of the key
 MOST_BYTES = 2**26  # of an answer, decoded
@@ -248,33 +248,34 @@ class HttpClient:
     def _without_error(self, event: Event, reader: "EventReader") -> Event:
         """Return an event. Raises RequestFailed if the stream calls it an error."""
         if reader.is_error:
-            try:
-                text = error_message({"error": json.loads(event.data)})
-            except (ValueError, RecursionError):
-                text = event.data.decode(errors="replace")
+            text = (
+                event.data.decode(errors="replace") if event.value is UNKNOWN else error_message({"error": event.value})
+            )
             raise RequestFailed(FailureKind.rejected, self.server.redacted(text))
         return event
 
     def parsed(self, content: bytes) -> Any:
         """Return the value of a JSON text, without the key. Raises RequestFailed for other texts, and for errors."""
-        value = self.parsed_part(content)
+        try:
+            event = Event(content, 0.0, json.loads(content.removeprefix(BOM)))
+        except (ValueError, RecursionError):
+            raise self._not_json(content) from None
+        value = self.value_of(event)
         try:
             return self.server.cleaned(value) if self.server.key or b"\\u" in content else value
         except RecursionError:
             raise self._not_json(content) from None
 
-    def parsed_part(self, content: bytes) -> Any:
-        """Return the value of the JSON text of an event, whose texts may end within a character or the key.
+    def value_of(self, event: Event) -> Any:
+        """Return the JSON value of an event, whose texts may end within a character or the key.
 
         Raises RequestFailed for other texts, and for errors.
         """
-        try:
-            value = json.loads(content.removeprefix(BOM))  # with NaN, which the type of a field rejects by its name
-        except (ValueError, RecursionError):
-            raise self._not_json(content) from None
-        if text := error_message(value):
+        if event.value is UNKNOWN:
+            raise self._not_json(event.data)
+        if text := error_message(event.value):
             raise RequestFailed(FailureKind.rejected, self.server.redacted(text))
-        return value
+        return event.value
 
     def _not_json(self, content: bytes) -> RequestFailed:
         shown = self.server.redacted(content[: 2 * SHOWN].decode(errors="replace"))

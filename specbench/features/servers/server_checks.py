@@ -29,6 +29,7 @@ async def check_server(server: Server, model: str = "", observer: Observer | Non
             await _distributions(endpoint, ids),
             await _counters(endpoint),
             _per_request(endpoint, completion),
+            _usage(completion),
             _cache(completion),
             _stream(completion),
             _local(server),
@@ -100,6 +101,15 @@ def _per_request(endpoint: Endpoint, completion: Completion) -> Check:
         return Check("request counts", "ok", "none, speculation is off")
     advice = "vLLM has them with --enable-per-request-metrics --per-request-spec-decode-metrics detailed"
     return Check("request counts", "warn", "none", advice)
+
+
+def _usage(completion: Completion) -> Check:
+    """Check whether the server's counts of tokens agree with what arrived."""
+    if completion.faults:
+        return Check("usage", "warn", "; ".join(completion.faults), "counts of speculation that disagree are not used")
+    if completion.output_tokens is None:
+        return Check("usage", "warn", "none", "chunks are counted as tokens")
+    return Check("usage", "ok", f"{completion.output_tokens} output tokens, as many as arrived")
 
 
 def _cache(completion: Completion) -> Check:

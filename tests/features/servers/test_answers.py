@@ -106,9 +106,7 @@ def test_a_list_of_models_in_any_other_form_is_an_error(body):
     assert server.url.removeprefix("http://") in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "body", [b"[]", b"null", b'"ok"', b'{"model": 5}', b'{"error": "no such page"}', b"<html>"]
-)
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"ok"', b'{"model": 5}', b'{"error": "no such page"}', b"<html>"])
 def test_other_answers_at_the_address_of_another_kind_of_server_do_not_matter(body):
     answers = answers_of("vllm") | {path: Answer(body) for path in ("/props", "/get_model_info", "/model_info")}
     assert used(answers, lambda endpoint: asyncio.sleep(0, endpoint.description.dialect)) == "vllm"

@@ -349,5 +349,5 @@ def id_of(name: str) -> int:
     """Return the id in `token_id:N`, or in the key of a table. Raises MalformedAnswer."""
     digits = name.removeprefix("token_id:")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) < MOST_TOKENS):
-        raise MalformedAnswer(f"logprobs: {name[:40]!r} is no token id")
+        raise MalformedAnswer(f"logprobs: {name!r} is no token id")
     return int(digits)

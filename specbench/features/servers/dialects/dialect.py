@@ -87,7 +87,7 @@ class Dialect(ABC):
         path, body = self.body(request, model)
         begin = time.perf_counter()
         async with aclosing(client.stream(path, body)) as events:
-            arrivals = [Arrival(client.parsed_part(event.data), event.at - begin) async for event in events]
+            arrivals = [Arrival(client.value_of(event), event.at - begin) async for event in events]
         seconds = time.perf_counter() - begin
         try:
             completion = self.completion(request, arrivals)
@@ -109,11 +109,11 @@ class Dialect(ABC):
         if not self.metrics_prefix:
             return None
         try:
-            samples = metrics_of((await client.get("/metrics")).decode(errors="replace"))
+            page = client.server.without_key((await client.get("/metrics")).decode(errors="replace"))
         except RequestFailed:
             return None
         try:
-            return self.read_counters(samples)
+            return self.read_counters(metrics_of(page))
         except MalformedAnswer as error:
             return Counters(None, fault=f"{client.server.root}/metrics: {client.server.redacted(str(error))}")
 
