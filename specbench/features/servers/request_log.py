@@ -1,7 +1,7 @@
 """The log of finished requests, one JSON line each, from which an interrupted command resumes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,16 +99,33 @@ def failed(key: RequestKey, error: RequestFailed, request: ServedRequest) -> Log
 def _counted(completion: Completion) -> list[tuple[float, int]]:
     """Return the time of each chunk and its number of tokens.
 
-    Without ids, the tokens that the server reports are spread evenly over the chunks. A chunk is one token if the server
-    reports none, or fewer tokens than chunks.
+    Without ids, the tokens are those that the server counts beside each chunk, else its tokens of the whole answer, spread in
+    proportion to the text of the chunks. A chunk is one token if it reports none, or fewer tokens than chunks.
     """
-    times, total = [chunk.seconds for chunk in completion.chunks], completion.output_tokens
+    chunks, total = completion.chunks, completion.output_tokens
     if completion.tokens is not None:
-        return [(chunk.seconds, len(chunk.tokens)) for chunk in completion.chunks]
-    if total is None or total < len(times) or not times:
-        return [(seconds, 1) for seconds in times]
-    ends = [round((i + 1) * total / len(times)) for i in range(len(times))]
-    return [(seconds, end - begin) for seconds, begin, end in zip(times, [0, *ends], ends, strict=False)]
+        counts = [len(chunk.tokens) for chunk in chunks]
+    elif sum(chunk.count for chunk in chunks) == total and all(chunk.count for chunk in chunks):
+        counts = [chunk.count for chunk in chunks]
+    elif total is None or total <= len(chunks):
+        counts = [1] * len(chunks)
+    else:
+        counts = _spread(total, [len(chunk.text) for chunk in chunks])
+    return [(chunk.seconds, count) for chunk, count in zip(chunks, counts, strict=True)]
+
+
+def _spread(total: int, weights: Sequence[int]) -> list[int]:
+    """Return counts with a sum of `total`, at least one each and otherwise in proportion to weights."""
+    weights = weights if any(weights) else [1] * len(weights)
+    whole = sum(weights)
+    wanted = [total * weight / whole for weight in weights]
+    counts = [max(int(each), 1) for each in wanted]
+    for _ in range(abs(total - sum(counts))):
+        if sum(counts) < total:
+            counts[max(range(len(counts)), key=lambda i: wanted[i] - counts[i])] += 1
+        else:
+            counts[max((i for i in range(len(counts)) if counts[i] > 1), key=lambda i: counts[i] - wanted[i])] -= 1
+    return counts
 
 
 def _ids(request: ServedRequest) -> list[int] | None:

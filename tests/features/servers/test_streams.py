@@ -127,7 +127,27 @@ def test_answers_without_token_ids_are_counted_by_usage_and_named(backend):
     assert "1 of 1 answers have no token ids" in id_notes([entry], description, "on")[0].text
 
 
-# SGLang
+def chunks_of(*pieces: tuple[str, int | None], total: int | None) -> list[int]:
+    """Return the counted tokens of pieces of text, each with the usage beside it."""
+    rows = [
+        {"choices": [{"text": text}], "usage": None if made is None else {"completion_tokens": made}}
+        for text, made in pieces
+    ]
+    rows.append({"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": total}})
+
+    async def use(endpoint: Endpoint) -> list[int]:
+        entry = await Sender(endpoint, 0.0, lambda _: None).send(RequestKey(), ServedRequest(prompt="x", max_tokens=99))
+        return [count for _, count in entry.chunks or ()]
+
+    return used(answers_of("openai") | {"/v1/completions": stream(*rows)}, use)
+
+
+def test_several_tokens_of_a_piece_of_text_are_counted_by_the_usage_beside_it_or_by_its_text():
+    assert chunks_of(("a", 1), ("bcd", 4), ("ef", 6), total=6) == [1, 3, 2]
+    assert chunks_of((" a", None), (" b c d e f", None), total=6) == [1, 5]
+    assert chunks_of(("a", None), ("a long piece", None), ("b", None), total=3) == [1, 1, 1]
+    assert chunks_of(("a", None), ("bb", None), ("c", None), total=1000) == [250, 500, 250]
+    assert chunks_of(("a", None), ("b", None), total=None) == [1, 1]
 
 
 def sglang(*steps: tuple[list[int], str], **meta: object) -> Completion:

@@ -290,6 +290,7 @@ class OpenAiStream:
         self.usage, self.metrics, self.timings = Usage(), Metrics(), Timings()
         self.prompt: list[int] | None = None
         self.model = self.finish = ""
+        self._counted = 0  # tokens by the usage of the events so far, on servers that send it with each
         self.log_probabilities: list[TokenLogProbabilities] = []
         self._pieces, self._answer, self._others = list[Chunk](), list[str](), list[str]()
         for at, arrival in enumerate(arrivals):
@@ -314,7 +315,9 @@ class OpenAiStream:
             self._answer.append(answer)
             self._others.append(others)
             if choice.token_ids or answer or others:
-                self._pieces.append(Chunk(tuple(choice.token_ids or ()), others + answer, seconds))
+                so_far = (event.usage.completion_tokens if event.usage else None) or self._counted
+                count, self._counted = so_far - self._counted, so_far
+                self._pieces.append(Chunk(tuple(choice.token_ids or ()), others + answer, seconds, max(count, 0)))
 
     def completion(self) -> Completion:
         """Return the completion: with ids if the server returned some, else with text only."""
