@@ -248,10 +248,11 @@ def bundled(folder: Path) -> Check:
 
 def _of_server(url: str, key_env: str) -> list[Check]:
     """Return the checks of a model server. Raises ConfigError and MissingAsset."""
+    from specbench.cli.console import TerminalObserver
     from specbench.features.servers.server_checks import check_server  # imports torch
 
     try:
-        return asyncio.run(check_server(Server(url, key_env, SERVER_SECONDS)))
+        return asyncio.run(check_server(Server(url, key_env, SERVER_SECONDS), observer=TerminalObserver()))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     except RequestFailed as error:

@@ -60,9 +60,12 @@ def describe(
 ) -> None:
     """Show what a server says about itself: dialect, version, model, context, sampling defaults, speculation."""
     from specbench.features.servers.endpoint import connected  # imports aiohttp
+    from specbench.features.servers.readiness import Patience
 
     async def described() -> dict[str, Any]:
-        async with connected(_server(url, key_env, timeout), model) as endpoint:
+        address = _server(url, key_env, timeout)
+        patience = Patience(seconds=timeout, observer=TerminalObserver())
+        async with connected(address, model, patience=patience) as endpoint:
             return {**dataclasses.asdict(endpoint.description), "dialect_tested_on": endpoint.dialect.tested_on}
 
     table = asyncio.run(described())

@@ -15,7 +15,7 @@ from specbench.analysis.acceptance_profile import (
     of_lengths,
     require_consistent,
 )
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, short_repr
 from specbench.files import parse_json
 
 SCHEMA = "1.0"
@@ -111,7 +111,7 @@ def read(text: str, where: str) -> AcceptanceProfile:
     """Return the profile in a file. Raises ConfigError if it contradicts itself, or was not measured."""
     table = parse_json(text, SpeculationProfile, where)
     if table.schema_version != SCHEMA:
-        raise ConfigError(f"{where}: schema_version {table.schema_version!r}; {SCHEMA!r} is known")
+        raise ConfigError(f"{where}: schema_version {short_repr(table.schema_version)}; {SCHEMA!r} is known")
     if not table.measured:
         raise ConfigError(f"{where}: measured is false: it holds no rates")
     k, rates = table.num_speculative_tokens, table.marginal_accept_rates

@@ -7,9 +7,11 @@ from specbench.machine.hardware import fingerprint
 from specbench.reporting.formats.writers import markdown_list, markdown_table
 from specbench.reporting.tables import Table
 from tests.faults import (
+    answers,
     configs,
     disks,
     endpoints,
+    exchanged,
     files,
     folders,
     kills,
@@ -33,6 +35,20 @@ ATTACKS = (
         kills.sigkill,
     ),
     Attack("fuzzed TOML", "methods, pairs, tasks and suites, planned", 10_000, 60, configs.fuzzed),
+    Attack(
+        "server answers",
+        "every address of vLLM, llama.cpp, SGLang and OpenAI: read, logged, resumed, summed up",
+        2_000,
+        100,
+        answers.fuzzed,
+    ),
+    Attack(
+        "exchange files",
+        "profiles of NVIDIA, vLLM, llama.cpp and AIPerf, read and compared",
+        500,
+        60,
+        exchanged.fuzzed,
+    ),
     Attack("SIGINT", "the same commands", 30, 1, kills.interrupt),
     Attack("SIGTERM", "the same commands", 30, 1, kills.terminate),
     Attack("damaged folders", "a file of a run, suite, snapshot or head, and a command", 2_000, 12, folders.damaged),

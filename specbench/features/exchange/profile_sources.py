@@ -1,4 +1,4 @@
-"""Profiles of runs, of servers, of NVIDIA's files, of saved /metrics pages and of records by request."""
+"""Profiles of runs, servers, NVIDIA's files, saved /metrics pages, AIPerf's summaries and records by request."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.pair import HeadKind
 from specbench.errors import ConfigError
-from specbench.features.exchange import request_records
+from specbench.features.exchange import aiperf_summary, request_records
+from specbench.features.servers.dialects.answers import MalformedAnswer
 from specbench.features.servers.dialects.dialect import metrics_of
 from specbench.features.servers.endpoint import DIALECTS
 from specbench.features.servers.load.server_run import ServerRun
@@ -34,7 +35,8 @@ def is_profile(path: Path) -> bool:
         text = read_text(path)
     except (ConfigError, OSError):
         return False
-    is_profile = speculation_profile.is_speculation_profile(speculation_profile.parsed(text))
+    table = speculation_profile.parsed(text)
+    is_profile = speculation_profile.is_speculation_profile(table) or aiperf_summary.is_summary(table)
     return is_profile or "# TYPE " in text or request_records.has_records(text)
 
 
@@ -42,8 +44,11 @@ def profiles_of(path: Path) -> list[AcceptanceProfile]:
     """Return the profiles in a file, in a run folder, or in results of servers. Raises ConfigError if there are none."""
     if path.is_file():
         text = read_text(path)
-        if speculation_profile.is_speculation_profile(speculation_profile.parsed(text)):
+        table = speculation_profile.parsed(text)
+        if speculation_profile.is_speculation_profile(table):
             return [speculation_profile.read(text, str(path))]
+        if aiperf_summary.is_summary(table):
+            return [aiperf_summary.read(table, str(path))]
         if request_records.has_records(text):
             return [request_records.read(text, str(path))]
         return [of_counters(_counted(text, path), str(path))]
@@ -135,7 +140,13 @@ def _counted(text: str, path: Path) -> SpeculationCounts:
     """Return the counters in a saved /metrics page of a known server."""
     samples = metrics_of(text)
     for dialect in DIALECTS:
-        if dialect.metrics_prefix and (counts := dialect.read_counters(samples).speculation) is not None:
+        if not dialect.metrics_prefix:
+            continue
+        try:
+            counts = dialect.read_counters(samples).speculation
+        except MalformedAnswer as error:
+            raise ConfigError(f"{path}: {error}") from None
+        if counts is not None:
             return counts
     raise ConfigError(f"{path}: there are no counters of speculation; known: {_known()}")
 

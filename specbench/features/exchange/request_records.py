@@ -12,6 +12,7 @@ import msgspec
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile, of_lengths
 from specbench.errors import ConfigError
+from specbench.files import in_one_line
 
 HISTOGRAM = "acceptance_histogram"
 DEEPEST = 100  # levels of JSON within which a record may be nested
@@ -62,7 +63,7 @@ def _records(text: str, source: str) -> Iterator[RequestRecord]:
         for table in _tables(value, f"{source}: line {number}"):
             try:
                 yield msgspec.convert(table, RequestRecord, strict=False)
-            except msgspec.ValidationError as error:
+            except (msgspec.ValidationError, UnicodeEncodeError) as error:
                 raise ConfigError(f"{source}: line {number}: {error}") from None
 
 
@@ -82,7 +83,7 @@ def _values(text: str, source: str) -> Iterable[tuple[int, object]]:
             except RecursionError:
                 raise ConfigError(f"{source}: line {number}: {TOO_DEEP}") from None
             except ValueError as error:
-                raise ConfigError(f"{source}: line {number} is not valid JSON: {error}") from None
+                raise ConfigError(f"{source}: line {number} is not valid JSON: {in_one_line(error)}") from None
 
 
 def _tables(value: object, where: str, depth: int = 0) -> Iterator[dict[str, object]]:

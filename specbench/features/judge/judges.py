@@ -182,7 +182,7 @@ class Endpoint(QuestionJudge, name="endpoint"):
             content: Any = json.loads(answer)["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise MissingAsset(f"the judge at {self.url} does not answer in the OpenAI format") from None
-        return content if isinstance(content, str) else ""
+        return Server(self.url, self.key_env).without_key(content) if isinstance(content, str) else ""
 
 
 def _may_pass(error: RequestFailed) -> bool:

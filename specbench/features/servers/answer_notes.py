@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import SpeculationCounts
+from specbench.features.servers.served import Counters, Description, SpeculationCounts
 from specbench.http_client import Server
 from specbench.note import Note, warning
 
@@ -28,6 +28,36 @@ def answer_notes(entries: Sequence[LoggedRequest], model: str, where: str) -> li
     return notes
 
 
+def fault_notes(entries: Sequence[LoggedRequest], where: str) -> list[Note]:
+    """Warn about answers that contradict themselves. Their wrong counts of speculation are in no figure."""
+    if not (faulty := [entry for entry in entries if entry.faults]):
+        return []
+    first = (faulty[0].faults or [""])[0]
+    text = f"{len(faulty)} of {len(entries)} answers contradict themselves ({where}), the first: {first}"
+    return [warning("server fault", text, subject=where)]
+
+
+def counter_notes(readings: Iterable[Counters | None], where: str) -> list[Note]:
+    """Warn about readings of counters that are no counts, fell, or contradict each other. They are in no figure."""
+    known = [reading for reading in readings if reading is not None]
+    if not (faulty := [reading.fault for reading in known if reading.fault]):
+        return []
+    text = f"{len(faulty)} of {len(known)} readings of the counters of {where} are wrong, the first: {faulty[0]}"
+    return [warning("faulty counters", text, subject=where)]
+
+
+def id_notes(entries: Sequence[LoggedRequest], description: Description, where: str) -> list[Note]:
+    """Warn about answers without the token ids that this kind of server returns. Answers to chats may have none."""
+    missing = sum(entry.tokens is None and entry.count > 0 for entry in entries)
+    if not missing or not description.has_ids:
+        return []
+    text = (
+        f"{missing} of {len(entries)} answers have no token ids ({where}), so tokens are counted by the server's usage, or by"
+        " the pieces of text that arrive"
+    )
+    return [warning("missing token ids", text, subject=where, help="a newer version of the server")]
+
+
 def cache_notes(entries: Sequence[LoggedRequest], where: str) -> list[Note]:
     """Warn about prompts that the server read from its prefix cache."""
     if not (hits := sum(bool(entry.cached_tokens) for entry in entries)):
@@ -38,7 +68,7 @@ def cache_notes(entries: Sequence[LoggedRequest], where: str) -> list[Note]:
 
 def acceptance_notes(counts: SpeculationCounts | None, where: str) -> list[Note]:
     """Warn if no drafted token was accepted, or all."""
-    if counts is None or counts.drafted < FEWEST_DRAFTED or counts.accepted not in (0, counts.drafted):
+    if counts is None or (counts.drafted or 0) < FEWEST_DRAFTED or counts.accepted not in (0, counts.drafted):
         return []
     share = "none" if counts.accepted == 0 else "all"
     return [warning("acceptance", f"{share} of {counts.drafted} drafted tokens were accepted ({where})", subject=where)]

@@ -1,7 +1,7 @@
 """The log of finished requests, one JSON line each, from which an interrupted command resumes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +11,11 @@ import msgspec
 from specbench.errors import ConfigError
 from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.served import Completion, ServedRequest, SpeculationCounts
-from specbench.http_client import RequestFailed
+from specbench.files import in_one_line
+from specbench.http_client import FailureKind, RequestFailed
 
 T = TypeVar("T")
-LOG_VERSION = 2  # of the form of logs, in the names of their folders
+LOG_VERSION = 3  # of the form of logs, in the names of their folders
 
 
 @dataclass(kw_only=True)
@@ -25,6 +26,7 @@ class LoggedRequest:
     prompt: list[int] | None = None
     tokens: list[int] | None = None
     text: str = ""
+    reasoning: str = ""
     finish: str = ""
     seed: int | None = None
     seconds: float = 0.0
@@ -37,6 +39,7 @@ class LoggedRequest:
     speculation: SpeculationCounts | None = None
     changed: dict[str, tuple[float, float]] | None = None  # echoed parameters that differ: sent, echoed
     model: str = ""
+    faults: list[str] | None = None  # of the server: what contradicts itself in the answer
     error: str | None = None
     error_kind: str = ""
 
@@ -45,7 +48,12 @@ class LoggedRequest:
         """The number of output tokens."""
         if self.tokens is not None:
             return len(self.tokens)
-        return self.output_tokens or sum(count for _, count in self.chunks or ())
+        return max(self.output_tokens or 0, sum(count for _, count in self.chunks or ()))
+
+    @property
+    def output(self) -> str:
+        """The text of every channel."""
+        return self.reasoning + self.text
 
 
 def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> LoggedRequest:
@@ -55,6 +63,7 @@ def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> L
         prompt=_ids(request) or (None if completion.prompt is None else list(completion.prompt)),
         tokens=None if completion.tokens is None else list(completion.tokens),
         text=completion.text,
+        reasoning=completion.reasoning,
         finish=completion.finish,
         seed=request.seed,
         seconds=completion.seconds,
@@ -66,7 +75,20 @@ def logged(key: RequestKey, completion: Completion, request: ServedRequest) -> L
         speculation=completion.speculation,
         changed=completion.changed_parameters(request.sampling) or None,
         model=completion.model,
+        faults=list(completion.faults) or None,
     )
+
+
+def storable(entry: LoggedRequest) -> LoggedRequest:
+    """Return an entry that the log can be read with, or if it is not, its failure."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(entry), type=LoggedRequest)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        kind = FailureKind.garbage
+        return LoggedRequest(
+            key=entry.key, prompt=entry.prompt, error=f"{kind}: {in_one_line(error)}", error_kind=kind.value
+        )
+    return entry
 
 
 def failed(key: RequestKey, error: RequestFailed, request: ServedRequest) -> LoggedRequest:
@@ -77,15 +99,33 @@ def failed(key: RequestKey, error: RequestFailed, request: ServedRequest) -> Log
 def _counted(completion: Completion) -> list[tuple[float, int]]:
     """Return the time of each chunk and its number of tokens.
 
-    Without ids, the tokens that the server reports are spread evenly over the chunks; without a report, a chunk is one token.
+    Without ids, the tokens are those that the server counts beside each chunk, else its tokens of the whole answer, spread in
+    proportion to the text of the chunks. A chunk is one token if it reports none, or fewer tokens than chunks.
     """
-    times, total = [chunk.seconds for chunk in completion.chunks], completion.output_tokens
+    chunks, total = completion.chunks, completion.output_tokens
     if completion.tokens is not None:
-        return [(chunk.seconds, len(chunk.tokens)) for chunk in completion.chunks]
-    if not total or not times:
-        return [(seconds, 1) for seconds in times]
-    ends = [round((i + 1) * total / len(times)) for i in range(len(times))]
-    return [(seconds, end - begin) for seconds, begin, end in zip(times, [0, *ends], ends, strict=False)]
+        counts = [len(chunk.tokens) for chunk in chunks]
+    elif sum(chunk.count for chunk in chunks) == total and all(chunk.count for chunk in chunks):
+        counts = [chunk.count for chunk in chunks]
+    elif total is None or total <= len(chunks):
+        counts = [1] * len(chunks)
+    else:
+        counts = _spread(total, [len(chunk.text) for chunk in chunks])
+    return [(chunk.seconds, count) for chunk, count in zip(chunks, counts, strict=True)]
+
+
+def _spread(total: int, weights: Sequence[int]) -> list[int]:
+    """Return counts with a sum of `total`, at least one each and otherwise in proportion to weights."""
+    weights = weights if any(weights) else [1] * len(weights)
+    whole = sum(weights)
+    wanted = [total * weight / whole for weight in weights]
+    counts = [max(int(each), 1) for each in wanted]
+    for _ in range(abs(total - sum(counts))):
+        if sum(counts) < total:
+            counts[max(range(len(counts)), key=lambda i: wanted[i] - counts[i])] += 1
+        else:
+            counts[max((i for i in range(len(counts)) if counts[i] > 1), key=lambda i: counts[i] - wanted[i])] -= 1
+    return counts
 
 
 def _ids(request: ServedRequest) -> list[int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from specbench.errors import MissingAsset
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.request_key import RequestKey
-from specbench.features.servers.request_log import LoggedRequest, RequestLog, failed, logged
+from specbench.features.servers.request_log import LoggedRequest, RequestLog, failed, logged, storable
 from specbench.features.servers.served import ServedRequest
 from specbench.http_client import FailureKind, RequestFailed
 
@@ -63,6 +63,7 @@ class Sender:
             entry = failed(key, error, request)
             self._lost = self._lost + 1 if error.kind in DEAD else 0
         entry.started = sent - self._start
+        entry = storable(entry)
         self._on_finished(entry)
         return entry
 

@@ -1,8 +1,8 @@
 """What is sent to a server, what it answers, and what it says about itself: values without a dialect."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from specbench.data.task import Message
@@ -60,11 +60,15 @@ class ServedRequest:
 
 
 class Chunk(NamedTuple):
-    """Tokens that arrived together: their ids (empty if the server returns text only), text, and seconds since sending."""
+    """Tokens that arrived together: their ids (empty if the server returns text only), text, and seconds since sending.
+
+    `count` is their number as the server counts them beside each chunk; 0 if it does not.
+    """
 
     tokens: tuple[int, ...]
     text: str
     seconds: float
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,28 @@ class SpeculationCounts:
     """
 
     rounds: int | None
-    drafted: int
+    drafted: int | None
     accepted: int
     by_position: tuple[int, ...] | None = None
+
+    @property
+    def fault(self) -> str:
+        """How the counts contradict each other, which is a fault of the server; empty if they do not."""
+        by, accepted = self.by_position, self.accepted
+        for name, value in (("rounds", self.rounds), ("drafted tokens", self.drafted), ("accepted tokens", accepted)):
+            if value is not None and value < 0:
+                return f"{value} {name}"
+        if self.drafted is not None and accepted > self.drafted:
+            return f"{accepted} accepted tokens of {self.drafted} drafted ones"
+        if self.rounds == 0 and accepted:
+            return f"{accepted} accepted tokens without a round"
+        if by is None:
+            return ""
+        if any(count < 0 for count in by) or any(later > earlier for earlier, later in pairwise(by)):
+            return f"counts by position that rise or are negative: {_short(by)}"
+        if by and self.rounds is not None and by[0] > self.rounds:
+            return f"{by[0]} accepted tokens at the first position in {self.rounds} rounds"
+        return f"{accepted} accepted tokens, and {sum(by)} by position" if sum(by) != accepted else ""
 
     @property
     def tokens_per_round(self) -> float | None:
@@ -96,18 +119,36 @@ class SpeculationCounts:
             before = other.by_position or ()  # a server may list positions only after its first drafts
             by = tuple(a - (before[i] if i < len(before) else 0) for i, a in enumerate(by)) if before else None
         rounds = None if self.rounds is None or other.rounds is None else self.rounds - other.rounds
-        return SpeculationCounts(rounds, self.drafted - other.drafted, self.accepted - other.accepted, by)
+        drafted = None if self.drafted is None or other.drafted is None else self.drafted - other.drafted
+        return SpeculationCounts(rounds, drafted, self.accepted - other.accepted, by)
+
+
+def of_histogram(
+    rounds: int, drafted: int | None, accepted: int, histogram: Sequence[int] | None
+) -> tuple[SpeculationCounts | None, tuple[str, ...]]:
+    """Return counts with positions, from a histogram of rounds by accepted tokens, and the fault if it has other rounds."""
+    if not histogram:
+        return SpeculationCounts(rounds, drafted, accepted), ()
+    if sum(histogram) != rounds:
+        return None, (f"its speculation has {rounds} rounds, and its histogram {sum(histogram)}",)
+    by = tuple(sum(histogram[i:]) for i in range(1, len(histogram)))
+    return SpeculationCounts(rounds, drafted, accepted, by), ()
+
+
+def _short(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
 
 
 def total(counts: Sequence[SpeculationCounts]) -> SpeculationCounts | None:
-    """Return the sum of counts; None without any. Rounds and positions are unknown if they are in one of them."""
+    """Return the sum of counts; None without any. What is unknown in one of them is unknown."""
     if not counts:
         return None
     rounds = [each.rounds for each in counts if each.rounds is not None]
+    drafted = [each.drafted for each in counts if each.drafted is not None]
     positions = [each.by_position for each in counts if each.by_position is not None]
     return SpeculationCounts(
         sum(rounds) if len(rounds) == len(counts) else None,
-        sum(each.drafted for each in counts),
+        sum(drafted) if len(drafted) == len(counts) else None,
         sum(each.accepted for each in counts),
         tuple(map(sum, zip_longest(*positions, fillvalue=0))) if len(positions) == len(counts) else None,
     )
@@ -120,41 +161,76 @@ class Completion:
     Args:
         prompt: The ids of the prompt as the server reports them; None if it does not.
         tokens: The ids of the output, with the end-of-text token if the server returns it; None for text only.
-        text: The text of the output.
-        chunks: What arrived when. Times are in seconds since the request was sent.
+        text: The text of the output, without reasoning.
+        reasoning: The text of other channels: reasoning, and calls of tools.
+        chunks: The generated tokens of every channel, and when they arrived. Times are in seconds since the request was sent.
         finish: `eos`, `length`, `stop` or another word of the server.
         seconds: From sending to the end of the answer.
         prompt_tokens: Number of tokens in the prompt; None if not reported.
         output_tokens: Number of tokens in the output; None if not reported.
         cached_tokens: Number of prompt tokens that were read from a cache; None if not reported.
+        reasoning_tokens: Number of the output's tokens that are reasoning; None if not reported.
         queue_seconds: Time in the server's queue; None if not reported.
         speculation: The request's own counts; None if not reported.
         log_probabilities: For each token, log-probabilities by id, of the token and its alternatives.
         echo: The sampling parameters with which the server says that it sampled, by the names of `ServedSampling`.
         model: The model that the answer names.
+        faults: What the server reports that contradicts itself or the output.
     """
 
     prompt: tuple[int, ...] | None = None
     tokens: tuple[int, ...] | None = None
     text: str = ""
+    reasoning: str = ""
     chunks: tuple[Chunk, ...] = ()
     finish: str = ""
     seconds: float = 0.0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
     queue_seconds: float | None = None
     speculation: SpeculationCounts | None = None
     log_probabilities: tuple[Mapping[int, float], ...] = ()
     echo: Mapping[str, float] = field(default_factory=dict)
     model: str = ""
+    faults: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
-        """The number of output tokens: ids, else the server's usage, else chunks."""
+        """The number of output tokens: ids, else the server's usage, but at least one per chunk."""
         if self.tokens is not None:
             return len(self.tokens)
-        return self.output_tokens if self.output_tokens is not None else len(self.chunks)
+        return max(self.output_tokens or 0, len(self.chunks))
+
+    def checked(self, request: ServedRequest) -> "Completion":
+        """Return the completion with its faults, and without counts of speculation that contradict each other."""
+        speculation = self.speculation
+        if speculation is not None and speculation.fault:
+            speculation = None
+        return replace(self, faults=(*self.faults, *self._faults(request)), speculation=speculation)
+
+    def _faults(self, request: ServedRequest) -> Iterator[str]:
+        """Yield how the server's counts contradict what arrived, or each other."""
+        arrived, reported = self.count, self.output_tokens
+        may_lack_eos = self.finish in ("eos", "stop")  # some servers count it and do not return it
+        if self.tokens is not None and reported is not None and not arrived <= reported <= arrived + may_lack_eos:
+            yield f"its usage has {reported} output tokens, and {arrived} arrived"
+        if self.tokens is None and reported is not None and len(self.chunks) > reported:
+            yield f"its usage has {reported} output tokens, and {len(self.chunks)} pieces of text arrived"
+        if arrived > request.max_tokens:
+            yield f"{arrived} output tokens, and at most {request.max_tokens} were requested"
+        if (self.reasoning_tokens or 0) > (arrived if reported is None else reported):
+            yield f"its usage has {self.reasoning_tokens} reasoning tokens of {reported} output tokens"
+        if self.prompt_tokens is not None and (self.cached_tokens or 0) > self.prompt_tokens:
+            yield f"its usage has {self.cached_tokens} cached tokens of {self.prompt_tokens} prompt tokens"
+        if request.prompt and isinstance(request.prompt, tuple):
+            if self.prompt_tokens not in (None, len(request.prompt)):
+                yield f"its usage has {self.prompt_tokens} prompt tokens, and {len(request.prompt)} were sent"
+            if self.prompt not in (None, request.prompt):
+                yield "it returns another prompt than the one that was sent"
+        if self.speculation is not None and self.speculation.fault:
+            yield f"its speculation has {self.speculation.fault}"
 
     def changed_parameters(self, sampling: ServedSampling) -> dict[str, tuple[float, float]]:
         """Return the parameters that the server echoes with another value than was sent: (sent, echoed)."""
@@ -224,7 +300,7 @@ class Description:
 
 
 class Counters(NamedTuple):
-    """A reading of a server's counters. Unknown ones are None."""
+    """A reading of a server's counters. Unknown ones are None. With a `fault` of the server, all are."""
 
     speculation: SpeculationCounts | None
     running: float | None = None
@@ -233,3 +309,4 @@ class Counters(NamedTuple):
     cache_queries: float | None = None
     cache_hits: float | None = None
     preemptions: float | None = None
+    fault: str = ""

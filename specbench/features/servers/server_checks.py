@@ -4,17 +4,20 @@ from specbench.errors import ConfigError
 from specbench.features.servers.dialects.dialect import TestedOn
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.exactness.reference import Served
+from specbench.features.servers.readiness import Patience
 from specbench.features.servers.served import Completion, ServedRequest
 from specbench.http_client import RequestFailed, Server
 from specbench.machine.check import Check, State
+from specbench.observer import Observer
 
 PROMPT = "Question: what is three plus four? Answer:"
 TOKENS = 16
 
 
-async def check_server(server: Server, model: str = "") -> list[Check]:
+async def check_server(server: Server, model: str = "", observer: Observer | None = None) -> list[Check]:
     """Return the checks of a server. Raises as `connected` does, and RequestFailed."""
-    async with connected(server, model) as endpoint:
+    patience = Patience(seconds=server.seconds, observer=observer or Observer())
+    async with connected(server, model, patience=patience) as endpoint:
         ids = await endpoint.tokenize(PROMPT)
         completion = await endpoint.complete(
             ServedRequest(prompt=PROMPT if ids is None else ids, max_tokens=TOKENS, ignore_eos=ids is not None)
@@ -22,10 +25,11 @@ async def check_server(server: Server, model: str = "") -> list[Check]:
         return [
             _dialect(endpoint),
             _speculation(endpoint),
-            _ids(endpoint, ids),
+            _ids(endpoint, ids, completion),
             await _distributions(endpoint, ids),
             await _counters(endpoint),
             _per_request(endpoint, completion),
+            _usage(completion),
             _cache(completion),
             _stream(completion),
             _local(server),
@@ -47,10 +51,15 @@ def _speculation(endpoint: Endpoint) -> Check:
     )
 
 
-def _ids(endpoint: Endpoint, ids: tuple[int, ...] | None) -> Check:
+def _ids(endpoint: Endpoint, ids: tuple[int, ...] | None, completion: Completion) -> Check:
     if ids is None:
         text = f"none in the dialect {endpoint.dialect.name}"
         return Check("token ids", "warn", text, "verify compares samples with --off, which finds large deviations only")
+    if completion.tokens is None:
+        advice = (
+            "tokens are counted by the server's usage, and verify cannot compare them; a newer version returns them"
+        )
+        return Check("token ids", "warn", "in, and none out", advice)
     return Check("token ids", "ok", "in and out")
 
 
@@ -74,6 +83,8 @@ async def _counters(endpoint: Endpoint) -> Check:
     counters = await endpoint.counters()
     if counters is None:
         return Check("counters", "warn", "none at /metrics", "llama.cpp publishes them with --metrics")
+    if counters.fault:
+        return Check("counters", "warn", f"wrong: {counters.fault}", "they are not used")
     if counters.speculation is None:
         return Check("counters", "ok", "published, without speculation counters")
     if counters.speculation.by_position:
@@ -90,6 +101,15 @@ def _per_request(endpoint: Endpoint, completion: Completion) -> Check:
         return Check("request counts", "ok", "none, speculation is off")
     advice = "vLLM has them with --enable-per-request-metrics --per-request-spec-decode-metrics detailed"
     return Check("request counts", "warn", "none", advice)
+
+
+def _usage(completion: Completion) -> Check:
+    """Check whether the server's counts of tokens agree with what arrived."""
+    if completion.faults:
+        return Check("usage", "warn", "; ".join(completion.faults), "counts of speculation that disagree are not used")
+    if completion.output_tokens is None:
+        return Check("usage", "warn", "none", "chunks are counted as tokens")
+    return Check("usage", "ok", f"{completion.output_tokens} output tokens, as many as arrived")
 
 
 def _cache(completion: Completion) -> Check:

@@ -107,9 +107,19 @@ def test_paths_of_a_server_do_not_depend_on_a_trailing_v1():
     assert {Server(url).root for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/")} == {
         "http://h:1"
     }
-    assert [Server(f"http://{host}").is_local for host in ("localhost:1", "127.0.0.2", "[::1]:8", "example.org")] == [
-        True, True, True, False,
-    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("localhost:1", True), ("api.localhost", True), ("localhost.:8000", True), ("127.0.0.2", True), ("[::1]:8", True),
+        ("0.0.0.0:8000", True), ("[::]:8000", True), ("[::ffff:127.0.0.1]:8", True), ("127.1:80", True),
+        ("[::ffff:0.0.0.0]", True), ("example.org", False), ("10.0.0.1", False), ("[::ffff:10.0.0.1]", False),
+        ("localhost.example.org", False), ("[fe80::1]", False),
+    ],
+)  # fmt: skip
+def test_addresses_of_this_machine_are_local(host, is_local):
+    assert Server(f"http://{host}").is_local is is_local
 
 
 def test_another_or_an_ambiguous_model_is_an_error(checkpoint):

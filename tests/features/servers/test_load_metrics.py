@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specbench.analysis.intervals import Estimate
-from specbench.features.servers.load.blocks import Block
+from specbench.features.servers.load.blocks import Block, Pace
 from specbench.features.servers.load.guards import load_notes
 from specbench.features.servers.load.load_metrics import (
     acceptance_of,
@@ -30,9 +30,10 @@ from specbench.features.servers.load.pays import (
     predicted_speedups,
     tokens_per_round,
 )
+from specbench.features.servers.load.server_run import Load
 from specbench.features.servers.request_key import RequestKey
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import Counters, Description, SpeculationCounts
+from specbench.features.servers.served import Counters, Description, ServedSampling, SpeculationCounts
 from specbench.http_client import Server
 
 RAMP, WINDOW = 1.0, 5.0
@@ -136,7 +137,7 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
 
 class _Endpoint(NamedTuple):
     client: SimpleNamespace
-    dialect = SimpleNamespace(streams_steps=True)
+    dialect = SimpleNamespace(streams_steps=True, drafts_chains=True)
     description: Description
 
 
@@ -146,7 +147,8 @@ def notes_of(on: Block, off: Block, server: str = "http://localhost:1", off_mode
         "on": _Endpoint(client, Description(dialect="vllm", url=server, model="m")),
         "off": _Endpoint(client, Description(dialect="vllm", url=server, model=off_model)),
     }
-    found = load_notes(endpoints, {"on": [on], "off": [off]}, ignore_eos=False)
+    load = Load(sampling=ServedSampling(), pace=Pace())
+    found = load_notes(endpoints, {"on": [on], "off": [off]}, load)
     return {note.kind: note.text for note in found}
 
 

@@ -1,29 +1,42 @@
 """Servers that specbench starts: one at a time, ended with their process group, and their failures."""
 
 import json
+import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.fixtures.console import specbench
 
 SERVER = """
-    import json, os, subprocess, sys
+    import json, os, subprocess, sys, threading, time
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    # a worker that leaves the session, and starts one that outlives it
+    WORKER = "import os, subprocess, sys; os.setsid(); "
+    WORKER += "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)"
+    child = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
     with open(sys.argv[2], "a") as log:
-        log.write(f"{os.getpid()} {child.pid} {os.environ['SIDE']}\\n")
+        log.write(f"{os.getpid()} {child.stdout.readline().strip()} {os.environ['SIDE']}\\n")
+    BEGIN, SECONDS = time.monotonic(), float(os.environ.get("LOADING", 0))
+    if os.environ.get("DIES"):
+        threading.Timer(0.2, lambda: (print("out of memory", flush=True), os._exit(9))).start()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
+            if self.path != "/v1/models" and time.monotonic() - BEGIN < SECONDS:
+                return self.answer(503, b'{"error": {"message": "Loading model"}}')
             body = json.dumps({"data": [{"id": "m", "owned_by": "x"}]}).encode()
             self.answer(200 if self.path == "/v1/models" else 404, body)
 
         def do_POST(self):
             length = int(self.headers["Content-Length"])
             self.rfile.read(length)
+            if time.monotonic() - BEGIN < SECONDS:
+                return self.answer(503, b'{"error": {"message": "Loading model"}}')
             events = [{"model": "m", "choices": [{"text": "a"}]} for _ in range(6)]
             events.append({"model": "m", "choices": [{"text": "b", "finish_reason": "length"}],
                            "usage": {"prompt_tokens": 3, "completion_tokens": 7}})
@@ -42,7 +55,7 @@ SERVER = """
 """
 
 
-def commands(tmp_path, port: int, **changes) -> str:
+def commands(tmp_path, port: int, loading: float = 0.0, dies: str = "", **changes) -> str:
     """Write a TOML file that starts the server above on a port, for both sides."""
     (tmp_path / "server.py").write_text(textwrap.dedent(SERVER))
     command = json.dumps([sys.executable, str(tmp_path / "server.py"), str(port), str(tmp_path / "pids")])
@@ -50,17 +63,17 @@ def commands(tmp_path, port: int, **changes) -> str:
     text = "".join(
         f"[{side}]\n"
         + "".join(f"{key} = {value}\n" for key, value in settings.items())
-        + f'env = {{ SIDE = "{side}" }}\n'
+        + f'env = {{ SIDE = "{side}", LOADING = "{loading}", DIES = "{dies}" }}\n'
         for side in ("on", "off")
     )
     (tmp_path / "start.toml").write_text(text)
     return str(tmp_path / "start.toml")
 
 
-def run(tmp_path, start: str, code=0):
+def run(tmp_path, start: str, *words, code=0):
     return specbench(
         "server", "run", "--start", start, "--data", "synthetic", "-n", "5", "-c", "1,2", "--pairs", "2", "--seconds", "0.2",
-        "--ramp", "0", "-o", tmp_path / "out", cwd=tmp_path, code=code,
+        "--ramp", "0", "-o", tmp_path / "out", *words, cwd=tmp_path, code=code,
     )  # fmt: skip
 
 
@@ -104,6 +117,60 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_lines(tmp_path, 
     assert "ended with code 3" in done.stderr and "no memory" in done.stderr
     done = run(tmp_path, commands(tmp_path, port, command='["/no/such/program"]'), code=2)
     assert "cannot be started" in done.stderr
+
+
+def pids(tmp_path) -> list[int]:
+    """Return the servers and their workers that were started."""
+    rows = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
+    return [int(pid) for server, worker, _ in rows for pid in (server, worker)]
+
+
+def test_a_server_that_answers_while_it_loads_is_measured_when_it_is_ready(tmp_path, port):
+    done = run(tmp_path, commands(tmp_path, port, loading=0.6), "--pairs", "1", "-c", "1")
+    assert f"wait for http://127.0.0.1:{port}, which is loading, for at most 60 s" in done.stderr
+    summary = json.loads(next((tmp_path / "out").glob("run-*/summary.json")).read_text())
+    assert summary["failures"] == {"on": 0, "off": 0} and summary["levels"][0]["pairs"] == 1
+
+
+def test_a_server_that_dies_while_it_loads_is_an_error_with_its_last_lines(tmp_path, port):
+    done = run(tmp_path, commands(tmp_path, port, loading=60.0, dies="1"), code=4)
+    assert "ended with code 9: out of memory" in done.stderr
+    assert not any(map(alive, pids(tmp_path)))
+
+
+def test_a_server_that_loads_too_long_is_an_error_with_its_last_lines(tmp_path, port):
+    done = run(tmp_path, commands(tmp_path, port, loading=60.0, ready_seconds="0.8"), code=4)
+    assert f"http://127.0.0.1:{port} was not ready within 0.8 s: error status: 503 Loading model" in done.stderr
+
+
+def test_after_sigkill_of_the_command_nothing_of_its_server_stays_and_the_same_command_works(tmp_path, port):
+    start = commands(tmp_path, port)
+    program = str(Path(sys.executable).with_name("specbench"))
+    line = [
+        program,
+        "server",
+        "run",
+        "--start",
+        start,
+        "--data",
+        "synthetic",
+        "-n",
+        "5",
+        "--seconds",
+        "60",
+        "-o",
+        "out",
+    ]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
+        while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 3:
+            assert command.poll() is None
+            time.sleep(0.02)
+        started = pids(tmp_path)
+        assert len(started) == 2 and all(map(alive, started))
+        command.kill()
+    commands(tmp_path, port)
+    run(tmp_path, start, "--pairs", "1", "-c", "1")  # waits for the address
+    assert not any(map(alive, pids(tmp_path)))
 
 
 def test_an_address_that_answers_already_is_an_error(tmp_path, checkpoint):

@@ -4,14 +4,18 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from specbench.data.task import Message
+from specbench.features.servers.dialects.answers import ABORTED, Arrival, MalformedAnswer, malformed
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest, SpeculationCounts
 from specbench.http_client import FailureKind, HttpClient, RequestFailed
 
-SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)")
+SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+MOST_COUNTED = 2.0**53
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 PER_POSITION = "accepted_tokens_per_pos_total"
 
@@ -23,13 +27,6 @@ class TestedOn(StrEnum):
     answers = "hand-written responses"
 
 
-class Arrival(NamedTuple):
-    """A JSON event of a stream, and the seconds from sending to its arrival."""
-
-    json: Any
-    seconds: float
-
-
 class Dialect(ABC):
     """How to talk with one kind of server. Its subclasses have no state."""
 
@@ -37,6 +34,7 @@ class Dialect(ABC):
     tested_on: ClassVar[TestedOn]
     streams_steps: ClassVar[bool] = False  # whether an event holds the tokens of one verification step
     seeds_help: ClassVar[str] = ""  # the option of the server with which equal seeds repeat outputs, if it needs one
+    drafts_chains: ClassVar[bool] = True  # whether a round drafts at most the number of tokens that the server states
     metrics_prefix: ClassVar[str] = ""  # of its counters at /metrics; empty without any
 
     @abstractmethod
@@ -55,7 +53,7 @@ class Dialect(ABC):
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
         """Return the completion that the events of a stream make up, without `seconds`.
 
-        Raises KeyError, TypeError, ValueError or IndexError for events of another form.
+        Raises MalformedAnswer for events of another form.
         """
 
     async def log_probabilities(
@@ -73,7 +71,7 @@ class Dialect(ABC):
             )
             found = (await self.complete(client, model, request)).log_probabilities
             if not found:
-                raise RequestFailed(FailureKind.garbage, "no log-probabilities")
+                raise RequestFailed(FailureKind.garbage, f"{client.server.root}: no log-probabilities")
             rows.append(found[0])
         return rows
 
@@ -86,38 +84,42 @@ class Dialect(ABC):
         return None
 
     async def complete(self, client: HttpClient, model: str, request: ServedRequest) -> Completion:
-        """Send a request and return its completion. Raises RequestFailed."""
+        """Send a request and return its completion, with what contradicts itself in it. Raises RequestFailed."""
         path, body = self.body(request, model)
-        arrivals: list[Arrival] = []
         begin = time.perf_counter()
-        async for event in client.stream(path, body):
-            value = client.parsed(event.data)
-            if isinstance(value, dict) and value.get("error"):
-                raise RequestFailed(FailureKind.incomplete, client.server.redacted(str(value["error"])))
-            arrivals.append(Arrival(value, event.at - begin))
+        async with aclosing(client.stream(path, body)) as events:
+            arrivals = [Arrival(client.value_of(event), event.at - begin) async for event in events]
         seconds = time.perf_counter() - begin
         try:
             completion = self.completion(request, arrivals)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise RequestFailed(
-                FailureKind.garbage, f"not in the form of {self.name} ({type(error).__name__}: {error})"
-            ) from None
+        except MalformedAnswer as error:
+            raise malformed(client, path, error) from None
         if not completion.finish:
             raise RequestFailed(FailureKind.incomplete, "the stream ended before its last event")
-        return _with_seconds(completion, seconds)
+        if completion.finish in ABORTED:
+            raise RequestFailed(FailureKind.incomplete, f"the server ended the request ({completion.finish})")
+        cleaned = client.server.cleaned
+        completion = replace(
+            completion, seconds=seconds, text=cleaned(completion.text), reasoning=cleaned(completion.reasoning),
+            finish=cleaned(completion.finish), model=cleaned(completion.model),
+        )  # fmt: skip
+        return completion.checked(request)
 
     async def counters(self, client: HttpClient) -> Counters | None:
         """Return the server's counters; None if it publishes none."""
         if not self.metrics_prefix:
             return None
         try:
-            samples = metrics_of((await client.get("/metrics")).decode(errors="replace"))
+            page = client.server.without_key((await client.get("/metrics")).decode(errors="replace"))
         except RequestFailed:
             return None
-        return self.read_counters(samples)
+        try:
+            return self.read_counters(metrics_of(page))
+        except MalformedAnswer as error:
+            return Counters(None, fault=f"{client.server.root}/metrics: {client.server.redacted(str(error))}")
 
     def read_counters(self, samples: "Samples") -> Counters:
-        """Return the counters of a reading of /metrics."""
+        """Return the counters of a reading of /metrics. Raises MalformedAnswer."""
         prefix = f"{self.metrics_prefix}:"
         return Counters(speculation_of(samples, f"{prefix}spec_decode_num_"))
 
@@ -134,9 +136,21 @@ class Samples(dict[str, list[tuple[dict[str, str], float]]]):
     """Prometheus samples: the labels and the value of each, by name."""
 
     def total(self, name: str) -> float | None:
-        """Return the sum over all labels; None if there is no sample."""
+        """Return the sum over all labels; None without samples. Raises MalformedAnswer if one is negative or not finite."""
         rows = self.get(name)
-        return None if rows is None else sum(value for _, value in rows)
+        if rows is None:
+            return None
+        for _, value in rows:
+            if not 0.0 <= value <= MOST_COUNTED:
+                raise MalformedAnswer(f"{name} is {value:g}")
+        return sum(value for _, value in rows)
+
+    def count(self, name: str) -> int | None:
+        """Return the sum over all labels of a counter. Raises MalformedAnswer if it is no whole number."""
+        found = self.total(name)
+        if found is not None and found != int(found):
+            raise MalformedAnswer(f"{name} is {found:g}, no whole number")
+        return None if found is None else int(found)
 
 
 def metrics_of(text: str) -> Samples:
@@ -152,36 +166,25 @@ def metrics_of(text: str) -> Samples:
 
 
 def speculation_of(samples: Samples, prefix: str) -> SpeculationCounts | None:
-    """Return the speculation counters whose names begin with `prefix`; None if they are missing."""
+    """Return the speculation counters whose names begin with `prefix`; None if they are missing.
+
+    Raises MalformedAnswer for counters that are no counts, or contradict each other.
+    """
     rounds, drafted, accepted = (
-        samples.total(f"{prefix}{name}_total") for name in ("drafts", "draft_tokens", "accepted_tokens")
+        samples.count(f"{prefix}{name}_total") for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     if rounds is None or drafted is None or accepted is None:
         return None
-    by: dict[int, float] = {}
-    for labels, value in samples.get(f"{prefix}{PER_POSITION}", []):
-        position = int(labels["position"])
-        by[position] = by.get(position, 0.0) + value
-    positions = tuple(int(by[i]) for i in sorted(by)) if by else None
-    return SpeculationCounts(int(rounds), int(drafted), int(accepted), positions)
-
-
-def _with_seconds(completion: Completion, seconds: float) -> Completion:
-    object.__setattr__(completion, "seconds", seconds)
-    return completion
-
-
-async def single_model(client: HttpClient, model: str) -> dict[str, Any]:
-    """Return the entry of /v1/models for the model that is named, or for the only one.
-
-    Raises ValueError if it is unknown or ambiguous, RequestFailed if the server does not answer.
-    """
-    listed = await client.get_json("/v1/models")
-    entries = [entry for entry in listed.get("data", []) if isinstance(entry, dict)]
-    names = [str(entry.get("id", "")) for entry in entries]
-    if not model and len(entries) == 1:
-        return entries[0]
-    if model in names:
-        return entries[names.index(model)]
-    problem = f"does not serve {model!r}" if model else "serves several models"
-    raise ValueError(f"{client.server.host} {problem}: {', '.join(names) or 'none is listed'}; help: --model NAME")
+    name, by = f"{prefix}{PER_POSITION}", dict[int, int]()
+    samples.count(name)  # checks the values
+    for labels, value in samples.get(name, []):
+        label = labels.get("position")
+        if label is None or not (label.isascii() and label.isdigit() and len(label) <= 4):
+            raise MalformedAnswer(f"{name}: the label position is {'missing' if label is None else repr(label[:40])}")
+        by[int(label)] = by.get(int(label), 0) + int(value)
+    if sorted(by) != list(range(len(by))):
+        raise MalformedAnswer(f"{name}: the positions are {', '.join(map(str, sorted(by)[:8]))}")
+    counts = SpeculationCounts(rounds, drafted, accepted, tuple(by[i] for i in range(len(by))) or None)
+    if counts.fault:
+        raise MalformedAnswer(f"{prefix}*: {counts.fault}")
+    return counts

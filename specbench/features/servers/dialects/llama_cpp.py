@@ -1,17 +1,31 @@
 """llama.cpp's server (`llama-server`). Tested with build 11549 on a CPU."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from specbench.data.task import Message
-from specbench.features.servers.dialects.dialect import (
+from specbench.features.servers.dialects.answers import (
     Arrival,
-    Dialect,
-    Samples,
-    TestedOn,
+    Count,
+    Finite,
+    LogProbability,
+    MalformedAnswer,
+    OpenAiStream,
+    Timings,
+    TokenId,
+    Tokens,
+    Whole,
+    converted,
+    converted_in,
+    identifying,
+    posted,
     single_model,
-    speculation_of,
 )
+from specbench.features.servers.dialects.dialect import Dialect, Samples, TestedOn, speculation_of
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -21,12 +35,87 @@ from specbench.features.servers.served import (
     ServedSpeculation,
     SpeculationCounts,
 )
-from specbench.http_client import HttpClient, RequestFailed
+from specbench.http_client import HttpClient
 
 SAMPLERS = ["temperature", "min_p", "top_k", "top_p"]  # in this order; without "temperature", T = 0 would not be greedy
 PROBED = 8  # tokens of a request after which the counters have positions
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
-DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "samplers", "seed")
+
+
+class Settings(Struct):
+    """The sampling parameters that were used, and the kinds of drafts."""
+
+    temperature: Finite | None = None
+    top_k: Finite | None = None
+    top_p: Finite | None = None
+    min_p: Finite | None = None
+    types: str | None = field(name="speculative.types", default=None)
+
+
+class TopLogProbability(Struct):
+    """The log-probability of a token."""
+
+    id: TokenId
+    logprob: LogProbability
+
+
+class TokenProbability(Struct):
+    """The log-probabilities of an output token and its alternatives."""
+
+    id: TokenId
+    logprob: LogProbability
+    top_logprobs: list[TopLogProbability] | None = None
+
+
+class LlamaEvent(Struct):
+    """An event of `/completion`, or its whole answer."""
+
+    content: str = ""
+    tokens: list[TokenId] | None = None
+    stop: bool = False
+    stop_type: str | None = None
+    completion_probabilities: list[TokenProbability] | None = None
+    tokens_evaluated: Count | None = None
+    tokens_predicted: Count | None = None
+    model: str | None = None
+    generation_settings: Settings | None = None
+    timings: Timings | None = None
+
+
+class Defaults(Struct):
+    """The sampling parameters of requests that state none."""
+
+    temperature: Finite | None = None
+    top_k: Whole | None = None
+    top_p: Finite | None = None
+    min_p: Finite | None = None
+    repeat_penalty: Finite | None = None
+    samplers: list[str] | None = None
+    seed: Whole | None = None
+
+
+class GenerationSettings(Struct):
+    """The defaults of requests, and the context of a slot."""
+
+    params: Defaults | None = None
+    n_ctx: Count | None = None
+
+
+class Props(Struct):
+    """The answer of /props."""
+
+    default_generation_settings: GenerationSettings
+    total_slots: Count | None = None
+    build_info: str | None = None
+    model_path: str | None = None
+    model_ftype: str | None = None
+    chat_template: str | None = None
+
+
+class Rendered(Struct):
+    """The answer of /apply-template."""
+
+    prompt: str
 
 
 class LlamaCpp(Dialect):
@@ -37,40 +126,36 @@ class LlamaCpp(Dialect):
     metrics_prefix = "llamacpp"
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
-        try:
-            props = await client.get_json("/props")
-            defaults = props["default_generation_settings"]["params"]
-            context, slots = props["default_generation_settings"]["n_ctx"], props["total_slots"]
-        except (KeyError, TypeError):
+        found = await identifying(client, "/props", "default_generation_settings")
+        if found is None:
             return None
-        except RequestFailed as error:
-            if error.status:
-                return None
-            raise
+        props = converted_in(client, "/props", found, Props)
         client.reuses_connections = False  # it closes them after a stream
         entry = await single_model(client, model)
         # /props does not name the speculation of a loaded draft, an answer does
-        probe = await client.post_json("/completion", {"prompt": [0], "n_predict": 1, "cache_prompt": False})
-        types = str(probe["generation_settings"].get("speculative.types", ""))
+        body = {"prompt": [0], "n_predict": 1, "cache_prompt": False}
+        probe = (await posted(client, "/completion", body, LlamaEvent)).generation_settings
+        types = (probe.types if probe else None) or ""
         length = await self._draft_length(client) if types.startswith("draft") else None
+        defaults = props.default_generation_settings.params
         return Description(
             dialect=self.name,
             url=client.server.url,
-            version=str(props.get("build_info", "")),
-            model=str(entry["id"]),
-            weights=str(props.get("model_path", "")),
-            dtype=str(props.get("model_ftype", "")),
-            context=context,
-            vocabulary=entry.get("meta", {}).get("n_vocab"),
-            slots=slots,
-            defaults={key: defaults[key] for key in DEFAULTS if key in defaults},
+            version=props.build_info or "",
+            model=entry.id,
+            weights=props.model_path or "",
+            dtype=props.model_ftype or "",
+            context=props.default_generation_settings.n_ctx,
+            vocabulary=entry.meta.n_vocab if entry.meta else None,
+            slots=props.total_slots,
+            defaults={key: value for key, value in asdict(defaults).items() if value is not None} if defaults else {},
             speculation=ServedSpeculation(
-                is_on=bool(types) and types != "none" if types else None,
+                is_on=types != "none" if types else None,
                 method="" if types == "none" else types,
                 length=length,
             ),
             has_ids=True,
-            chat_template=bool(props.get("chat_template")),
+            chat_template=bool(props.chat_template),
         )
 
     async def _draft_length(self, client: HttpClient) -> int | None:
@@ -105,39 +190,49 @@ class LlamaCpp(Dialect):
 
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
         if request.messages:
-            return _chat(arrivals)
-        chunks, log_probabilities = list[Chunk](), list[Mapping[int, float]]()
-        last: dict[str, Any] = {}
-        for event, seconds in arrivals:
-            if event["tokens"] or event["content"]:
-                chunks.append(Chunk(tuple(event["tokens"]), event["content"], seconds))
-            for row in event.get("completion_probabilities", ()):
-                found = {int(top["id"]): float(top["logprob"]) for top in row.get("top_logprobs", ())}
-                log_probabilities.append({**found, int(row["id"]): float(row["logprob"])})
-            if event["stop"]:
-                last = event
-        settings, times = last.get("generation_settings", {}), last.get("timings", {})
+            stream = OpenAiStream(arrivals)
+            found = replace(stream.completion(), prompt=None, tokens=None, cached_tokens=stream.timings.cache_n)
+            return replace(found, speculation=_speculation(stream.timings))
+        chunks, text, log_probabilities = list[Chunk](), list[str](), list[Mapping[int, float]]()
+        last, has_ids = LlamaEvent(), False
+        for at, (value, seconds) in enumerate(arrivals, 1):
+            try:
+                event = converted(value, LlamaEvent)
+            except MalformedAnswer as error:
+                raise MalformedAnswer(f"event {at}: {error}") from None
+            has_ids |= bool(event.tokens)
+            text.append(event.content)
+            if event.tokens or event.content:
+                chunks.append(Chunk(tuple(event.tokens or ()), event.content, seconds))
+            for row in event.completion_probabilities or ():
+                log_probabilities.append(
+                    {**{top.id: top.logprob for top in row.top_logprobs or ()}, row.id: row.logprob}
+                )
+            last = event if event.stop else last
+        settings, times = last.generation_settings or Settings(), last.timings or Timings()
+        echo = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        stop = last.stop_type or ("stop" if last.stop else "")
         return Completion(
-            tokens=tuple(token for chunk in chunks for token in chunk.tokens),
-            text="".join(chunk.text for chunk in chunks),
-            chunks=tuple(chunks),
-            finish=FINISH.get(last.get("stop_type", ""), last.get("stop_type", "")),
-            prompt_tokens=last.get("tokens_evaluated"),
-            output_tokens=last.get("tokens_predicted"),
-            cached_tokens=times.get("cache_n"),
+            tokens=tuple(token for chunk in chunks for token in chunk.tokens) if has_ids else None,
+            text="".join(text),
+            chunks=tuple(chunk for chunk in chunks if chunk.tokens or not has_ids),
+            finish=FINISH.get(stop, stop),
+            prompt_tokens=last.tokens_evaluated,
+            output_tokens=last.tokens_predicted,
+            cached_tokens=times.cache_n,
             speculation=_speculation(times),
             log_probabilities=tuple(log_probabilities),
-            echo={key: float(settings[key]) for key in ("temperature", "top_k", "top_p", "min_p") if key in settings},
-            model=str(last.get("model", "")),
+            echo={name: float(value) for name, value in echo.items() if value is not None},
+            model=last.model or "",
         )
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:
-        return tuple((await client.post_json("/tokenize", {"content": text, "add_special": True}))["tokens"])
+        return tuple((await posted(client, "/tokenize", {"content": text, "add_special": True}, Tokens)).tokens)
 
     async def rendered(self, client: HttpClient, model: str, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        text = (await client.post_json("/apply-template", {"messages": list(messages)}))["prompt"]
+        text = (await posted(client, "/apply-template", {"messages": list(messages)}, Rendered)).prompt
         body = {"content": text, "add_special": True, "parse_special": True}
-        return tuple((await client.post_json("/tokenize", body))["tokens"])
+        return tuple((await posted(client, "/tokenize", body, Tokens)).tokens)
 
     def read_counters(self, samples: Samples) -> Counters:
         return Counters(
@@ -153,30 +248,7 @@ class LlamaCpp(Dialect):
         return f"--spec-draft-n-max {length}" if length else "--spec-type none"
 
 
-def _speculation(times: Mapping[str, Any]) -> SpeculationCounts | None:
-    if "draft_n" not in times:
+def _speculation(times: Timings) -> SpeculationCounts | None:
+    if times.draft_n is None or times.draft_n_accepted is None:
         return None
-    return SpeculationCounts(None, times["draft_n"], times["draft_n_accepted"])
-
-
-def _chat(arrivals: Sequence[Arrival]) -> Completion:
-    """Return the completion of `/v1/chat/completions`, which has no ids."""
-    chunks, finish, usage, times, model = list[Chunk](), "", dict[str, Any](), dict[str, Any](), ""
-    for event, seconds in arrivals:
-        model = event.get("model", model)
-        usage, times = event.get("usage") or usage, event.get("timings") or times
-        for choice in event["choices"]:
-            if text := choice["delta"].get("content"):
-                chunks.append(Chunk((), text, seconds))
-            if reason := choice.get("finish_reason"):
-                finish = {"stop": "eos"}.get(reason, reason)
-    return Completion(
-        text="".join(chunk.text for chunk in chunks),
-        chunks=tuple(chunks),
-        finish=finish,
-        prompt_tokens=usage.get("prompt_tokens"),
-        output_tokens=usage.get("completion_tokens"),
-        cached_tokens=times.get("cache_n"),
-        speculation=_speculation(times),
-        model=model,
-    )
+    return SpeculationCounts(None, times.draft_n, times.draft_n_accepted)

@@ -1,13 +1,13 @@
 """Any other server with OpenAI's interface: text in, text out. Tested only against hand-written responses."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from specbench.features.servers.dialects.dialect import Arrival, Dialect, TestedOn, single_model
-from specbench.features.servers.served import Chunk, Completion, Description, ServedRequest
+from specbench.features.servers.dialects.answers import Arrival, OpenAiStream, single_model
+from specbench.features.servers.dialects.dialect import Dialect, TestedOn
+from specbench.features.servers.served import Completion, Description, ServedRequest
 from specbench.http_client import HttpClient
-
-FINISH = {"stop": "eos"}
 
 
 class OpenAi(Dialect):
@@ -18,7 +18,7 @@ class OpenAi(Dialect):
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)
-        return Description(dialect=self.name, url=client.server.url, model=str(entry["id"]), repeats_seeds=False)
+        return Description(dialect=self.name, url=client.server.url, model=entry.id, repeats_seeds=False)
 
     def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
@@ -41,22 +41,7 @@ class OpenAi(Dialect):
         return "/v1/completions", {**body, "prompt": request.prompt}
 
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
-        chunks, finish, usage, model = list[Chunk](), "", dict[str, Any](), ""
-        for event, seconds in arrivals:
-            model, usage = event.get("model", model), event.get("usage") or usage
-            for choice in event.get("choices", ()):
-                text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-                if text:
-                    chunks.append(Chunk((), text, seconds))
-                if reason := choice.get("finish_reason"):
-                    finish = FINISH.get(reason, reason)
-        details = usage.get("prompt_tokens_details") or {}
-        return Completion(
-            text="".join(chunk.text for chunk in chunks),
-            chunks=tuple(chunks),
-            finish=finish,
-            prompt_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-            cached_tokens=details.get("cached_tokens"),
-            model=model,
-        )
+        found = OpenAiStream(arrivals).completion()
+        return replace(
+            found, prompt=None, tokens=None
+        )  # this interface has no ids, and a server's own are not documented

@@ -1,33 +1,99 @@
 """vLLM's OpenAI-compatible server with its own fields. Tested with vLLM 0.32 on a CPU."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import uuid4
 
-from specbench.features.servers.dialects.dialect import (
+from msgspec import Struct
+
+from specbench.features.servers.dialects.answers import (
     Arrival,
-    Dialect,
-    Samples,
-    TestedOn,
+    Count,
+    LogProbability,
+    MalformedAnswer,
+    OpenAiStream,
+    Tokens,
+    converted_in,
+    fetched_optional,
+    id_of,
+    malformed,
+    posted,
+    rows_of,
     single_model,
-    speculation_of,
 )
+from specbench.features.servers.dialects.dialect import Dialect, Samples, TestedOn, speculation_of
 from specbench.features.servers.served import (
-    Chunk,
     Completion,
     Counters,
     Description,
     ServedRequest,
     ServedSpeculation,
-    SpeculationCounts,
+    of_histogram,
 )
-from specbench.http_client import HttpClient, RequestFailed
+from specbench.http_client import HttpClient
 
 LARGEST_BATCH = 4096  # the end of the last range of batch sizes
-FINISH = {"stop": "eos", "length": "length"}
-SPECULATION = ("method", "model", "num_speculative_tokens")
+
+
+class Version(Struct):
+    """The answer of /version."""
+
+    version: str | None = None
+
+
+class ModelConfig(Struct):
+    """The part of vLLM's configuration about the model."""
+
+    dtype: str | None = None
+
+
+class SchedulerConfig(Struct):
+    """The part of vLLM's configuration about batches."""
+
+    max_num_seqs: Count | None = None
+
+
+class VllmConfig(Struct):
+    """vLLM's configuration."""
+
+    model_config: ModelConfig | None = None
+    scheduler_config: SchedulerConfig | None = None
+    speculative_config: dict[str, Any] | None = None
+
+
+class ServerInfo(Struct):
+    """The answer of /server_info. Versions that do not know `config_format` return the configuration as text."""
+
+    vllm_config: VllmConfig | str | None = None
+
+
+class SpeculativeConfig(Struct):
+    """The settings of speculation that are read by their names."""
+
+    method: str | None = None
+    model: str | None = None
+    num_speculative_tokens: Count | None = None
+
+
+class PromptLogProbability(Struct):
+    """The log-probability of a token of a prompt."""
+
+    logprob: LogProbability
+
+
+class ScoredChoice(Struct):
+    """An output with the log-probabilities of its prompt: of each token by id, null for the first one."""
+
+    prompt_logprobs: list[dict[str, PromptLogProbability] | None] | None = None
+
+
+class ScoredText(Struct):
+    """The answer to a request for the log-probabilities of a prompt."""
+
+    choices: list[ScoredChoice]
 
 
 class Vllm(Dialect):
@@ -40,29 +106,32 @@ class Vllm(Dialect):
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)
-        if entry.get("owned_by") != "vllm":
+        if entry.owned_by != "vllm":
             return None
-        version = await _optional(client, "/version")
-        info = (await _optional(client, "/server_info?config_format=json")).get("vllm_config", {})
+        version = await fetched_optional(client, "/version", Version)
+        found = await fetched_optional(client, "/server_info?config_format=json", ServerInfo)
+        config = found.vllm_config if found and isinstance(found.vllm_config, VllmConfig) else None
         counters = await self.counters(client)
-        is_on = counters.speculation is not None if counters else None
-        config = info.get("speculative_config") or {}
-        settings = {key: value for key, value in config.items() if _is_setting(key, value)}
+        is_on = counters.speculation is not None if counters and not counters.fault else None
+        settings = (config.speculative_config if config else None) or {}
+        speculation = converted_in(client, "/server_info", settings, SpeculativeConfig)
         return Description(
             dialect=self.name,
             url=client.server.url,
-            version=str(version.get("version", "")),
-            model=str(entry["id"]),
-            weights=str(entry.get("root") or ""),
-            dtype=str(info.get("model_config", {}).get("dtype", "")).removeprefix("torch."),
-            context=entry.get("max_model_len"),
-            slots=info.get("scheduler_config", {}).get("max_num_seqs"),
+            version=(version.version if version else None) or "",
+            model=entry.id,
+            weights=entry.root or "",
+            dtype=((config.model_config.dtype if config and config.model_config else None) or "").removeprefix(
+                "torch."
+            ),
+            context=entry.max_model_len,
+            slots=config.scheduler_config.max_num_seqs if config and config.scheduler_config else None,
             speculation=ServedSpeculation(
-                is_on=bool(config) if info else is_on,
-                method=str(config.get("method") or ""),
-                draft=str(config.get("model") or ""),
-                length=config.get("num_speculative_tokens") or _positions(counters),
-                settings=settings,
+                is_on=bool(settings) if config else is_on,
+                method=speculation.method or "",
+                draft=speculation.model or "",
+                length=speculation.num_speculative_tokens or _positions(counters),
+                settings={key: value for key, value in settings.items() if _is_setting(key, value)},
             ),
             has_ids=True,
         )
@@ -86,68 +155,49 @@ class Vllm(Dialect):
         return "/v1/completions", {**body, "prompt": prompt}
 
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
-        chunks, finish, prompt, model = list[Chunk](), "", None, ""
-        usage: dict[str, Any] = {}
-        metrics: dict[str, Any] = {}
-        log_probabilities: list[Mapping[int, float]] = []
-        for event, seconds in arrivals:
-            model = event.get("model", model)
-            usage, metrics = event.get("usage") or usage, event.get("metrics") or metrics
-            prompt = event.get("prompt_token_ids") or prompt  # of a chat, beside its choices
-            for choice in event["choices"]:
-                prompt = choice.get("prompt_token_ids") or prompt
-                text = choice["delta"].get("content") or "" if "delta" in choice else choice["text"]
-                if ids := tuple(choice.get("token_ids") or ()):
-                    chunks.append(Chunk(ids, text, seconds))
-                if reason := choice.get("finish_reason"):
-                    finish = FINISH.get(reason, reason)
-                if choice.get("logprobs") and "delta" not in choice:
-                    log_probabilities += _log_probabilities(choice["logprobs"])
-        details = usage.get("prompt_tokens_details") or {}
-        queue = metrics.get("queue_time_ms")
-        return Completion(
-            prompt=None if prompt is None else tuple(prompt),
-            tokens=tuple(token for chunk in chunks for token in chunk.tokens),
-            text="".join(chunk.text for chunk in chunks),
-            chunks=tuple(chunks),
-            finish=finish,
-            prompt_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-            cached_tokens=details.get("cached_tokens"),
+        stream = OpenAiStream(arrivals)
+        queue, counts = stream.metrics.queue_time_ms, stream.metrics.speculative_decoding
+        speculation, faults = None, tuple[str, ...]()
+        if counts is not None:
+            speculation, faults = of_histogram(
+                counts.num_spec_steps, counts.num_draft_tokens, counts.num_accepted_draft_tokens,
+                counts.acceptance_histogram,
+            )  # fmt: skip
+        return replace(
+            stream.completion(),
             queue_seconds=None if queue is None else queue / 1e3,
-            speculation=_speculation(metrics.get("speculative_decoding")),
-            log_probabilities=tuple(log_probabilities),
-            model=model,
+            speculation=speculation,
+            faults=faults,
+            log_probabilities=tuple(row for logprobs in stream.log_probabilities for row in rows_of(logprobs)),
         )
 
     async def log_probabilities(
         self, client: HttpClient, model: str, prompt: Sequence[int], output: Sequence[int], alternatives: int
     ) -> list[Mapping[int, float]]:
         """Return the log-probabilities of a given text from one request."""
-        answer = await client.post_json(
-            "/v1/completions",
-            {
-                "model": model, "prompt": [*prompt, *output], "max_tokens": 1, "temperature": 0.0,
-                "prompt_logprobs": alternatives,
-            },
-        )  # fmt: skip
-        rows = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
-        return [{int(key): float(value["logprob"]) for key, value in row.items()} for row in rows]
+        body = {
+            "model": model, "prompt": [*prompt, *output], "max_tokens": 1, "temperature": 0.0,
+            "prompt_logprobs": alternatives,
+        }  # fmt: skip
+        answer = await posted(client, "/v1/completions", body, ScoredText)
+        try:
+            return list(_rows(answer, prompt, output))
+        except MalformedAnswer as error:
+            raise malformed(client, "/v1/completions", error) from None
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:
-        return tuple((await client.post_json("/tokenize", {"model": model, "prompt": text}))["tokens"])
+        return tuple((await posted(client, "/tokenize", {"model": model, "prompt": text}, Tokens)).tokens)
 
     def read_counters(self, samples: Samples) -> Counters:
         return Counters(
             speculation_of(samples, "vllm:spec_decode_num_"),
-            *(
-                samples.total(f"vllm:{name}")
-                for name in (
-                    "num_requests_running", "num_requests_waiting", "generation_tokens_total",
-                    "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total",
-                )
-            ),
-        )  # fmt: skip
+            running=samples.total("vllm:num_requests_running"),
+            waiting=samples.total("vllm:num_requests_waiting"),
+            output_tokens=samples.total("vllm:generation_tokens_total"),
+            cache_queries=samples.total("vllm:prefix_cache_queries_total"),
+            cache_hits=samples.total("vllm:prefix_cache_hits_total"),
+            preemptions=samples.total("vllm:num_preemptions_total"),
+        )
 
     def flags(self, length: int) -> str:
         if not length:
@@ -177,11 +227,10 @@ def ranges(lengths: Mapping[int, int]) -> list[list[int]]:
 
 
 def _is_setting(key: str, value: object) -> bool:
-    return (
-        value not in (None, "", False, 0)
-        and isinstance(value, str | int | float | list)
-        and not key.endswith("_config")
-    )
+    if isinstance(value, list):
+        return bool(value) and not key.endswith("_config")
+    is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**53 and bool(value)
+    return (is_number or (isinstance(value, str) and value != "")) and not key.endswith("_config")
 
 
 def _positions(counters: Counters | None) -> int | None:
@@ -190,34 +239,14 @@ def _positions(counters: Counters | None) -> int | None:
     return len(found) if found else None
 
 
-def _speculation(counts: dict[str, Any] | None) -> SpeculationCounts | None:
-    """Return the counts of a request, from per-request metrics."""
-    if not counts:
-        return None
-    accepted, rounds = counts["num_accepted_draft_tokens"], counts["num_spec_steps"]
-    histogram = counts.get("acceptance_histogram")  # steps with 0, 1, ... accepted tokens
-    by = tuple(sum(histogram[i:]) for i in range(1, len(histogram))) if histogram else None
-    return SpeculationCounts(rounds, counts["num_draft_tokens"], accepted, by)
-
-
-def _log_probabilities(logprobs: dict[str, Any]) -> list[Mapping[int, float]]:
-    """Return log-probabilities by id, of tokens named `token_id:N`."""
-    rows: list[Mapping[int, float]] = []
-    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
-        row = {_id(key): float(of) for key, of in (top or {}).items()}
-        row[_id(token)] = float(value)
-        rows.append(row)
-    return rows
-
-
-def _id(name: str) -> int:
-    return int(name.removeprefix("token_id:"))
-
-
-async def _optional(client: HttpClient, path: str) -> dict[str, Any]:
-    """Return the JSON object at a path; empty if the server has none."""
-    try:
-        found = await client.get_json(path)
-    except RequestFailed:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _rows(answer: ScoredText, prompt: Sequence[int], output: Sequence[int]) -> Iterator[Mapping[int, float]]:
+    """Yield the log-probabilities of each token of an output. Raises MalformedAnswer."""
+    rows = answer.choices[0].prompt_logprobs if answer.choices else None
+    if rows is None or len(rows) != len(prompt) + len(output):
+        found = "none" if rows is None else f"{len(rows)} entries"
+        raise MalformedAnswer(f"choices[0].prompt_logprobs: {found} for {len(prompt) + len(output)} tokens")
+    for at, (token, row) in enumerate(zip(output, rows[len(prompt) :], strict=True), len(prompt)):
+        found_row = {id_of(key): float(value.logprob) for key, value in (row or {}).items()}
+        if token not in found_row:
+            raise MalformedAnswer(f"choices[0].prompt_logprobs[{at}]: token {token} is missing")
+        yield found_row

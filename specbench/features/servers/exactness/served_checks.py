@@ -116,7 +116,7 @@ def greedy_texts(entries: Sequence[LoggedRequest], of_off: Sequence[LoggedReques
     ]
 
     def differ(a: LoggedRequest, b: LoggedRequest) -> bool:
-        return a.text != b.text if a.tokens is None or b.tokens is None else a.tokens != b.tokens
+        return a.output != b.output if a.tokens is None or b.tokens is None else a.tokens != b.tokens
 
     return GreedyTexts(
         len(compared),

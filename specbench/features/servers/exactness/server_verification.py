@@ -8,7 +8,15 @@ from dataclasses import asdict, replace
 import torch
 
 from specbench.errors import ConfigError, MissingAsset
-from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
+from specbench.features.servers.answer_notes import (
+    acceptance_notes,
+    answer_notes,
+    cache_notes,
+    counter_notes,
+    fault_notes,
+    id_notes,
+    remote_notes,
+)
 from specbench.features.servers.endpoint import SPARE, Endpoint, connected
 from specbench.features.servers.exactness.kinds import kinds_of
 from specbench.features.servers.exactness.output_comparison import ByReference, BySamples, Comparison
@@ -23,6 +31,7 @@ from specbench.features.servers.exactness.verify_request import (
     encoded,
     requests_of,
 )
+from specbench.features.servers.readiness import Patience
 from specbench.features.servers.request_key import PromptKind, RequestKind, Role
 from specbench.features.servers.request_log import LOG_VERSION, LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
@@ -53,7 +62,11 @@ async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerV
     connections = max(request.concurrencies) + SPARE
     async with AsyncExitStack() as stack:
         on, off = [
-            None if server is None else await stack.enter_async_context(connected(server, request.model, connections))
+            None
+            if server is None
+            else await stack.enter_async_context(
+                connected(server, request.model, connections, Patience(seconds=server.seconds, observer=observer))
+            )
             for server in (request.on, request.off)
         ]
         assert on is not None
@@ -152,6 +165,7 @@ class _Verification:
                 except RequestFailed as error:
                     raise MissingAsset(f"the reference, {self.comparison.name}: {error}") from None
         after = None if has_died else await self.on.counters()
+        self.notes += counter_notes((before, after), "on")
         drafted = self.folder / DRAFTED
         if _has_drafted(results, before, after):
             drafted.touch()
@@ -236,7 +250,9 @@ class _Verification:
 
     def _note_answers(self, kind: RequestKind, entries: Sequence[LoggedRequest]) -> None:
         """Warn about echoed parameters, other models, cache hits, and acceptance rates that are not plausible."""
-        self.notes += answer_notes(entries, self.on.description.model, kind.label)
+        self.notes += answer_notes(entries, self.on.description.model, kind.label) + fault_notes(entries, kind.label)
+        if kind.prompt is not PromptKind.chat:
+            self.notes += id_notes(entries, self.on.description, kind.label)
         if kind.prompt is PromptKind.raw:
             self.notes += cache_notes(entries, kind.label)
         self.notes += acceptance_notes(counts_of(entries), kind.label)
@@ -281,5 +297,6 @@ def _has_drafted(results: Sequence[KindResult], before: Counters | None, after: 
     if any(each.drafted for each in counts):
         return True
     if before is not None and after is not None and before.speculation is not None and after.speculation is not None:
-        return after.speculation.drafted > before.speculation.drafted
+        change = after.speculation - before.speculation
+        return bool(change.drafted) if not change.fault else not counts
     return not counts

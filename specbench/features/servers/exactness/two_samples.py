@@ -36,7 +36,7 @@ WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
 
 def units_of(entry: LoggedRequest, as_text: bool) -> Output:
     """Return the ids of an output, or the words of its text."""
-    return tuple(WORDS.findall(entry.text) if as_text else entry.tokens or ())
+    return tuple(WORDS.findall(entry.output) if as_text else entry.tokens or ())
 
 
 def permutations_for(tests: int) -> int:

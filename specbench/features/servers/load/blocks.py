@@ -15,6 +15,7 @@ from specbench.features.servers.served import Counters, ServedRequest
 
 PAUSE = 0.05  # seconds after a failed request, so that a server that rejects at once is not flooded
 NOISE = "noise"  # the arm that compares off with off; its pairs have negative numbers
+COUNTED = ("output_tokens", "cache_queries", "cache_hits", "preemptions")  # counters that never fall
 TICK = 0.01  # seconds; the event loop's lag is how much later a timer of this length ends
 
 
@@ -72,17 +73,26 @@ class Block:
 
     @property
     def counted(self) -> Counters | None:
-        """What the server's counters counted during the block."""
+        """What the server's counters counted during the block. All are None if they fell or contradict each other."""
         if self.before is None or self.after is None:
             return None
+        if fault := self.before.fault or self.after.fault:
+            return Counters(None, fault=fault)
         speculation = None
         if self.before.speculation is not None and self.after.speculation is not None:
             speculation = self.after.speculation - self.before.speculation
-        rest = [
-            None if one is None or two is None else two - one
-            for one, two in zip(self.before[1:], self.after[1:], strict=True)
-        ]
-        return Counters(speculation, *rest)
+            if speculation.fault:
+                return Counters(None, fault=f"the counters of speculation changed by {speculation.fault}")
+        rest: dict[str, float | None] = {}
+        for name in COUNTED:
+            one, two = getattr(self.before, name), getattr(self.after, name)
+            rest[name] = None if one is None or two is None else two - one
+            if (rest[name] or 0.0) < 0.0:
+                return Counters(None, fault=f"the counter of {name.replace('_', ' ')} fell from {one:g} to {two:g}")
+        return Counters(
+            speculation, output_tokens=rest["output_tokens"], cache_queries=rest["cache_queries"],
+            cache_hits=rest["cache_hits"], preemptions=rest["preemptions"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

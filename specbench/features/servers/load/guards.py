@@ -5,10 +5,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from specbench.features.servers.answer_notes import acceptance_notes, answer_notes, cache_notes, remote_notes
+from specbench.features.servers.answer_notes import (
+    acceptance_notes,
+    answer_notes,
+    cache_notes,
+    counter_notes,
+    fault_notes,
+    id_notes,
+    remote_notes,
+)
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.load.load_metrics import acceptance_of
+from specbench.features.servers.load.server_run import Load
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import Description
 from specbench.note import Note, warning
@@ -22,15 +31,13 @@ BUFFERED = 0.2  # share of an answer's duration in which its chunks arrive, belo
 LONGEST_SHARE = 0.33  # of a block, which the mean request may take
 
 
-def load_notes(
-    endpoints: Mapping[str, Endpoint], by_side: Mapping[str, Sequence[Block]], ignore_eos: bool
-) -> list[Note]:
+def load_notes(endpoints: Mapping[str, Endpoint], by_side: Mapping[str, Sequence[Block]], load: Load) -> list[Note]:
     """Return the warnings about blocks of load.
 
     Args:
         endpoints: The servers by side, `on` with speculation.
         by_side: The blocks of each side.
-        ignore_eos: Whether outputs were requested to be cut at the largest number of tokens.
+        load: What was sent.
     """
     servers = [endpoint.client.server for endpoint in endpoints.values()]
     notes = remote_notes(servers)
@@ -42,7 +49,9 @@ def load_notes(
     for side, blocks in by_side.items():
         if blocks:
             notes += _of_side(side, blocks)
-            notes += _of_answers(side, blocks, endpoints[side].description.model, ignore_eos)
+            notes += _of_answers(side, blocks, endpoints[side].description.model, load.ignore_eos)
+            if not load.chat:
+                notes += id_notes([each for block in blocks for each in block.done], endpoints[side].description, side)
     if by_side["on"]:
         notes += _of_speculation(endpoints["on"], by_side["on"])
     return notes
@@ -67,11 +76,12 @@ def _of_side(side: str, blocks: Sequence[Block]) -> list[Note]:
         notes.append(warning("failures", text, subject=side))
     if not done:
         return notes
-    notes += cache_notes(done, side)
-    if all(request.output_tokens is None and request.tokens is None for request in done):
-        notes.append(
-            warning("missing usage", f"{side} reports no token counts: chunks are counted as tokens", subject=side)
-        )
+    notes += (
+        cache_notes(done, side) + fault_notes(done, side) + counter_notes((block.counted for block in blocks), side)
+    )
+    if missing := sum(request.output_tokens is None and request.tokens is None for request in done):
+        text = f"{missing} of {len(done)} answers of {side} have no token counts: chunks are counted as tokens"
+        notes.append(warning("missing usage", text, subject=side))
     if waits := [block for block in blocks if block.waiting]:
         most = max(block.waiting or 0.0 for block in waits)
         levels = ", ".join(map(str, sorted({block.concurrency for block in waits})))
@@ -170,6 +180,11 @@ def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
         text = ", ".join(f"{value:.3f} by {name}" for name, value in known.items())
         why = "foreign traffic, or drafts that were cut by the end of an output"
         notes.append(warning("disagreement", f"tokens per round: {text}; possible causes are {why}"))
+    counts, length = found.counts, endpoint.description.speculation.length
+    is_chain = length is not None and endpoint.dialect.drafts_chains
+    if is_chain and counts and counts.rounds and (counts.drafted or 0) > (length or 0) * counts.rounds:
+        text = f"{counts.drafted} tokens were drafted in {counts.rounds} rounds, and a draft has {length} tokens"
+        notes.append(warning("draft length", text))
     notes += acceptance_notes(found.counts, "on")
     if found.counts is None and not (found.by_stream and found.by_stream > 1.0):
         notes.append(warning("no speculation", "the server with speculation shows no sign of it"))

@@ -34,6 +34,8 @@ def time_per_token(request: LoggedRequest) -> float | None:
     if not request.chunks or len(request.chunks) < 2:
         return None
     tokens = sum(count for _, count in request.chunks[1:])
+    if not tokens:
+        return None
     return (request.chunks[-1][0] - request.chunks[0][0]) / tokens
 
 
@@ -201,7 +203,9 @@ def acceptance_by_prompt(requests: Sequence[LoggedRequest], streams_steps: bool)
         pairs = [(sum(count for _, count in chunks), len(chunks)) for chunks in later]
     else:
         unit = "accepted share"
-        pairs = [(each.accepted, each.drafted) if (each := request.speculation) else (0, 0) for request in requests]
+        pairs = [
+            (each.accepted, each.drafted or 0) if (each := request.speculation) else (0, 0) for request in requests
+        ]
     for request, (value, weight) in zip(requests, pairs, strict=True):
         cell = sums.setdefault(request.key.prompt, [0.0, 0.0])
         cell[0] += value

@@ -73,7 +73,7 @@ def summary_of(
         },
         predictions=predictions,
         measured=measured,
-        notes=[*load_notes({"on": on, "off": off}, by_side, request.load.ignore_eos), *_unscored(request)],
+        notes=[*load_notes({"on": on, "off": off}, by_side, request.load), *_unscored(request)],
         command=request.command,
     )
     return replace(run, answer=answer_of(run))

@@ -1,9 +1,10 @@
 """Servers that specbench starts itself, one at a time: their commands, logs and ends."""
 
 import asyncio
-import os
-import signal
+import contextlib
+import json
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,11 +14,14 @@ from pathlib import Path
 from specbench.config.construct import construct
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.endpoint import Endpoint, connected
+from specbench.features.servers.load import supervisor
+from specbench.features.servers.readiness import NotReady, Patience
 from specbench.files import read_toml
-from specbench.http_client import HttpClient, RequestFailed, Server
+from specbench.http_client import FailureKind, HttpClient, RequestFailed, Server
+from specbench.observer import Observer
 
-POLL_SECONDS = 0.5
-END_SECONDS = 15.0  # from the first signal to SIGKILL
+POLL_SECONDS = 0.1
+ENDING_SECONDS = 3.0  # in which the server of a command that was killed has ended
 SHOWN_LINES = 5  # of the log of a server that did not start
 
 
@@ -58,74 +62,83 @@ def read_commands(path: Path) -> ServerCommands:
 
 @asynccontextmanager
 async def started(
-    how: ServerCommand, key_env: str, seconds: float, model: str, log: Path, connections: int = 64
+    how: ServerCommand, server: Server, model: str, log: Path, observer: Observer, connections: int = 64
 ) -> AsyncIterator[Endpoint]:
-    """Start a server, wait until it answers, and end its process group when the block ends. Its output goes to `log`.
+    """Start a server, wait until it is ready, and end it with all its descendants when the block or this process ends.
+
+    Args:
+        how: Its command.
+        server: Its address, key and longest duration of a request.
+        model: The model's name, if it serves several.
+        log: The file to which its output is appended.
+        observer: Receives that it is loading.
+        connections: The largest number of requests in flight.
 
     Raises:
-        ConfigError: The program cannot be started.
-        MissingAsset: It ended or did not answer in time; the message has the last lines of its log.
+        ConfigError: The program cannot be started, or the address is in use.
+        MissingAsset: It ended or was not ready in time; the message has the last lines of its log.
     """
-    server = Server(how.url, key_env, seconds)
-    if await _answers(server):
-        raise ConfigError(f"{how.url} answers already; help: stop that server, or use --on URL --off URL")
+    await _require_free(server, how)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
-        try:
-            process = subprocess.Popen(
-                how.command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **how.env},
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise ConfigError(f"{how.command[0]} cannot be started: {error.strerror}") from None
+        begin = out.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-I", supervisor.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+
+    def check() -> None:
+        if process.poll() is not None:
+            lines = _last_lines(log, begin, server)
+            raise MissingAsset(f"{how.command[0]} ended with code {process.returncode}: {lines}")
+
+    patience = Patience(seconds=how.ready_seconds, is_starting=True, check=check, observer=observer)
     try:
-        await _until_ready(process, server, how, log)
-        async with connected(server, model, connections) as endpoint:
-            yield endpoint
+        with contextlib.suppress(OSError):  # its own start failed, which its log shows
+            process.stdin.write(json.dumps({"command": how.command, "env": how.env}).encode() + b"\n")
+            process.stdin.flush()
+        if (line := process.stdout.readline().strip()) != b"started":
+            reason = line.decode(errors="replace") or _last_lines(log, begin, server)
+            raise ConfigError(f"{how.command[0]} cannot be started: {reason}")
+        try:
+            async with connected(server, model, connections, patience) as endpoint:
+                yield endpoint
+        except NotReady as error:
+            raise MissingAsset(f"{error}: {_last_lines(log, begin, server)}") from None
     finally:
         await asyncio.shield(_end(process))
 
 
-async def _until_ready(process: "subprocess.Popen[bytes]", server: Server, how: ServerCommand, log: Path) -> None:
-    deadline = time.monotonic() + how.ready_seconds
-    while not await _answers(server):
-        if process.poll() is not None:
-            raise MissingAsset(f"{how.command[0]} ended with code {process.returncode}: {_last_lines(log, server)}")
-        if time.monotonic() > deadline:
-            raise MissingAsset(f"{how.url} did not answer within {how.ready_seconds:g} s: {_last_lines(log, server)}")
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def _answers(server: Server) -> bool:
-    """Return whether a server lists its models."""
-    async with HttpClient(Server(server.root, server.key_env, 5.0)) as client:
-        try:
-            await client.get("/v1/models")
-        except RequestFailed:
-            return False
-    return True
+async def _require_free(server: Server, how: ServerCommand) -> None:
+    """Raise ConfigError if something answers at the address, and goes on after the time in which a killed command's ends."""
+    until = time.monotonic() + ENDING_SECONDS
+    async with HttpClient(Server(server.root, server.key_env, ENDING_SECONDS)) as client:
+        while True:
+            try:
+                await client.get("/v1/models")
+            except RequestFailed as error:
+                if error.kind is FailureKind.connection:
+                    return
+            if time.monotonic() > until:
+                raise ConfigError(f"{how.url} answers already; help: stop that server, or use --on URL --off URL")
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process group of a server, and of no other process."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        for _ in range(int(END_SECONDS / POLL_SECONDS)):
-            if process.poll() is not None:
-                break
-            await asyncio.sleep(POLL_SECONDS)
-        else:
-            continue
-        break
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # children that outlived it
-    except ProcessLookupError:
-        return
+    """Have the supervisor end its server, and wait for it."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(OSError):
+        process.stdin.write(b"end\n")
+        process.stdin.flush()
+    while process.poll() is None:
+        await asyncio.sleep(POLL_SECONDS)
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    process.stdout.close()
 
 
-def _last_lines(log: Path, server: Server) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+def _last_lines(log: Path, begin: int, server: Server) -> str:
+    """Return the last lines of a log after `begin`."""
+    lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()[-SHOWN_LINES:]
     return " | ".join(server.redacted(line) for line in lines)

@@ -14,6 +14,7 @@ from specbench.features.servers.load.load_metrics import paired, pairs_needed
 from specbench.features.servers.load.load_summary import blocks_of, summary_of
 from specbench.features.servers.load.server_run import PILOT, ServerRun, ServerRunRequest, described
 from specbench.features.servers.load.sides import Connected, Started
+from specbench.features.servers.readiness import Patience
 from specbench.features.servers.request_log import compact
 from specbench.features.servers.served import ServedRequest
 from specbench.features.servers.served_results import RUN, write_result
@@ -35,7 +36,9 @@ async def run_servers(request: ServerRunRequest, observer: Observer) -> tuple[Se
         if isinstance(request.on, Server) and isinstance(request.off, Server):
             connections = max(request.concurrencies) + SPARE
             on, off = [
-                await stack.enter_async_context(connected(server, request.model, connections))
+                await stack.enter_async_context(
+                    connected(server, request.model, connections, Patience(seconds=server.seconds, observer=observer))
+                )
                 for server in (request.on, request.off)
             ]
             return await _Run(request, Connected({"on": on, "off": off}), on, off, observer).result()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from specbench.features.servers.endpoint import SPARE, Endpoint
 from specbench.features.servers.load.managed import ServerCommand, started
 from specbench.features.servers.load.server_run import ServerRunRequest
+from specbench.http_client import Server
 from specbench.observer import Observer
 
 
@@ -41,12 +42,11 @@ class Started:
             how = request.on if side == "on" else request.off
             assert isinstance(how, ServerCommand)
             log = request.out / f"server-{side}.log"
-            with self._observer.status(f"start the server {side}"):
-                self._endpoint = await self._stack.enter_async_context(
-                    started(
-                        how, request.key_env, request.timeout, request.model, log, max(request.concurrencies) + SPARE
-                    )
-                )
+            server, connections = Server(how.url, request.key_env, request.timeout), max(request.concurrencies) + SPARE
+            self._observer.message(f"start the server {side}")
+            self._endpoint = await self._stack.enter_async_context(
+                started(how, server, request.model, log, self._observer, connections)
+            )
             self._side = side
         return self._endpoint
 
