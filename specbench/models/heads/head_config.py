@@ -224,7 +224,9 @@ def layer_config(config: Config) -> LlamaConfig:
         if (value := getattr(keys, key)) is not None
         and not key.startswith(("rope_", "sliding", "use_sliding", "layer_"))
     }
-    ropes: dict[str, Any] = {key: _rope(config.within(key)) for key in ("rope_scaling", "rope_parameters") if config.table.get(key)}
+    ropes: dict[str, Any] = {
+        key: _rope(config.within(key)) for key in ("rope_scaling", "rope_parameters") if config.table.get(key)
+    }
     if keys.rope_theta is not None:
         ropes["rope_theta"] = keys.rope_theta
     kv_heads = keys.num_key_value_heads
