@@ -79,6 +79,7 @@ class BlockSettings:
             row predicts the token at its own position, and the block has one row more.
         vocabulary: The number V' of tokens of its own LM head; 0 if it uses the base's.
         norms_heads: Whether queries and keys are normed.
+        stated: The config's `draft_vocab_size`; 0 if it has none.
     """
 
     layer: LlamaConfig
@@ -92,6 +93,7 @@ class BlockSettings:
     from_anchor: bool = False
     vocabulary: int = 0
     norms_heads: bool = True
+    stated: int = 0
 
     @classmethod
     def of(cls, files: HeadFiles) -> "BlockSettings":
@@ -135,7 +137,7 @@ class BlockSettings:
         return cls(
             layer=layer, layers=len(names), states=fc.shape[1] // width, state_width=width, taps=key.taps(layers), key=key,
             mask=keys.mask_token_id, length=block - (not from_anchor), from_anchor=from_anchor, vocabulary=rows,
-            norms_heads="layers.0.self_attn.q_norm.weight" in weights,
+            norms_heads="layers.0.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
         )  # fmt: skip
 
 
@@ -283,7 +285,7 @@ class BlockHead(DraftHead):
         known = rows if self.embed_tokens is None else len(self.embed_tokens.weight)
         if settings.mask >= known:
             raise ConfigError(f"mask_token_id is {settings.mask}, and the embedding has {known} rows")
-        require_tokens(self.tokens, settings.vocabulary, rows)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
         if self.markov is not None:
             self.markov.require_tokens(rows, settings.vocabulary or rows)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)

@@ -121,7 +121,7 @@ class Eagle3Head(EagleHead):
             raise ConfigError(
                 f"the head has no lm_head.weight, and its width {width} is not the base's {embedding.shape[1]}"
             )
-        require_tokens(self.tokens, settings.vocabulary, rows)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if self.embed_tokens is None:
             self.embed_tokens = embedding_of(embedding)

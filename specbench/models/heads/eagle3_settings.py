@@ -39,6 +39,7 @@ class Eagle3Settings:
         norms_states: Whether all inputs are normed together before they are fused.
         norms_each_state: Whether each input is normed alone before they are fused.
         norms_heads: Whether queries and keys are normed.
+        stated: The config's `draft_vocab_size`; 0 if it has none.
         base_architectures: The architectures of its base, if they are known.
     """
 
@@ -55,6 +56,7 @@ class Eagle3Settings:
     norms_states: bool = False
     norms_each_state: bool = False
     norms_heads: bool = False
+    stated: int = 0
     base_architectures: tuple[str, ...] = ()
 
     @classmethod
@@ -100,7 +102,7 @@ class Eagle3Settings:
             adds_normed=is_speculators if normed is None else normed,
             returns_normed=bool(_either(config, "norm_output", keys.norm_output, table.norm_output)),
             norms_states="input_norm.weight" in weights, norms_each_state="fc_norm.0.weight" in weights,
-            norms_heads="midlayer.self_attn.q_norm.weight" in weights,
+            norms_heads="midlayer.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
             base_architectures=tuple((verifier.architectures if verifier else None) or ()),
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Weights of heads: read from a folder, dequantized from FP8, and checked for their values, types and shapes."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ OF_INPUTS = (
     "output_scale",
 )  # endings of scales of activations, which are not rounded here
 BLOCK = (128, 128)  # rows and columns that share a scale, where the config does not say
+LARGEST = 1e9  # absolute value of a weight, far beyond those of trained ones
 MAX_LISTED = 4  # names in a message
 
 
@@ -105,7 +107,8 @@ def dequantized(folder: Path, weights: Mapping[str, Tensor], block: tuple[int, i
     plain = [weight.dtype for name, weight in weights.items() if weight.dtype in FLOATS and "_scale" not in name]
     dtype, found = (plain[0] if plain else torch.bfloat16), dict[str, Tensor]()
     for name, weight in weights.items():
-        if name.endswith(OF_INPUTS) or (name.endswith((BLOCK_SCALE, SCALE)) and name.rsplit("_scale", 1)[0] in weights):
+        of = weights.get(name.rsplit("_scale", 1)[0]) if name.endswith((BLOCK_SCALE, SCALE)) else None
+        if name.endswith(OF_INPUTS) or (of is not None and _is_fp8(of)):
             continue
         if not _is_fp8(weight):
             found[name] = weight
@@ -143,10 +146,15 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def require_finite(where: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise MissingAsset, naming the weight, if a floating-point weight has NaN or infinite values."""
+    """Raise MissingAsset, naming the weight, for NaN and infinite values, and for values with which products overflow."""
     for name, weight in weights.items():
-        if weight.is_floating_point() and not bool((weight.float() if _is_fp8(weight) else weight).isfinite().all()):
+        if not weight.is_floating_point() or not weight.numel():
+            continue
+        largest = float((weight.float() if _is_fp8(weight) else weight).abs().max())  # NaN if one is
+        if not math.isfinite(largest):
             raise MissingAsset(f"{where}: {name} has NaN or infinite values")
+        if largest > LARGEST:
+            raise MissingAsset(f"{where}: {name} has the value {largest:.0e}; weights are at most {LARGEST:.0e}")
 
 
 def require_fit(where: str, module: nn.Module, weights: Mapping[str, Tensor], optional: str = "") -> None:

@@ -77,8 +77,13 @@ def _whole(folder: Path, name: str, table: Tensor) -> Tensor:
     return table.long()
 
 
-def require_tokens(tokens: Tensor | None, vocabulary: int, rows: int) -> None:
-    """Raise ConfigError if a head with `vocabulary` rows of its LM head cannot draft for a base of `rows` tokens."""
+def require_tokens(tokens: Tensor | None, vocabulary: int, rows: int, stated: int = 0) -> None:
+    """Raise ConfigError if a head with `vocabulary` rows of its LM head cannot draft for a base of `rows` tokens.
+
+    `stated` is the config's `draft_vocab_size`, 0 if there is none.
+    """
+    if not vocabulary and stated not in (0, rows):
+        raise ConfigError(f"draft_vocab_size is {stated}, and without lm_head.weight it is the base's, {rows}")
     if tokens is None:
         if vocabulary not in (0, rows):
             raise ConfigError(
