@@ -103,11 +103,11 @@ class Gsm8k(FewShot, name="gsm8k"):
             right = se_paper_number(f"### {sample.reference}")
             return {"accuracy": float(number is not None and number == right), NO_ANSWER: float(number is None)}
         text = up_to(NEXT_QUESTION, text)
-        marked, right, flexible = STRICT.search(text), number_in(sample.reference), last_number(text)
+        marked, reference, flexible = STRICT.search(text), number_in(sample.reference), last_number(text)
         strict = number_in(marked[1]) if marked else None
         return {
-            "strict": float(strict is not None and strict == right),
-            "flexible": float(flexible is not None and flexible == right),
+            "strict": float(strict is not None and strict == reference),
+            "flexible": float(flexible is not None and flexible == reference),
             NO_ANSWER: float(strict is None),
         }
 
