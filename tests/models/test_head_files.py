@@ -212,6 +212,32 @@ def test_both_published_spellings_of_the_anchor_are_read(key, nested, tmp_path):
     assert head.block.from_anchor and head.block.length == 5
 
 
+def test_a_head_dimension_that_is_missing_is_that_of_the_drafters_own_config_class(tmp_path):
+    blocks.write(blocks.LAYOUTS["z-lab"], tmp_path)
+    changed(tmp_path, {"head_dim": ...})
+    with pytest.raises(
+        MissingAsset, match=r"has shape \(\d+,\), and its config gives \(128,\)|and its config gives \(512, 32\)"
+    ):
+        DFlashHead.read(tmp_path)
+    changed(tmp_path, {"model_type": "llama"})
+    assert DFlashHead.read(tmp_path).block.layer.head_dim == 8
+
+
+def test_a_head_without_an_lm_head_drafts_its_bases_tokens(tmp_path):
+    blocks.write(blocks.LAYOUTS["z-lab"], tmp_path)
+    changed(tmp_path, {"draft_vocab_size": 20})
+    model = base_model()
+    with pytest.raises(ConfigError, match=r"draft_vocab_size is 20, and without lm_head\.weight it is the base's, 40"):
+        DFlashHead.read(tmp_path).goes_with(model.get_input_embeddings().weight, model.config)
+
+
+def test_a_weight_with_which_products_overflow_is_an_error(tmp_path):
+    eagle3.write(SPECFORGE, tmp_path)
+    changed(tmp_path, {}, **{"norm.weight": lambda w: w["norm.weight"] * 1e20})
+    with pytest.raises(MissingAsset, match=r"norm\.weight has the value .*e\+20; weights are at most 1e\+09"):
+        EagleHead.read(tmp_path)
+
+
 def test_defaults_are_those_of_the_drafters_own_code(tmp_path):
     layout = blocks.LAYOUTS["speculators"]
     blocks.write(layout, tmp_path)

@@ -139,7 +139,7 @@ def require_taps(taps: Taps, key: TapKey | None, states: int, layers: int) -> No
         raise ConfigError(
             f"fc.weight reads {states} layers, and {f'{key.name} names' if key else 'the default is'} {len(taps)}"
         )
-    if beyond := [layer for layer in taps if not 0 < layer < layers]:
+    if beyond := [layer for layer in taps if layer not in range(1, layers)]:
         named = key.name if key else f"the default for {layers} layers"
         if key and key.of_outputs:  # as the file numbers them
             raise ConfigError(
