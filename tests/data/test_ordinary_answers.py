@@ -70,7 +70,7 @@ ROW = {
         ("    return a + b\n\n```python\nprint(add(2, 3))\n```", 1.0),
         ("~~~python\ndef add(a, b):\n    return a + b\n~~~\n", 1.0),
         ("1. Code:\n   ```python\n   def add(a, b):\n       return a + b\n   ```", 1.0),
-        ("````python\ndef add(a, b):\n    """\n```\n"""\n    return a + b\n````", 1.0),
+        ("````python\ndef add(a, b):\n    '''\n```\n'''\n    return a + b\n````", 1.0),
     ],
 )
 def test_code_of_chat_models_is_run(text, right):
