@@ -44,6 +44,8 @@ NUMBER = re.compile(
     rf"(?:(?<!{SPACED})(?<![.,])[-\u2212])?(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!{SPACED})(?<!\.)\.\d+)"
     r"(?:[eE][-+\u2212]?\d{1,3}(?!\d))?"
 )
+MONEY = re.compile(r"([-+]?)\\?[$€£](?=\s*[-+]?\.?\d)\s*")  # of a number, before or after its sign
+THIN = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|\\!,?|\{\\,\})(?=\d{3}(?!\d))")  # separators of thousands in LaTeX
 Tokenize = Literal["auto", "13a", "zh", "char"]  # of BLEU, as sacreBLEU calls them
 _END = re.compile(r"""(?<=[.!?])["'”’)]*\s+(?=["'“‘(]*[A-Z0-9])""")
 _SHORT = re.compile(rf"(?:\b(?:{'|'.join(map(re.escape, ABBREVIATIONS))}|[A-Za-z]))\.$")
@@ -182,14 +184,20 @@ _COMBINERS = {
 
 def last_number(text: str) -> Decimal | None:
     """Return the last number of a text, or None. Commas group thousands only: `1,2` is two numbers."""
-    numbers = NUMBER.findall(text)
+    numbers = NUMBER.findall(plain_numbers(text))
     return number_in(numbers[-1]) if numbers else None
 
 
 def number_in(text: str) -> Decimal | None:
     """Return the first number of a text, or None."""
-    match = NUMBER.search(text)
+    match = NUMBER.search(plain_numbers(text))
     return Decimal(match[0].replace(",", "").replace("\u2212", "-")) if match else None
+
+
+def plain_numbers(text: str) -> str:
+    r"""Return a text with plain marks of its numbers: `-\$9{,}500` becomes `-9,500`, and `9\,500` too."""
+    text = MONEY.sub(r"\1", text.replace("\u2212", "-"))
+    return THIN.sub(",", text)
 
 
 def holds(text: str, words: str) -> bool:

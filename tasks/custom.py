@@ -18,9 +18,11 @@ from specbench.data.task import Message, Sample, Task, reader_of
 from specbench.data.task_bases import FewShot
 from specbench.data.templates import at_path, filled, placeholders
 from specbench.errors import ConfigError, hint
+from specbench.math_answers import are_same, boxes, grader_signature, math_verify_score, reference_value, value_of
 from specbench.sandbox import Sandbox
 from specbench.scoring import NO_ANSWER, Metric, Rouge, Score, Tokenize, Translation, holds, last_number, lines
 
+MATHEMATICAL = ("number", "math")  # metrics that a grader of mathematics can take over
 PUNCTUATION = re.compile(r"[^\w\s]|_")
 
 
@@ -58,17 +60,19 @@ class Custom(FewShot, name="custom"):
         answer: the key of the text that a worked example shows as its answer; empty: the reference.
         group: the key of a category, for tables by group.
         metric: exact_match compares whole texts, contains looks for the reference as whole words, number compares the last
-            number, rouge and bleu compare the text with the reference. Of several accepted ones the best counts; bleu
-            takes one.
+            number, math compares answers in LaTeX by value or spelling, rouge and bleu compare the text with the
+            reference. Of several accepted ones the best counts; bleu takes one.
+        boxed: the part that is scored is the last box with content, as a whole: number compares its value.
+        grader: math-verify lets the package Math-Verify find and compare the answers of number and math.
         tokenize: BLEU's tokenizer, as sacreBLEU names it; auto chooses 13a, zh or char by the script of each reference.
         extract: a regular expression; the first group of its last match, or the whole match, is the part that is scored.
         ignore_case: compare without case.
         ignore_punctuation: compare without punctuation, also within numbers: 3.5 equals 35.
     """
 
-    version: ClassVar[str] = "2-A"
+    version: ClassVar[str] = "3-A"
     paths: ClassVar[tuple[str, ...]] = ("exemplars", "file")
-    omitted: ClassVar[tuple[str, ...]] = ("dataset", "messages", "tokenize", "size")
+    omitted: ClassVar[tuple[str, ...]] = ("dataset", "messages", "tokenize", "size", "boxed", "grader")
 
     messages: str = ""
     file: str = ""
@@ -77,9 +81,11 @@ class Custom(FewShot, name="custom"):
     reference: str = ""
     answer: str = ""
     group: str = ""
-    metric: Literal["exact_match", "contains", "number", "rouge", "bleu"] = "exact_match"
+    metric: Literal["exact_match", "contains", "number", "math", "rouge", "bleu"] = "exact_match"
     tokenize: Tokenize = "auto"
     extract: str = ""
+    boxed: bool = False
+    grader: Literal["standard", "math-verify"] = "standard"
     ignore_case: bool = False
     ignore_punctuation: bool = False
 
@@ -94,6 +100,12 @@ class Custom(FewShot, name="custom"):
             re.compile(self.extract)
         except re.error as error:
             raise ValueError(f"extract = {self.extract!r} is not a regular expression: {error}") from None
+        if self.boxed and self.extract:
+            raise ValueError(f"boxed and extract = {self.extract!r} conflict: give one of them")
+        if self.grader == "math-verify" and (self.metric not in MATHEMATICAL or self.boxed or self.extract):
+            raise ValueError(
+                "grader = 'math-verify' finds the answer itself: it needs metric = 'math' or 'number' alone"
+            )
         if self.file and self.dataset:
             raise ValueError(f"file = '{self.file}' and dataset = '{self.dataset}' conflict: give one of them")
         if self.dataset and not HUB_ID.fullmatch(self.dataset):
@@ -161,7 +173,7 @@ class Custom(FewShot, name="custom"):
         if self.metric == "bleu" and len(accepted) > 1:
             raise ConfigError(f"{location}: '{self.reference}' has {len(accepted)} texts; metric = \"bleu\" takes one")
         for text in accepted:
-            if self.metric == "number" and last_number(text) is None:
+            if self.metric == "number" and reference_value(text) is None:
                 raise ConfigError(
                     f"{location}: '{self.reference}' = {text!r} has no number, which metric = \"number\" compares"
                 )
@@ -179,6 +191,8 @@ class Custom(FewShot, name="custom"):
             return self._with_form(self._rouge.metrics)
         if self.metric == "bleu":
             return self._with_form(self._translation.metrics)
+        if self.grader == "math-verify":
+            return self._with_form((Metric(self.metric, f"{self.metric}|{grader_signature()}"),))
         norm = ["strip"] + ["case"] * self.ignore_case + ["punctuation"] * self.ignore_punctuation
         return self._with_form((Metric(self.metric, f"{self.metric}|norm:{','.join(norm)}"),))
 
@@ -195,14 +209,19 @@ class Custom(FewShot, name="custom"):
             for reference in (sample.reference if isinstance(sample.reference, list) else [sample.reference])
         ]
         absent = {NO_ANSWER: float(not extracted)}
+        if self.grader == "math-verify":
+            right, is_found = math_verify_score(text, accepted)
+            return {self.metric: float(right), NO_ANSWER: float(not is_found)}
+        if self.metric == "math":
+            return {"math": float(bool(extracted) and any(are_same(extracted, each) for each in accepted)), **absent}
         if self.metric == "rouge":
             scores = [self._rouge.score(lines(extracted), lines(reference)) for reference in accepted]
             return {**max(scores, key=lambda score: score["rougeL"]), **absent}
         if self.metric == "bleu":
             return {**self._translation.score(extracted, accepted[0]), **absent}
         if self.metric == "number":
-            number = last_number(extracted)
-            right = number is not None and any(last_number(reference) == number for reference in accepted)
+            number = value_of(extracted) if self.boxed else last_number(extracted)
+            right = number is not None and any(reference_value(reference) == number for reference in accepted)
             return {"number": float(right), NO_ANSWER: float(number is None)}
         plain, references = self._plain(extracted), [self._plain(reference) for reference in accepted]
         right = (
@@ -213,7 +232,7 @@ class Custom(FewShot, name="custom"):
         return {self.metric: float(right), **absent}
 
     def _with_form(self, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-        extract = f"extract:{self.extract}|" if self.extract else ""
+        extract = f"extract:{self.extract}|" if self.extract else "extract:last-box,whole|" if self.boxed else ""
         return tuple(
             Metric(metric.name, f"{metric.signature}|{extract}{self.form}", metric.combine) for metric in metrics
         )
@@ -244,6 +263,8 @@ class Custom(FewShot, name="custom"):
         )
 
     def _extracted(self, text: str) -> str:
+        if self.boxed:
+            return (boxes(text) or [""])[-1]
         if not self.extract:
             return text.strip()
         matches = list(re.finditer(self.extract, text))

@@ -42,8 +42,7 @@ EXAMPLES = (
     ),
 )
 
-STRICT = re.compile(r"#### (-?[0-9.,]+)")
-FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+STRICT = re.compile(r"#### (-?[0-9.,{}\\!]+)")
 NEXT_QUESTION = ("\nQuestion:",)
 SE_PAPER_CUT = ("\n\nQuestion:",)
 SE_PAPER_MARKED = re.compile(r"###\s*(-?\d+)")
@@ -56,11 +55,11 @@ class Gsm8k(FewShot, name="gsm8k"):
 
     Text from a next question on is ignored. The answer of a row is the first number after `####`, or the last number of a row
     without this mark. The `standard` grader takes the number after the first `####` (`strict`) and the last number
-    (`flexible`), as text, or by its value for an answer with decimals. `se-paper` follows the authors of Speculative
+    (`flexible`), by their values: 18, 18.00 and 18... are equal. `se-paper` follows the authors of Speculative
     Ensemble: the number after `###`, else the last number, rounded.
     """
 
-    version: ClassVar[str] = "2-A"
+    version: ClassVar[str] = "3-A"
     hub: ClassVar[Hub] = Hub("openai/gsm8k", "main/{split}-00000-of-00001.parquet")
     published: ClassVar[int | None] = 1319
     omitted: ClassVar[tuple[str, ...]] = ("exemplars",)
@@ -94,8 +93,8 @@ class Gsm8k(FewShot, name="gsm8k"):
         if self.grader == "se-paper":
             return (Metric("accuracy", f"exact_match|extract:###-else-last|norm:commas,round|{self.form}"),)
         return (
-            Metric("strict", f"exact_match|extract:first-####|norm:commas,$,final-dot|{self.form}"),
-            Metric("flexible", f"exact_match|extract:last-number|norm:commas,$,final-dot|{self.form}"),
+            Metric("strict", f"exact_match|extract:first-####|by:value|{self.form}"),
+            Metric("flexible", f"exact_match|extract:last-number|by:value|{self.form}"),
         )
 
     def score(self, sample: Sample, text: str, sandbox: Sandbox | None = None) -> Score:
@@ -104,10 +103,11 @@ class Gsm8k(FewShot, name="gsm8k"):
             right = se_paper_number(f"### {sample.reference}")
             return {"accuracy": float(number is not None and number == right), NO_ANSWER: float(number is None)}
         text = up_to(NEXT_QUESTION, text)
-        strict, flexible = STRICT.search(text), FLEXIBLE.findall(text)
+        marked, reference, flexible = STRICT.search(text), number_in(sample.reference), last_number(text)
+        strict = number_in(marked[1]) if marked else None
         return {
-            "strict": float(strict is not None and are_equal(number_of(strict[1]), sample.reference)),
-            "flexible": float(bool(flexible) and are_equal(number_of(flexible[-1]), sample.reference)),
+            "strict": float(strict is not None and strict == reference),
+            "flexible": float(flexible is not None and flexible == reference),
             NO_ANSWER: float(strict is None),
         }
 
@@ -122,11 +122,6 @@ def reference_of(answer: str, location: str) -> str:
     if number is None:
         raise ConfigError(f"{location}: 'answer' has no number{' after ####' if '####' in answer else ''}")
     return format(number, "f")
-
-
-def are_equal(number: str, reference: str) -> bool:
-    """Return whether a number is the reference's text, or has the value of a reference with decimals."""
-    return number == reference or ("." in reference and number_in(number) == number_in(reference))
 
 
 def number_of(text: str) -> str:

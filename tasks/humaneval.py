@@ -29,7 +29,7 @@ class HumanEval(Task, name="humaneval"):
     completion at their stop strings, strips it and indents it by four spaces. Without a sandbox, generations are not scored.
     """
 
-    version: ClassVar[str] = "2-A"
+    version: ClassVar[str] = "3-A"
     hub: ClassVar[Hub] = Hub("openai/openai_humaneval", "openai_humaneval/{split}-00000-of-00001.parquet")
     published: ClassVar[int | None] = 164
     fields: ClassVar[dict[str, type]] = dict.fromkeys(("task_id", "prompt", "test", "entry_point"), str)

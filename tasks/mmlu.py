@@ -38,7 +38,7 @@ _CLOSE = (
 OTHER_ANSWERS = re.compile(
     rf"(?i:(?:answer|choice|option|letter)\s*(?:(?:is|must be|would be|should be)\b:?|:))\s*"
     rf"(?i:(?:therefore|thus|hence|clearly|then|option|choice|letter)[,:]?\s*)*{_OPEN}([A-D]){_CLOSE}"
-    r"|\\boxed\{\s*(?:\\text(?:bf)?\{|\\mathrm\{)?\s*\(?([A-D])\b"
+    r"|\\(?:boxed|fbox|framebox)(?:\s*\{\s*(?:\\(?:text(?:bf|rm)?|math(?:rm|bf))\s*\{)?\s*\(?([A-D])(?=\s*(?:[.:)}]|$))|\s*([A-D])\b)"
     r"|(?i:<answer>)\s*\(?([A-D])\b"
     r"|\b([A-D])\)?[*_]*\s+(?i:is\s+(?:the\s+)?(?:correct|right|true|best)\b)"
     rf"|(?i:\b(?:it\s+(?:is|must\s+be)|it's|i\s+(?:choose|pick|select)|go\s+with)\s+)(?i:option\s+)?{_OPEN}([A-D])\b(?!\s+[a-z])"
@@ -123,7 +123,7 @@ class Mmlu(Task, name="mmlu"):
     each subject. With the `standard` grader, `exemplars` is a JSONL file of rows that replace the dev split.
     """
 
-    version: ClassVar[str] = "2-A"
+    version: ClassVar[str] = "3-A"
     hub: ClassVar[Hub] = Hub("cais/mmlu", "all/{split}-00000-of-00001.parquet")
     splits: ClassVar[tuple[str, ...]] = ("test", "dev")
     published: ClassVar[int | None] = 14042

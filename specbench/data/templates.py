@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from specbench.data.rows import text_of
 from specbench.errors import ConfigError, hint
 
-FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n`]*$", re.MULTILINE)
+FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*(\w*)[^\n`~]*$", re.MULTILINE)  # its indent, marks and language
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
@@ -64,7 +64,7 @@ def up_to(texts: Sequence[str], text: str) -> str:
 
 def without(texts: Sequence[str], text: str) -> str:
     """Return `text` up to the first occurrence of any of `texts` outside of fenced blocks of code."""
-    blocks = [(begin - 1, end) for begin, end, _ in fenced_blocks(text)] if "```" in text else []
+    blocks = [(begin - 1, end) for begin, end, _ in fenced_blocks(text)] if FENCE.search(text) else []
     places = (match.start() for each in texts for match in re.finditer(re.escape(each), text))
     return text[: min((i for i in places if not any(begin <= i < end for begin, end in blocks)), default=len(text))]
 
@@ -76,17 +76,21 @@ def ends_indented(text: str) -> bool:
 
 
 def fenced_blocks(text: str) -> list[tuple[int, int, str]]:
-    """Return the blocks between lines of three backquotes: where each begins and ends, and its content.
+    """Return the blocks between lines of three or more backquotes or tildes: where each begins and ends, and its content.
 
-    A first line without the name of a language ends a block that the prompt began if the text before it is code: if its last
-    line is indented. The last block may be open.
+    The content loses the indent of its first fence. A first line without the name of a language ends a block that the prompt
+    began if the text before it is code: if its last line is indented. The last block may be open.
     """
     blocks, fences = list[tuple[int, int, str]](), list(FENCE.finditer(text))
     while fences:
         first = fences.pop(0)
-        if not blocks and not first[1] and ends_indented(text[: first.start()]):
+        if not blocks and not first[3] and ends_indented(text[: first.start()]):
             continue
-        last = fences.pop(0) if fences else None
+        last = next((each for each in fences if each[2].startswith(first[2])), None)
+        fences = fences[fences.index(last) + 1 :] if last else []
         end = last.end() if last else len(text)
-        blocks.append((first.start(), end, text[first.end() + 1 : last.start() if last else end]))
+        content = text[first.end() + 1 : last.start() if last else end]
+        if first[1]:
+            content = re.sub(rf"^{first[1]}", "", content, flags=re.MULTILINE)
+        blocks.append((first.start(), end, content))
     return blocks

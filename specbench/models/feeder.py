@@ -165,7 +165,7 @@ def columns(tapped: Tensor, kept: Taps, taps: Taps) -> Tensor:
 def require_layers(taps: Taps, config: Any) -> None:
     """Raise ValueError if a model of this configuration has no layer of one of these numbers."""
     count = config.get_text_config(decoder=True).num_hidden_layers
-    if beyond := [layer for layer in taps if not 0 <= layer < count]:
+    if beyond := [layer for layer in taps if layer not in range(count)]:  # neither is a number between two layers
         raise ValueError(f"{config.name_or_path} has {count} layers, so no layer {beyond[0]} (numbers begin at 0)")
 
 
@@ -256,11 +256,11 @@ class TimedFeeder:
         if self._is_cuda:
             with self._clock(sizes):
                 out = self.feeder.feed(feed, rows)
-            self._require_finite(out.logits)
+            self.require_finite(out.logits)
         else:  # no context manager: its overhead is visible with small models
             begin = time.perf_counter()
             out = self.feeder.feed(feed, rows)
-            self._require_finite(out.logits)
+            self.require_finite(out.logits)
             self._record(sizes, time.perf_counter() - begin)
         if out.encoded:
             self.usage.encodes += 1
@@ -319,7 +319,7 @@ class TimedFeeder:
         """Replay a draft graph and record its forwards."""
         with torch.inference_mode(), self._clock([(1, cached + i) for i in range(forwards)]):
             out = DraftOutputs(*(tensor.clone() for tensor in graph.replay(start, uniforms, cached)))
-        self._require_finite(out.logits)
+        self.require_finite(out.logits)
         return UnreadDraft(out.tokens, out.probs, [Output(out.logits, out.states)])
 
     @contextmanager
@@ -339,9 +339,9 @@ class TimedFeeder:
         end.record()
         self._events.append((sizes, begin, end))
 
-    def _require_finite(self, logits: Tensor) -> None:
-        """Raise FloatingPointError for logits that are not finite; on a CUDA device, `finish` raises it later."""
-        whole = logits.max() if self.feeder.is_partial else logits.sum()  # the maximum of a NaN is a NaN
+    def require_finite(self, logits: Tensor) -> None:
+        """Raise FloatingPointError for logits (n, V) that are not finite; on a CUDA device, `finish` raises it later."""
+        whole = logits.amax(-1).sum() if self.feeder.is_partial else logits.sum()  # the maximum of a NaN is a NaN
         if self._is_cuda:
             self._finite.append(whole.isfinite())
         elif not math.isfinite(whole.item()):

@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session, Usage
+from specbench.models.vocabulary_map import TokenBytes
 
 GREEDY = Sampler(0.0)
 TAIL = 10  # committed tokens that are encoded again with the drafted text, so that a token may continue a word
@@ -21,12 +22,15 @@ class Codec(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text."""
 
+    def continued(self, before: list[int], text: str) -> list[int] | None:
+        """Return tokens that stand for exactly this text after other tokens; None if there are none."""
+
 
 class TokenizerCodec:
     """A codec of a tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._bytes = tokenizer, TokenBytes(tokenizer)
 
     def decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -35,6 +39,9 @@ class TokenizerCodec:
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    def continued(self, before: list[int], text: str) -> list[int] | None:
+        return self._bytes.continued(before, text)
 
 
 class TextSession:
@@ -92,7 +99,8 @@ class TextSession:
         """Return the target's tokens of a text after the tokens `tail`; none if it cannot be aligned with them.
 
         The text is encoded together with the end of `tail` after its last special token, or with a shorter end if that
-        changes its tokens. A text after a special token is encoded alone, and so is one whose tokens alone continue `tail`.
+        changes its tokens. If a blank that the tokenizer adds before a text changes them, the tokens that continue `tail` are
+        taken. A text after a special token is encoded alone.
         """
         special = next((i for i in range(len(tail), 0, -1) if not self._target.decode(tail[i - 1 : i])), 0)
         tail = tail[special:]
@@ -103,5 +111,5 @@ class TextSession:
             together = self._target.encode(self._target.decode(end) + text)
             if together[: len(end)] == end:
                 return together[len(end) :]
-        alone = self._target.encode(text)
+        alone = self._target.continued(tail, text) or []
         return alone if self._target.decode([*tail, *alone]) == self._target.decode(tail) + text else []

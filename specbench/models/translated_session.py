@@ -7,16 +7,16 @@ from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree
 from specbench.decoding.session import Session, Taps, Usage
 from specbench.decoding.trees import Growth, growth
-from specbench.models.vocabulary_map import VocabularyMap
+from specbench.models.vocabulary_map import TAIL, VocabularyMap
 
 
 class TranslatedSession:
     """A session of a drafting model, in the target's ids.
 
-    Each token of the target is read as the drafter's tokens that stand for it, so a longer sequence only adds tokens. The
-    drafter's distribution is that over the tokens that both have: its drafts are drawn from these rows, so verifying them is
-    exact whatever is mapped. `outside` sums the probability of its other tokens over `rows` positions. `draftable` are the
-    target's tokens that can be drafted.
+    Each token of the target is read as the drafter's tokens that stand for it after the tokens before, so a longer sequence
+    only adds tokens. The drafter's distribution is that over the tokens that both have: its drafts are drawn from these rows,
+    so verifying them is exact whatever is mapped. `outside` sums the probability of its other tokens over `rows` positions.
+    `draftable` are the target's tokens that can be drafted.
     """
 
     def __init__(self, session: Session, mapping: VocabularyMap, vocabulary: int) -> None:
@@ -24,6 +24,9 @@ class TranslatedSession:
         self._ids: list[int] = []
         self._own: list[int] = list(mapping.start)
         self._ends: list[int] = []  # of the drafter's tokens, after each of the target's
+        self._pending: list[
+            bytes
+        ] = []  # what the drafter has not read after each of them: the beginning of a character
         self.draftable = mapping.draftable
         self.outside = 0.0
         self.rows = 0
@@ -73,11 +76,13 @@ class TranslatedSession:
     def _read(self, ids: list[int]) -> None:
         """Translate the tokens that differ from those of the last call."""
         known = common_prefix(ids, self._ids)
-        del self._ends[known:]
+        del self._ends[known:], self._pending[known:]
         del self._own[self._ends[-1] if self._ends else len(self._map.start) :]
         for position, token in enumerate(ids[known:], known):
-            own = self._map.own(token)
+            pending = self._pending[-1] if self._pending else b""
+            own, pending = self._map.read(token, self._own[-TAIL:], pending)
             is_repeated = not position and own == self._map.start  # a BOS that both begin with
             self._own += [] if is_repeated else own
             self._ends.append(len(self._own))
+            self._pending.append(pending)
         self._ids = list(ids)

@@ -18,7 +18,8 @@ STOPS = ("\nclass", "\ndef", "\n#", "\n@", "\nif", "\nprint", "\n```", "<file_se
 @pytest.mark.parametrize(
     "text",
     [
-        "\\boxed{B}", "$\\boxed{\\text{B}}$", "The answer is option B.", 'The answer is "B".', "The answer is `B`.",
+        "\\boxed{B}", "$\\boxed{\\text{B}}$", "\\fbox{B}", "\\boxed B", "\\boxed{\\textbf{(B)}}", "\\boxed{B. pear}",
+        "\\boxed{B}, in a \\boxed{}", "The answer is option B.", 'The answer is "B".', "The answer is `B`.",
         "The answer is [B].", "The answer is B!", "The answer is B - pear", "The answer is therefore B.", "So, B is correct.",
         "The correct choice is B.", "<answer>B</answer>", "Option B", "(A) is wrong. (C) is wrong. So it is B.",
         "The correct choice is (B) since (D) fails", "**Answer:** B", "The answer is (B).", "Answer: B", "I choose B.",
@@ -35,7 +36,8 @@ def test_a_letter_is_read_in_common_forms(text):
 @pytest.mark.parametrize(
     ("text", "letter"),
     [
-        ("The answer is A fruit", None), ("A pear is a fruit", None), ("It is A fruit", None), ("The answer is not B", None),
+        ("The answer is A fruit", None), ("\\boxed{A fruit}", None),
+        ("A pear is a fruit", None), ("It is A fruit", None), ("The answer is not B", None),
         ("It is A or B", None), ("(A) or (B)? The answer is (A).", "A"), ("The answer is B. No, the answer is C.", "C"),
         ("D", "D"), ("Maybe (C)", "C"),
     ],
@@ -66,6 +68,9 @@ ROW = {
         ("def add(a, b):\n    return a + b\n", 1.0),
         ("Here is the code:\n\n```\ndef add(a, b):\n    return a + b\n```", 1.0),
         ("    return a + b\n\n```python\nprint(add(2, 3))\n```", 1.0),
+        ("~~~python\ndef add(a, b):\n    return a + b\n~~~\n", 1.0),
+        ("1. Code:\n   ```python\n   def add(a, b):\n       return a + b\n   ```", 1.0),
+        ("````python\ndef add(a, b):\n    '''\n```\n'''\n    return a + b\n````", 1.0),
     ],
 )
 def test_code_of_chat_models_is_run(text, right):

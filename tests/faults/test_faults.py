@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.campaign import ATTACKS
 
-QUICK = ("SIGKILL", "damaged folders", "fuzzed TOML", "server answers", "exchange files")
+QUICK = ("SIGKILL", "damaged folders", "damaged heads", "fuzzed TOML", "server answers", "exchange files")
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_a_checkpoint_without_the_layer_or_of_another_family_is_an_error(world, 
         MtpHead.read(tmp_path)
     name = f"{at}{reference.family.names[3]}.weight"
     save_file({k: v for k, v in weights.items() if k != name}, tmp_path / "model.safetensors")
-    with pytest.raises(MissingAsset, match=r"has another MTP layer: missing \['norm\.weight'\]"):
+    with pytest.raises(MissingAsset, match=r"has another MTP layer: missing norm\.weight"):
         MtpHead.read(tmp_path)
 
 

@@ -43,8 +43,8 @@ class Mapping(VocabularyMap):
     def __init__(self, *target_ids: int) -> None:
         self.target_ids = list(target_ids)
 
-    def own(self, token: int) -> list[int]:
-        return [self.target_ids.index(token)] if token in self.target_ids else []
+    def read(self, token: int, before: list[int], pending: bytes) -> tuple[list[int], bytes]:
+        return [self.target_ids.index(token)] if token in self.target_ids else [], b""
 
 
 def test_rows_are_renormalized_over_the_shared_tokens_and_masses_are_added():
@@ -164,6 +164,9 @@ class Letters:
             ids.append(self.tokens.index(token))
             text = text[len(token) :]
         return ids
+
+    def continued(self, before: list[int], text: str) -> list[int]:
+        return self.encode(text)
 
 
 def test_a_draft_through_text_is_the_text_in_the_targets_tokens():

@@ -23,7 +23,7 @@ from specbench.decoding.session import Concurrent, Counted, Session, Taps, Train
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead, MtpHead
-from specbench.models.heads.eagle3_settings import Eagle3Settings
+from specbench.models.heads.eagle3_settings import TAPS, Eagle3Settings
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.mtp import LAYOUTS
 from specbench.models.transformers_session import InstrumentedSession
@@ -208,7 +208,9 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
         if kind == EagleHead.kind:
             head: Head = Eagle1Head.of(config)
         elif kind == Eagle3Head.kind:  # without the last token
-            settings = Eagle3Settings(layer=config, states=2, state_width=WIDTH, taps=(1, 2), vocabulary=vocabulary - 1)
+            settings = Eagle3Settings(
+                layer=config, states=2, state_width=WIDTH, layers=(1, 2), key=TAPS, vocabulary=vocabulary - 1
+            )
             eagle3 = Eagle3Head(settings, vocabulary)
             eagle3.tokens = torch.arange(vocabulary - 1)
             return eagle3.goes_with(torch.zeros(vocabulary, WIDTH), config).double()  # its own LM head gives q

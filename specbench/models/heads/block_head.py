@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from safetensors.torch import save_file
@@ -24,29 +24,34 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from specbench.config.construct import Table
 from specbench.decoding.session import Taps
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, MissingAsset, short_repr
 from specbench.files import write
+from specbench.models.feeder import Feed
 from specbench.models.heads.block_parts import BlockParts
-from specbench.models.heads.draft_head import DraftHead
+from specbench.models.heads.draft_head import DraftHead, require_numbers
 from specbench.models.heads.draft_layers import (
-    OUTPUTS,
     UNUSED,
     BlockLayer,
+    TapKey,
     embedding_of,
-    layer_config,
     layer_like,
     over_all,
+    require_embedding,
     require_taps,
-    require_tokens,
     require_width,
 )
-from specbench.models.heads.head_files import CONFIG, MARKOV, SPECULATORS, WEIGHTS, Drafter, HeadFiles
+from specbench.models.heads.head_config import BlockKeys, Config, layer_config, window_of
+from specbench.models.heads.head_files import CONFIG, MARKOV, SPECULATORS, Drafter, HeadFiles
+from specbench.models.heads.head_weights import WEIGHTS, require_fit
 from specbench.models.heads.markov import MarkovHead
+from specbench.models.heads.token_table import OF_TARGET, TO_TARGET, drafted_tokens, require_tokens
 from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE
 
-INPUTS = "aux_hidden_state_layer_ids"  # a key that numbers inputs of layers
+INPUTS = TapKey("aux_hidden_state_layer_ids")
+OUTPUTS = TapKey("target_layer_ids", of_outputs=True)
 OF_ZLAB = "dflash_config"  # a table that may hold the keys
+BLOCK_OF_SPECULATORS = 8  # its default of block_size
 CONFIDENCE = "confidence_head.proj."  # the beginning of names of weights
 
 
@@ -66,64 +71,92 @@ class BlockSettings:
         layers: The number of decoder layers.
         states: The number m of layers of the base whose inputs it reads.
         state_width: The width of these inputs, the base's.
-        taps: The layers whose inputs it reads; None for the default.
-        taps_key: The key of the config that names them.
+        taps: The layers whose inputs it reads.
+        key: The key of the config that names them.
         mask: The token of the rows to predict, by its row in the base's embedding.
         length: The number of tokens that it drafts.
         from_anchor: Whether a row predicts the token after it, so that the anchor's row predicts the first one. Otherwise a
             row predicts the token at its own position, and the block has one row more.
         vocabulary: The number V' of tokens of its own LM head; 0 if it uses the base's.
         norms_heads: Whether queries and keys are normed.
+        stated: The config's `draft_vocab_size`; 0 if it has none.
     """
 
     layer: LlamaConfig
     layers: int
     states: int
     state_width: int
-    taps: Taps | None = None
-    taps_key: str = ""
+    taps: Taps
+    key: TapKey
     mask: int
     length: int
     from_anchor: bool = False
     vocabulary: int = 0
     norms_heads: bool = True
+    stated: int = 0
 
     @classmethod
     def of(cls, files: HeadFiles) -> "BlockSettings":
         """Return the settings of files. Raises MissingAsset for a layout that is not read."""
-        config, weights = files.config, files.weights
-        nested: Mapping[str, Any] = config.get(OF_ZLAB) or {}
-        layer: Mapping[str, Any] = config.get("transformer_layer_config") or config
-
-        def value(key: str, default: Any = None) -> Any:
-            return nested.get(key, config.get(key, default))
-
+        config, weights, is_speculators = files.keys, files.weights, SPECULATORS in files.config
+        nested = config.within(OF_ZLAB)
+        keys = _merged(config, nested).read(BlockKeys)
+        of_layer = config.within("transformer_layer_config") if keys.transformer_layer_config else config
+        for part in (config, nested, of_layer):
+            part.require_known()
         fc, head = weights.get("fc.weight"), weights.get("lm_head.weight")
         if fc is None:
             raise MissingAsset(f"{files.folder} is not a block drafter: it has no fc.weight")
-        if str(layer.get("model_type", "")).startswith("gemma"):
+        if str(of_layer.table.get("model_type", "")).startswith("gemma"):
             raise MissingAsset(f"{files.folder}: block drafters with Gemma's layers are not supported")
-        kinds = set(layer.get("layer_types") or ())
-        if kinds - {"full_attention"} or value("causal") or value("use_swa"):
-            raise MissingAsset(f"{files.folder}: block drafters with causal or sliding attention are not supported")
-        mask, block = value("mask_token_id"), value("block_size")
-        if mask is None or block is None:
-            raise MissingAsset(
-                f"{files.folder}: config.json has no {'block_size' if block is None else 'mask_token_id'}"
+        names = {name.split(".")[1] for name in weights if name.startswith("layers.")}
+        if names != {str(i) for i in range(len(names))}:
+            raise MissingAsset(f"{files.folder}: the weights have layers {', '.join(sorted(names)) or '(none)'}")
+        if window := window_of(of_layer, len(names)):
+            raise of_layer.error(
+                "sliding_window", f"is {window}: block drafters with sliding attention are not supported"
             )
-        width = require_width(files, layer, fc)
-        is_spec, is_dspark = SPECULATORS in config, files.named == Drafter.dspark
-        from_anchor = bool(value("sample_from_anchor", is_dspark and not is_spec))
-        inputs, outputs = value(INPUTS), value(OUTPUTS)
-        taps = tuple(inputs) if inputs else tuple(index + 1 for index in outputs) if outputs else None
-        names = [name.split(".")[1] for name in weights if name.startswith("layers.")]
-        return cls(
-            layer=layer_config(layer),
-            layers=len(set(names)), states=fc.shape[1] // width, state_width=width, taps=taps,
-            taps_key=INPUTS if inputs else OUTPUTS if outputs else "", mask=int(mask),
-            length=int(block) - (not from_anchor), from_anchor=from_anchor,
-            vocabulary=0 if head is None else head.shape[0], norms_heads="layers.0.self_attn.q_norm.weight" in weights,
+        block = keys.block_size or (BLOCK_OF_SPECULATORS if is_speculators else None)
+        at = f"{nested.at if nested.table else ''}"
+        if keys.mask_token_id is None or block is None:
+            raise config.error(f"{at}{'block_size' if block is None else 'mask_token_id'}", "is missing")
+        layer = layer_config(of_layer)
+        width = require_width(files, layer.hidden_size, keys.target_hidden_size, fc)
+        from_anchor = _first(config, keys, files.named == Drafter.dspark)
+        if not from_anchor and block < 2:
+            raise config.error(f"{at}block_size", f"is {block}, which leaves no token to draft")
+        key, layers = (INPUTS, keys.aux_hidden_state_layer_ids) if keys.aux_hidden_state_layer_ids else (
+            OUTPUTS, keys.target_layer_ids
         )  # fmt: skip
+        if not layers:
+            missing = INPUTS.name if is_speculators else f"{OF_ZLAB}.{OUTPUTS.name}" if nested.table else OUTPUTS.name
+            raise config.error(missing, "is missing: it says which layers of the base the head was trained on")
+        rows = 0 if head is None or not head.ndim else len(head)
+        if rows and keys.draft_vocab_size not in (None, 0, rows):
+            raise config.error("draft_vocab_size", f"is {keys.draft_vocab_size}, and lm_head.weight has {rows} rows")
+        return cls(
+            layer=layer, layers=len(names), states=fc.shape[1] // width, state_width=width, taps=key.taps(layers), key=key,
+            mask=keys.mask_token_id, length=block - (not from_anchor), from_anchor=from_anchor, vocabulary=rows,
+            norms_heads="layers.0.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
+        )  # fmt: skip
+
+
+def _merged(config: Config, nested: Config) -> Config:
+    """Return a config whose nested keys replace the outer ones. Raises MissingAsset, naming the key, if they differ."""
+    for key in {*BlockKeys.__struct_fields__} & {*config.table} & {*nested.table}:
+        one, two = config.table[key], nested.table[key]
+        if None not in (one, two) and one != two:
+            raise nested.error(key, f"is {short_repr(two)}, and {key} is {short_repr(one)}")
+    inner = {key: value for key, value in nested.table.items() if value is not None}
+    return Config(config.folder, {**config.table, **inner})
+
+
+def _first(config: Config, keys: BlockKeys, default: bool) -> bool:
+    """Return whether the anchor's row predicts the first token, in either published spelling."""
+    one, two = keys.sample_from_anchor, keys.query_zero_predicts_next
+    if one is not None and two is not None and one != two:
+        raise config.error("query_zero_predicts_next", f"is {str(two).lower()}, and sample_from_anchor the opposite")
+    return one if one is not None else two if two is not None else default
 
 
 class BlockHead(DraftHead):
@@ -163,30 +196,53 @@ class BlockHead(DraftHead):
         taps = taps or default_taps(config.num_hidden_layers, layers)
         settings = BlockSettings(
             layer=layer_like(config), layers=layers, states=len(taps), state_width=config.hidden_size, taps=taps,
-            taps_key=OUTPUTS, mask=config.vocab_size - 1, length=length, from_anchor=True,
+            key=OUTPUTS, mask=config.vocab_size - 1, length=length, from_anchor=True,
         )  # fmt: skip
         return cls(settings)
 
     @classmethod
     def of_files(cls, files: HeadFiles) -> Self:
-        weights = {name.removeprefix("model."): weight for name, weight in files.weights.items() if name not in UNUSED}
-        offsets, embedding = weights.pop("d2t", None), weights.get("embed_tokens.weight")
+        files = dataclasses.replace(
+            files, weights={name.removeprefix("model."): w for name, w in files.weights.items()}
+        )
+        weights = dict(files.weights)
         settings = BlockSettings.of(files)
-        head = cls(settings, 0 if embedding is None else len(embedding))
-        markov = {name.removeprefix(MARKOV): w for name, w in weights.items() if name.startswith(MARKOV)}
-        if markov:
-            head.markov = MarkovHead(markov)
-        if (confidence := weights.get(f"{CONFIDENCE}weight")) is not None:
-            head.confidence = nn.Linear(confidence.shape[1], 1)
+        offsets, flags = (weights.pop(name, None) for name in (TO_TARGET, OF_TARGET))
+        tokens = drafted_tokens(files.folder, offsets, flags, settings.vocabulary)
         renamed = {
             name.replace(MARKOV, "markov.").replace(CONFIDENCE, "confidence."): weight
             for name, weight in weights.items()
+            if name not in UNUSED
         }
-        missing, unknown = head.load_state_dict(renamed, strict=False)
-        if missing or unknown:
-            raise MissingAsset(f"{files.folder} is not a block drafter: missing {missing}, unexpected {unknown}")
-        if offsets is not None:
-            head.tokens = torch.arange(len(offsets)) + offsets.long()
+        with torch.device("meta"):
+            require_fit(f"{files.folder} is not a block drafter", cls._shaped(files, settings, renamed), renamed)
+        head = cls._shaped(files, settings, renamed)
+        head.load_state_dict(renamed)
+        head.tokens = tokens
+        return head
+
+    @classmethod
+    def _shaped(cls, files: HeadFiles, settings: BlockSettings, weights: Mapping[str, Tensor]) -> Self:
+        """Return a head with the parts that the files have. Raises MissingAsset if they are not those of the config."""
+        embedding = weights.get("embed_tokens.weight")
+        head = cls(settings, len(embedding) if embedding is not None and embedding.ndim else 0)
+        keys = _merged(files.keys, files.keys.within(OF_ZLAB)).read(BlockKeys)
+        markov = {name.removeprefix("markov."): w for name, w in weights.items() if name.startswith("markov.")}
+        if markov:
+            head.markov = MarkovHead.of_weights(files.folder, markov, settings.layer.hidden_size)
+        if keys.markov_rank is not None and keys.markov_rank != (head.markov.rank if head.markov else 0):
+            found = f"of rank {head.markov.rank}" if head.markov else "missing"
+            raise files.keys.error("markov_rank", f"is {keys.markov_rank}, and the Markov head in the files is {found}")
+        if head.markov is not None and keys.markov_head_type not in (None, head.markov.kind):
+            raise files.keys.error(
+                "markov_head_type", f"is {keys.markov_head_type!r}, and the files are {head.markov.kind}"
+            )
+        if (confidence := weights.get("confidence.weight")) is not None:
+            rank = head.markov.rank if head.markov else 0
+            reads = confidence.shape[-1] if confidence.ndim else 0
+            if reads not in (settings.layer.hidden_size, settings.layer.hidden_size + rank):
+                raise MissingAsset(f"{files.folder}: {CONFIDENCE}weight reads {reads} numbers")
+            head.confidence = nn.Linear(reads, 1)
         return head
 
     def save(self, folder: Path) -> None:
@@ -196,7 +252,7 @@ class BlockHead(DraftHead):
         settings, markov = self.block, self.markov
         table: Table = settings.layer.to_diff_dict() | {
             "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "block_size": settings.length,
-            "mask_token_id": settings.mask, OUTPUTS: [layer - 1 for layer in settings.taps or self.taps],
+            "mask_token_id": settings.mask, OUTPUTS.name: [layer - 1 for layer in settings.taps],
             "target_hidden_size": settings.state_width, "num_hidden_layers": settings.layers,
             "markov_rank": 0 if markov is None else markov.rank, "enable_confidence_head": self.confidence is not None,
         }  # fmt: skip
@@ -215,25 +271,23 @@ class BlockHead(DraftHead):
         return self.fc.weight
 
     def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
-        settings, rows = self.block, len(embedding)
-        layers = config.get_text_config(decoder=True).num_hidden_layers
-        self.taps = settings.taps or default_taps(layers, settings.states)
-        require_taps(self.taps, settings.taps_key, settings.states, layers)
-        if self.embed_tokens is None and embedding.shape[1] != settings.layer.hidden_size:
+        settings, rows, text = self.block, len(embedding), config.get_text_config(decoder=True)
+        self.taps = settings.taps
+        require_taps(self.taps, settings.key, settings.states, text.num_hidden_layers)
+        require_embedding(self.embed_tokens, settings.layer.hidden_size, embedding)
+        if self.lm_head is None and embedding.shape[1] != settings.layer.hidden_size:
             width = settings.layer.hidden_size
             raise ConfigError(
-                f"the head has width {width} and no embed_tokens.weight, and the base has {embedding.shape[1]}"
+                f"the head has no lm_head.weight, and its width {width} is not the base's {embedding.shape[1]}"
             )
-        if config.get_text_config(decoder=True).model_type.startswith("gemma"):
+        if text.model_type.startswith("gemma"):
             raise ConfigError("bases with Gemma's scaled embeddings are not supported for block drafters")
-        if self.tokens is None and settings.vocabulary not in (0, rows):
-            raise ConfigError(
-                f"lm_head.weight has {settings.vocabulary} tokens and no d2t, and the base has {rows} tokens"
-            )
         known = rows if self.embed_tokens is None else len(self.embed_tokens.weight)
         if settings.mask >= known:
             raise ConfigError(f"mask_token_id is {settings.mask}, and the embedding has {known} rows")
-        require_tokens(self.tokens, rows)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
+        if self.markov is not None:
+            self.markov.require_tokens(rows, settings.vocabulary or rows)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if self.embed_tokens is None:
             self.embed_tokens = embedding_of(embedding)
@@ -277,6 +331,22 @@ class BlockHead(DraftHead):
         masks = anchors.new_full((*anchors.shape, rows - 1), self.block.mask)
         embedded: Tensor = self.embed_tokens(torch.cat([anchors[..., None], masks], -1))
         return embedded.to(self.parameter.dtype)
+
+    def require_finite_output(self) -> None:
+        with torch.no_grad():
+            tokens, states = self.made_up(4)
+            cache, packed_rows = self.new_cache(), self.block.length + (not self.block.from_anchor)
+            cache.begin(Feed(tokens, 0, states=states))
+            self.store(states, cache)
+            cache.begin(Feed(tokens[:1].expand(packed_rows), len(tokens)))
+            read = self.forward_block(tokens[-1:], packed_rows, cache)
+            logits, w1 = self.logits(read, self.of_base), None
+            if self.markov is not None:
+                w1 = self.markov.looked_up(tokens[-1:].expand(packed_rows))
+                logits = self.with_term(logits, self.markov(w1, read, None)[0])
+            require_numbers(read, logits)
+            if self.confidence is not None:
+                require_numbers(self.confidence_of(read, w1)[None])
 
     def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
         """Return logits (n, V) for what the block returned, without the Markov head's."""

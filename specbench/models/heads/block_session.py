@@ -1,5 +1,6 @@
 """Drafts of DFlash and DSpark heads on one sequence."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,7 +145,7 @@ class BlockSession:
         """Return tokens and the distributions that they were drawn from, one after the other."""
         markov, state, states = self.head.markov, None, block.states
         assert states is not None
-        drawn, probs, confidences = list[Tensor](), list[Tensor](), list[float]()
+        drawn, probs, confidences, changed = list[Tensor](), list[Tensor](), list[float](), list[Tensor]()
         token = to_device([anchor], self.feeder.device)
         for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
             # INVALID, for which `read_tokens` raises, has no row
@@ -156,9 +157,14 @@ class BlockSession:
             if markov is not None:
                 term, state = markov(w1, row, state)
                 logits = self.head.with_term(logits, term)
+                changed.append(logits)
             token, distribution = sampler.draw(logits)
             drawn.append(token)
             probs.append(distribution)
+        if changed:
+            self.timed.require_finite(torch.cat(changed))  # once per draft: a draw from NaN gives some token
+        if not all(math.isfinite(each) for each in confidences):
+            raise FloatingPointError(f"{self.feeder.name}: a confidence is not a number")
         length = cut.length(confidences) if cut.is_set else len(drawn)
         return torch.cat([block.logits.new_empty(0, dtype=torch.long), *drawn[:length]]), torch.cat(
             [block.logits[:0], *probs[:length]]

@@ -7,13 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.decoding.targets.deferral import entropy
-from specbench.errors import ConfigError, hint
+from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.heads.head import Head
 
 Features = Literal["state", "token", "state+token", "q", "entropy", "q+entropy", "state+q+entropy"]
 FEATURES: tuple[str, ...] = get_args(Features)
 LARGEST_PROBABILITIES = 10  # probabilities of q among the features
 LONGEST_DRAFT = 20.0  # draft length that positions are divided by
+
+
+def _probability(logits: Tensor) -> Tensor:
+    """Return the probabilities (n,) of logits (n,). Raises FloatingPointError for a NaN, which no threshold decides."""
+    if bool(logits.isnan().any()):
+        raise FloatingPointError("a head that predicts acceptance returned NaN")
+    return logits.sigmoid()
+
+
+def _require_number(logits: Tensor) -> None:
+    """Raise MissingAsset if the logits (n,) of a head on made-up inputs are not finite."""
+    if not bool(logits.isfinite().all()):
+        raise MissingAsset("its predictions are NaN or infinite")
 
 
 class Verifier(Head):
@@ -65,7 +78,10 @@ class Verifier(Head):
 
     def accepts(self, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return self(self.inputs(state, x, q)).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+        return _probability(self(self.inputs(state, x, q)))
+
+    def require_finite_output(self) -> None:
+        _require_number(self(self.mean[None]))
 
 
 class AcceptanceHead(Head):
@@ -93,7 +109,10 @@ class AcceptanceHead(Head):
 
     def accepts(self, state: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return self(state).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+        return _probability(self(state))
+
+    def require_finite_output(self) -> None:
+        _require_number(self(self.block.weight[:1]))
 
 
 class LengthHead(Head):
@@ -126,4 +145,7 @@ class LengthHead(Head):
 
     def accepts(self, q: Tensor, position: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return self(q, position).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
+        return _probability(self(q, position))
+
+    def require_finite_output(self) -> None:
+        _require_number(self.logits_of_features(self.one.weight[:1]))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
@@ -12,9 +13,8 @@ from specbench.decoding.session import Taps
 from specbench.errors import MissingAsset
 from specbench.files import read_json
 from specbench.models.heads.head import UNREADABLE, Head, in_one_line
+from specbench.models.heads.head_config import Config, NamingKeys
 from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles, names_drafter
-
-MTP_LAYERS = "num_nextn_predict_layers"  # the key of a checkpoint with MTP layers
 
 
 class DraftHead(Head, ABC):
@@ -26,6 +26,7 @@ class DraftHead(Head, ABC):
     taps: Taps = ()  # the states of the base that it reads
     states: int = 1  # their number
     state_width: int  # the width H of the base's states
+    rows: int = 0  # tokens of its base's embedding, once it goes with a base
     is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
 
     def __init_subclass__(cls) -> None:
@@ -65,10 +66,32 @@ class DraftHead(Head, ABC):
         the head is not one of such a base.
         """
 
+    def made_up(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return tokens (n,), the last of the base's among them, and random states (n, m H) of them, for a trial forward."""
+        like, generator = self.parameter, torch.Generator().manual_seed(0)
+        tokens = torch.arange(n, device=like.device) * (self.rows - 1) // max(1, n - 1)
+        states = torch.randn(n, self.states * self.state_width, generator=generator)
+        return tokens, states.to(like.device, like.dtype)
+
+    def of_base(self, read: Tensor) -> Tensor:
+        """Return zeros (n, V) in place of the base's logits of what the base's LM head reads (n, H), for a trial forward."""
+        if read.shape[-1] != self.state_width:
+            raise MissingAsset(
+                f"the base's LM head reads {self.state_width} numbers, and the head returns {read.shape[-1]}"
+            )
+        return read.new_zeros(len(read), self.rows)
+
     @property
     @abstractmethod
     def parameter(self) -> Tensor:
         """One of its weights, on its device and in its dtype."""
+
+
+def require_numbers(*results: Tensor) -> None:
+    """Raise MissingAsset if a result of a trial forward has NaN or an infinite value, or no finite logit in a row."""
+    for each in results:
+        if not bool(each.amax(-1).isfinite().all()):
+            raise MissingAsset("its output on random states has NaN or infinite values")
 
 
 def kind_in(folder: Path) -> str:
@@ -78,7 +101,8 @@ def kind_in(folder: Path) -> str:
     """
     path = folder / CONFIG
     config = read_json(path, Table) if path.is_file() else {}
-    if not names_drafter(config) and (config.get(MTP_LAYERS) or config.get("model_type") == "qwen3_next"):
+    naming = Config(folder, config).read(NamingKeys)
+    if not names_drafter(config) and (naming.num_nextn_predict_layers or naming.model_type == "qwen3_next"):
         return "mtp"
     drafter = HeadFiles.read(folder).drafter
     if drafter not in DraftHead.versions:

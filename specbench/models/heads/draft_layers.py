@@ -1,7 +1,7 @@
 """What EAGLE-3, DFlash and DSpark heads share: decoder layers under published names, and logits over a part of the tokens."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,27 +10,33 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models.heads.eagle1 import LAYERED, llama_config
 from specbench.models.heads.head_files import HeadFiles
 
-LAYER_KEYS = (  # of a config, for a head's layers
+LAYER_KEYS = (  # of a base's config, for the layers of a new head
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
     "hidden_act", "attention_bias", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
+LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer an EAGLE-1 head uses
 SHAPED = (*LAYERED, "qwen3", "mimo")  # model types of whose layers a head copies the shape
-OUTPUTS = "target_layer_ids"  # a key that numbers outputs of layers
-OF_OUTPUTS = (OUTPUTS, "eagle_config.eagle_aux_hidden_state_layer_ids")  # all such keys
 UNUSED = ("t2d", "rotary_emb.inv_freq")  # weights that follow from others
 
 
-def layer_config(table: Mapping[str, Any]) -> LlamaConfig:
-    """Return the config of a head's layers that the keys of a table give."""
-    return LlamaConfig(**{name: table[name] for name in LAYER_KEYS if table.get(name) is not None})
+def llama_config(config: PreTrainedConfig) -> LlamaConfig:
+    """Return the config of a Llama layer of a base's width, with an MLP four times as wide."""
+    width = config.hidden_size
+    # Rotary positions need an even dimension
+    heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
+    return LlamaConfig(
+        vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
+        num_key_value_heads=heads, max_position_embeddings=longest,
+    )  # fmt: skip
 
 
 def layer_like(config: PreTrainedConfig) -> LlamaConfig:
     """Return the config of layers of a base's shape if that is of Llama's form, else with an MLP four times as wide."""
-    return layer_config(vars(config if config.model_type in SHAPED else llama_config(config)))
+    table = vars(config if config.model_type in SHAPED else llama_config(config))
+    return LlamaConfig(**{name: table[name] for name in LAYER_KEYS if table.get(name) is not None})
 
 
 class Attention(nn.Module):
@@ -71,22 +77,23 @@ class BlockLayer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = LlamaRMSNorm(width, eps), LlamaRMSNorm(width, eps)
 
 
-def require_width(files: HeadFiles, layer: Mapping[str, Any], fc: Tensor) -> int:
-    """Return the width of the base's states that a head reads.
+def require_width(files: HeadFiles, width: int, base: int | None, fc: Tensor) -> int:
+    """Return the width of the base's states that a head of a width reads.
 
-    `layer` is the part of the config that describes its layers, and `fc` is fc.weight (H, m H'). Raises MissingAsset, naming
-    the key, if the config states another width.
+    `base` is `target_hidden_size`, and `fc` is fc.weight (H, m H'). Raises MissingAsset, naming the key, if the config states
+    another width.
     """
+    if fc.ndim != 2:
+        raise MissingAsset(f"{files.folder}: fc.weight has shape {tuple(fc.shape)}, and a matrix is needed")
     rows, columns = fc.shape
-    width, base = int(layer["hidden_size"]), int(files.config.get("target_hidden_size") or layer["hidden_size"])
+    key, states = ("target_hidden_size", base) if base else ("hidden_size", width)
     if rows != width:
         raise MissingAsset(f"{files.folder}: hidden_size is {width}, and fc.weight has {rows} rows")
-    if columns % base:
-        key = "target_hidden_size" if files.config.get("target_hidden_size") else "hidden_size"
+    if not columns or columns % states:
         raise MissingAsset(
-            f"{files.folder}: {key} is {base}, and fc.weight has {columns} columns, which is not a multiple of it"
+            f"{files.folder}: {key} is {states}, and fc.weight has {columns} columns, which is not a multiple of it"
         )
-    return base
+    return states
 
 
 def embedding_of(weight: Tensor) -> nn.Embedding:
@@ -111,23 +118,42 @@ def over_all(known: Tensor, tokens: Tensor | None, rows: int) -> Tensor:
     return known.new_full((len(known), rows), -torch.inf).index_copy(1, tokens, known)
 
 
-def require_taps(taps: Taps, key: str, states: int, layers: int) -> None:
-    """Raise ConfigError, naming the key, if a head of `states` states cannot read these of a base's `layers` layers."""
+@dataclass(frozen=True)
+class TapKey:
+    """A key of a config that names layers of the base, by their inputs or their outputs."""
+
+    name: str
+    of_outputs: bool = False
+
+    def taps(self, layers: Sequence[int]) -> Taps:
+        """Return the layers whose inputs are read: the output of layer j is the input of layer j + 1."""
+        return tuple(layer + self.of_outputs for layer in layers)
+
+
+def require_taps(taps: Taps, key: TapKey | None, states: int, layers: int) -> None:
+    """Raise ConfigError, naming the key, if a head of `states` states cannot read these of a base's `layers` layers.
+
+    `key` is None for the default.
+    """
     if len(taps) != states:
         raise ConfigError(
-            f"fc.weight reads {states} layers, and {f'{key} names' if key else 'the default is'} {len(taps)}"
+            f"fc.weight reads {states} layers, and {f'{key.name} names' if key else 'the default is'} {len(taps)}"
         )
-    if beyond := [layer for layer in taps if not 0 < layer < layers]:
-        named = key or f"the default for {layers} layers"
-        if key in OF_OUTPUTS:  # as the file numbers them
+    if beyond := [layer for layer in taps if layer not in range(1, layers)]:
+        named = key.name if key else f"the default for {layers} layers"
+        if key and key.of_outputs:  # as the file numbers them
             raise ConfigError(
-                f"{key} names layer {beyond[0] - 1}; heads read the outputs of layers 0 to {layers - 2} of a base with"
+                f"{key.name} names layer {beyond[0] - 1}; heads read the outputs of layers 0 to {layers - 2} of a base with"
                 f" {layers} layers"
             )
         raise ConfigError(f"{named} names the input of layer {beyond[0]}, and the base has layers 0 to {layers - 1}")
 
 
-def require_tokens(tokens: Tensor | None, rows: int) -> None:
-    """Raise ConfigError if a head drafts tokens that its base, of `rows` tokens, lacks."""
-    if tokens is not None and int(tokens.max()) >= rows:
-        raise ConfigError(f"d2t names token {int(tokens.max())}, and the base has {rows} tokens")
+def require_embedding(embedding: nn.Embedding | None, width: int, base: Tensor) -> None:
+    """Raise ConfigError if a head of a width has no embedding that has every token of its base's (V, H)."""
+    if embedding is None and base.shape[1] != width:
+        raise ConfigError(
+            f"the head has no embed_tokens.weight, and its width {width} is not the base's {base.shape[1]}"
+        )
+    if embedding is not None and len(embedding.weight) < len(base):
+        raise ConfigError(f"embed_tokens.weight has {len(embedding.weight)} tokens, and the base has {len(base)}")

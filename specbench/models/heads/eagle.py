@@ -19,7 +19,7 @@ from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth
 from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
-from specbench.models.heads.draft_head import DraftHead
+from specbench.models.heads.draft_head import DraftHead, require_numbers
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.graphs import Graphs
 from specbench.models.lean.network import Network
@@ -55,6 +55,16 @@ class EagleHead(DraftHead):
     @abstractmethod
     def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
         """Return logits (n, V) for what `advance` returned first. `of_base` is the base's LM head."""
+
+    def require_finite_output(self) -> None:
+        with torch.no_grad():
+            tokens, states = self.made_up(4)
+            cache = self.new_cache()
+            cache.begin(Feed(tokens, 0, states=states))
+            read, made = self.advance(tokens, self.fuse(states), cache)
+            cache.begin(Feed(tokens[-1:], len(tokens), features=made[-1:]))
+            again, next_made = self.advance(tokens[-1:], made[-1:], cache)
+            require_numbers(made, next_made, self.logits(torch.cat([read, again]), self.of_base))
 
     @abstractmethod
     def tables(self) -> tuple[Tensor, ...]:

@@ -15,30 +15,30 @@ from typing import ClassVar, Self
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, LlamaConfig, PreTrainedConfig
+from transformers import AutoModel, PreTrainedConfig
 
 from specbench.errors import MissingAsset
 from specbench.models.checkpoints import CONSTRUCTION
+from specbench.models.heads.draft_layers import LAYER_KEYS, LAYERED, UNUSED, llama_config, over_all, require_embedding
 from specbench.models.heads.eagle import EagleHead
-from specbench.models.heads.head_files import CONFIG, WEIGHTS, Drafter, HeadFiles
+from specbench.models.heads.head_config import (
+    CONFIGS,
+    FULL,
+    SLIDING,
+    Config,
+    Eagle1Keys,
+    NamingKeys,
+    layer_config,
+    window_of,
+)
+from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
+from specbench.models.heads.head_weights import WEIGHTS, require_fit
+from specbench.models.heads.token_table import drafted_ids, require_tokens
 from specbench.models.lean.cache import Cache
-from specbench.models.lean.layers import Layers
+from specbench.models.lean.layers import Layers, unsupported_layers
 from specbench.models.products import Product, product_of
 
-LAYERED = ("llama", "qwen2", "mistral")  # model types whose own decoder layer the head uses
-EMBEDDING, INNER = "embed_tokens.weight", "inner."
-
-
-def llama_config(config: PreTrainedConfig) -> LlamaConfig:
-    """Return the config of a Llama layer of a base's width, with an MLP four times as wide."""
-    width = config.hidden_size
-    # Rotary positions need an even dimension
-    heads = next(n for n in range(config.num_attention_heads, 0, -1) if width % (2 * n) == 0)
-    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048)
-    return LlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width,
-        num_key_value_heads=heads, max_position_embeddings=longest,
-    )  # fmt: skip
+EMBEDDING, LM_HEAD, TOKEN_MAP, INNER = "embed_tokens.weight", "lm_head.weight", "token_map", "inner."
 
 
 class Eagle1Head(EagleHead):
@@ -52,18 +52,27 @@ class Eagle1Head(EagleHead):
 
     drafter: ClassVar[Drafter] = Drafter.eagle1
 
-    def __init__(self, config: PreTrainedConfig, bias: bool = True) -> None:
+    def __init__(self, config: PreTrainedConfig, bias: bool = True, rows: int | None = None, drafted: int = 0) -> None:
+        """Build a head with random weights. `rows` is the size of its embedding, by default the config's `vocab_size`.
+
+        `drafted` is the number of tokens of its own LM head, 0 if it uses its base's.
+        """
         super().__init__()
         self.has_embedding = False  # whether the checkpoint has an embedding
         self.config = copy.deepcopy(config)
         self.config.num_hidden_layers = 1
         if getattr(self.config, "layer_types", None):
             self.config.layer_types = self.config.layer_types[:1]
+        built = copy.deepcopy(self.config)
+        if rows is not None:
+            built.vocab_size, built.pad_token_id = rows, None
         with CONSTRUCTION:
-            inner = AutoModel.from_config(self.config)
+            inner = AutoModel.from_config(built)
         inner.layers[0].input_layernorm = inner.norm = nn.Identity()
         self.inner, self.state_width = inner, int(self.config.hidden_size)
         self.fc = nn.Linear(2 * self.state_width, self.state_width, bias=bias)
+        self.lm_head = nn.Linear(self.state_width, drafted, bias=False) if drafted else None
+        self.tokens: Tensor | None = None  # (V',) ids of the tokens of its own LM head; None for all
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
@@ -84,7 +93,13 @@ class Eagle1Head(EagleHead):
         return self.fc.weight
 
     def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
+        own = self.inner.embed_tokens if self.has_embedding else None
+        require_embedding(own, self.state_width, embedding)
+        self.rows = len(embedding)
+        require_tokens(self.tokens, 0 if self.lm_head is None else self.lm_head.out_features, self.rows)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
+        if self.tokens is not None:
+            self.tokens, self.is_partial = self.tokens.to(embedding.device), True
         if not self.has_embedding:
             self.inner.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
         return self
@@ -99,6 +114,12 @@ class Eagle1Head(EagleHead):
         """The layer fc in the lean engine's form, over the current weights."""
         return product_of([self.fc])
 
+    @cached_property
+    def head(self) -> Product:
+        """Its own LM head in the lean engine's form, over the current weights."""
+        assert self.lm_head is not None
+        return product_of([self.lm_head])
+
     def new_cache(self) -> Cache:
         return self.layers.new_cache()
 
@@ -111,7 +132,9 @@ class Eagle1Head(EagleHead):
         return predicted, predicted
 
     def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
-        return of_base(read)
+        if self.lm_head is None:
+            return of_base(read)
+        return over_all(self.head(read), self.tokens, self.rows)
 
     def tables(self) -> tuple[Tensor, ...]:
         return tuple(table for rope in self.layers.ropes for table in rope.until(0))
@@ -129,13 +152,65 @@ class Eagle1Head(EagleHead):
 
     @classmethod
     def of_files(cls, files: HeadFiles) -> Self:
-        weights = files.weights
-        config = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-        head = cls(config, bias=files.config.get("bias", "fc.bias" in weights))
-        state = {k if k.startswith("fc.") else INNER + k: v for k, v in weights.items()}
-        missing, unknown = head.load_state_dict(state, strict=False)
-        lacking = [key for key in missing if EMBEDDING not in key]
-        if lacking or unknown:
-            raise MissingAsset(f"{files.folder} is not an EAGLE-1 head: missing {lacking}, unexpected {unknown}")
-        head.has_embedding = EMBEDDING in weights
+        keys = files.keys.read(Eagle1Keys)
+        weights = {_renamed(name): weight for name, weight in files.weights.items()}
+        config = _config(_of_layer(files.keys, keys))
+        offsets, drafted = weights.pop(TOKEN_MAP, None), weights.get(LM_HEAD)
+        tokens = None
+        if offsets is not None and drafted is not None:
+            tokens = drafted_ids(files.folder, TOKEN_MAP, offsets)
+            if len(drafted) > len(tokens) and int(tokens.max()) < len(drafted):  # the LM head of the whole vocabulary
+                weights[LM_HEAD] = drafted = drafted[tokens]
+            if len(drafted) != len(tokens):
+                raise MissingAsset(
+                    f"{files.folder}: {TOKEN_MAP} has {len(tokens)} tokens, and {LM_HEAD} {len(drafted)}"
+                )
+        bias = keys.bias if keys.bias is not None else keys.eagle_fc_bias
+        bias = "fc.bias" in weights if bias is None else bias
+        embedding = weights.get(EMBEDDING)
+        rows = 1 if embedding is None or not embedding.ndim else len(embedding)
+        of_head = len(drafted) if drafted is not None and drafted.ndim else 0
+        state = {k if k.startswith(("fc.", LM_HEAD)) else INNER + k: v for k, v in weights.items() if k not in UNUSED}
+        optional = EMBEDDING if embedding is None else ""
+        with torch.device("meta"):
+            require_fit(
+                f"{files.folder} is not an EAGLE-1 head", cls(config, bias, rows, of_head), state, optional=optional
+            )
+        head = cls(config, bias, rows, of_head)
+        head.load_state_dict(state, strict=embedding is not None)
+        head.has_embedding, head.tokens = embedding is not None, tokens
         return head
+
+
+def _renamed(name: str) -> str:
+    """Return a weight's name in SafeAILab's layout. vLLM's converted heads nest the layer in one or two `model`."""
+    while name.startswith("model."):
+        name = name.removeprefix("model.")
+    return name
+
+
+def _of_layer(config: Config, keys: Eagle1Keys) -> Config:
+    """Return the table that describes the layer: `model` of vLLM's converted heads with outer keys that replace its own."""
+    if keys.model is None:
+        return config
+    outer = {key: value for key, value in config.table.items() if key not in ("model", "model_type", "architectures")}
+    return Config(config.folder, {**keys.model, **outer}, "model.")
+
+
+def _config(config: Config) -> PreTrainedConfig:
+    """Return the config of the layer. Raises MissingAsset, naming the key, for a layer that is not computed."""
+    config.require_known()
+    model_type = config.read(NamingKeys).model_type
+    if model_type not in LAYERED:
+        raise config.error("model_type", f"is {model_type!r}; layers of EAGLE-1 heads: {', '.join(LAYERED)}")
+    layer, window = layer_config(config), window_of(config, 1)
+    if reason := unsupported_layers(layer, "EAGLE-1 head"):
+        raise config.error(
+            "hidden_act" if layer.hidden_act in reason else "rope_parameters", f"is not supported: {reason}"
+        )
+    made: PreTrainedConfig = CONFIGS[model_type](
+        **{key: getattr(layer, key) for key in LAYER_KEYS if getattr(layer, key, None) is not None},
+        vocab_size=config.read(Eagle1Keys).vocab_size or layer.vocab_size, num_hidden_layers=1, pad_token_id=None,
+    )  # fmt: skip
+    made.sliding_window, made.layer_types = window, [SLIDING if window else FULL]
+    return made

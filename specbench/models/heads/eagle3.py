@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from specbench.config.construct import Table
 from specbench.decoding.session import Taps
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError
 from specbench.models.heads.draft_layers import (
     UNUSED,
     Attention,
@@ -28,13 +28,14 @@ from specbench.models.heads.draft_layers import (
     embedding_of,
     layer_like,
     over_all,
-    require_taps,
-    require_tokens,
+    require_embedding,
     split_heads,
 )
 from specbench.models.heads.eagle import EagleHead
 from specbench.models.heads.eagle3_settings import ARCHITECTURES, TAPS, Eagle3Settings, default_taps
-from specbench.models.heads.head_files import CONFIG, WEIGHTS, Drafter, HeadFiles
+from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
+from specbench.models.heads.head_weights import WEIGHTS, require_fit
+from specbench.models.heads.token_table import OF_TARGET, TO_TARGET, drafted_tokens, require_tokens
 from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE, Map, Rope, unsupported_layers
 from specbench.models.lean.network import HeadNorm, RMSNorm
@@ -62,7 +63,8 @@ class Eagle3Head(EagleHead):
         h = h + mlp(norm(h))                          the next feature
         logits = lm_head(norm(h))                     of token i + 2, over V' tokens
 
-    A token that is not among the V' has probability 0, and is never drafted.
+    In EAGLE-3.1 (`norm_output`), the next feature is norm(h). Without taps there is no fc, and g is what the base's LM head
+    reads. A token that is not among the V' has probability 0, and is never drafted.
     """
 
     kind: ClassVar[str] = "eagle3"
@@ -74,7 +76,7 @@ class Eagle3Head(EagleHead):
         config, width = settings.layer, settings.layer.hidden_size
         self.eagle3, self.states, self.state_width = settings, settings.states, settings.state_width
         states = settings.states * settings.state_width
-        self.fc = nn.Linear(states, width, bias=False)
+        self.fc = nn.Linear(states, width, bias=False) if settings.reads_taps else None
         self.input_norm = LlamaRMSNorm(states, config.rms_norm_eps) if settings.norms_states else None
         each = range(settings.states if settings.norms_each_state else 0)
         self.fc_norm = nn.ModuleList(LlamaRMSNorm(settings.state_width, config.rms_norm_eps) for _ in each)
@@ -96,34 +98,30 @@ class Eagle3Head(EagleHead):
         config = config.get_text_config(decoder=True)
         taps = taps or default_taps(config.num_hidden_layers)
         settings = Eagle3Settings(
-            layer=layer_like(config), states=len(taps), state_width=config.hidden_size, taps=taps, taps_key=TAPS,
+            layer=layer_like(config), states=len(taps), state_width=config.hidden_size, layers=taps, key=TAPS,
             vocabulary=vocabulary,
         )  # fmt: skip
         return cls(settings)
 
     @property
     def parameter(self) -> Tensor:
-        return self.fc.weight
+        weight: Tensor = self.norm.weight
+        return weight
 
     def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
         settings, rows = self.eagle3, len(embedding)
         expected, given = settings.base_architectures, tuple(config.architectures or ())
         if expected and given and not {*expected} & {*given}:
             raise ConfigError(f"{ARCHITECTURES} names {', '.join(expected)}, and the base is a {', '.join(given)}")
-        layers = config.get_text_config(decoder=True).num_hidden_layers
-        self.taps = settings.taps or default_taps(layers)
-        require_taps(self.taps, settings.taps_key, settings.states, layers)
-        for module, name in ((self.embed_tokens, "embed_tokens.weight"), (self.lm_head, "lm_head.weight")):
-            if module is None and embedding.shape[1] != settings.layer.hidden_size:
-                width = settings.layer.hidden_size
-                raise ConfigError(
-                    f"the head has no {name}, and its width {width} is not the base's {embedding.shape[1]}"
-                )
-        if self.tokens is None and settings.vocabulary not in (0, rows):
+        text = config.get_text_config(decoder=True)
+        self.taps = settings.taps_of(text.model_type, text.num_hidden_layers)
+        width = settings.layer.hidden_size
+        require_embedding(self.embed_tokens, width, embedding)
+        if self.lm_head is None and embedding.shape[1] != width:
             raise ConfigError(
-                f"lm_head.weight has {settings.vocabulary} tokens and no d2t, and the base has {rows} tokens"
+                f"the head has no lm_head.weight, and its width {width} is not the base's {embedding.shape[1]}"
             )
-        require_tokens(self.tokens, rows)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if self.embed_tokens is None:
             self.embed_tokens = embedding_of(embedding)
@@ -146,7 +144,7 @@ class Eagle3Head(EagleHead):
         return self.packed.fuse(states)
 
     def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        parts, bias = self.packed, Bias(self.packed.dim**-0.5)
+        parts, bias = self.packed, Bias(self.packed.dim**-0.5, self.eagle3.window)
 
         def attend(heads: Tensor) -> Tensor:
             cos, sin = (cache.rows(table).unsqueeze(1) for table in parts.rope.until(cache.capacity))
@@ -162,6 +160,7 @@ class Eagle3Head(EagleHead):
         of step s - 1. Rows that would read a token after the last one repeat it. `tokens` (batch, n) are the tokens i + 1,
         `states` (batch, n, m H) those of the base at the tokens i. For training, with gradients.
         """
+        assert self.eagle3.window is None, "no new head has one"
         parts, n = Parts.plain(self), tokens.shape[1]
         later = torch.arange(n, device=tokens.device)
         is_later = later > later[:, None]  # (n, n)
@@ -210,7 +209,7 @@ class Eagle3Head(EagleHead):
         h = (normed if settings.adds_normed else features) + parts.out(attend(heads))
         h = h + parts.down(PLAIN_ELEMENTWISE.gate(parts.up(parts.mlp_norm(h))))
         normed = parts.norm(h)
-        return (normed if settings.norms_output else h), (normed if settings.returns_normed else h)
+        return normed, (normed if settings.returns_normed else h)
 
     def logits(self, read: Tensor, of_base: Callable[[Tensor], Tensor]) -> Tensor:
         return over_all((self.packed.lm_head or of_base)(read), self.tokens, self.rows)
@@ -228,7 +227,7 @@ class Eagle3Head(EagleHead):
         settings = self.eagle3
         table: Table = settings.layer.to_diff_dict() | {
             "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": settings.vocabulary,
-            "target_hidden_size": settings.state_width, TAPS: list(self.taps),
+            "target_hidden_size": settings.state_width, TAPS.name: list(self.taps),
         }  # fmt: skip
         (folder / CONFIG).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         weights = {
@@ -242,18 +241,21 @@ class Eagle3Head(EagleHead):
     @classmethod
     def of_files(cls, files: HeadFiles) -> Self:
         weights = {_renamed(name): weight for name, weight in files.weights.items()}
+        if files.config.get("tie_word_embeddings") is True and "embed_tokens.weight" in weights:
+            weights.setdefault("lm_head.weight", weights["embed_tokens.weight"])
         settings = Eagle3Settings.of(files, weights)
-        offsets, embedding = weights.pop("d2t", None), weights.get("embed_tokens.weight")
-        head = cls(settings, 0 if embedding is None else len(embedding))
-        missing, unknown = head.load_state_dict({k: v for k, v in weights.items() if k not in UNUSED}, strict=False)
-        if missing or unknown:
-            raise MissingAsset(f"{files.folder} is not an EAGLE-3 head: missing {missing}, unexpected {unknown}")
-        if offsets is not None:
-            if len(offsets) != settings.vocabulary:
-                raise MissingAsset(
-                    f"{files.folder}: d2t has {len(offsets)} tokens, and lm_head.weight {settings.vocabulary}"
-                )
-            head.tokens = torch.arange(len(offsets)) + offsets.long()
+        offsets, flags = (weights.pop(name, None) for name in (TO_TARGET, OF_TARGET))
+        tokens = drafted_tokens(files.folder, offsets, flags, settings.vocabulary)
+        weights = {name: weight for name, weight in weights.items() if name not in UNUSED}
+        if not settings.reads_taps:  # vLLM and SGLang ignore it too
+            weights.pop("fc.weight", None)
+        embedding = weights.get("embed_tokens.weight")
+        rows = len(embedding) if embedding is not None and embedding.ndim else 0
+        with torch.device("meta"):
+            require_fit(f"{files.folder} is not an EAGLE-3 head", cls(settings, rows), weights)
+        head = cls(settings, rows)
+        head.load_state_dict(weights)
+        head.tokens = tokens
         return head
 
 
@@ -270,7 +272,7 @@ class Parts:
     heads: int
     kv_heads: int
     dim: int
-    fc: Map
+    fc: Map | None
     qkv: Map
     out: Map
     up: Map
@@ -315,7 +317,8 @@ class Parts:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
             heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, dim=config.head_dim,
-            fc=product([head.fc]), qkv=product([attention.q_proj, attention.k_proj, attention.v_proj]),
+            fc=None if head.fc is None else product([head.fc]),
+            qkv=product([attention.q_proj, attention.k_proj, attention.v_proj]),
             out=product([attention.o_proj]), up=product([mlp.gate_proj, mlp.up_proj]), down=product([mlp.down_proj]),
             lm_head=None if head.lm_head is None else product([head.lm_head]),
             states_norm=None if head.input_norm is None else norm(head.input_norm),
@@ -325,10 +328,10 @@ class Parts:
         )  # fmt: skip
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Return the features (..., H) of states (..., m H)."""
+        """Return the features (..., H) of states (..., m H); without taps, the states (..., H) themselves."""
         if self.states_norm is not None:
             states = self.states_norm(states)
         if self.state_norms:
             each = states.chunk(len(self.state_norms), -1)
             states = torch.cat([norm(part) for norm, part in zip(self.state_norms, each, strict=True)], -1)
-        return self.fc(states)
+        return states if self.fc is None else self.fc(states)

@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 from transformers import LlamaConfig
 
 from specbench.decoding.session import Taps
-from specbench.errors import MissingAsset
-from specbench.models.heads.draft_layers import OUTPUTS, layer_config, require_width
+from specbench.errors import ConfigError, MissingAsset
+from specbench.models.heads.draft_layers import TapKey, require_taps, require_width
+from specbench.models.heads.head_config import Config, Eagle3Keys, Eagle3Table, layer_config, window_of
 from specbench.models.heads.head_files import SPECULATORS, HeadFiles
 
-TAPS = "eagle_aux_hidden_state_layer_ids"  # a key that numbers inputs of layers
+TAPS = TapKey("eagle_aux_hidden_state_layer_ids")
+OF_EAGLE = TapKey("eagle_config.eagle_aux_hidden_state_layer_ids", of_outputs=True)  # of SpecForge and NVIDIA
+OF_BOUNDARIES = TapKey(OF_EAGLE.name)  # the same key, for bases whose heads number inputs in it
+OUTPUTS = TapKey("target_layer_ids", of_outputs=True)  # of DeepSpec
+BOUNDARIES = ("gpt_oss",)  # model types of such bases (docs/decisions/0044-heads-of-others.md)
 ARCHITECTURES = "speculators_config.verifier.architectures"
-OF_SPECFORGE = "eagle_config"  # its table, in which TAPS numbers outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,73 +28,117 @@ class Eagle3Settings:
         layer: The config of its decoder layer.
         states: The number m of inputs that it reads.
         state_width: Their width, the base's.
-        taps: Which; None for the second, the middle and the last but two of the base's layers.
-        taps_key: The key that says so.
+        reads_taps: Whether it reads inputs of layers and fuses them; otherwise the feature is what the base's LM head reads.
+        layers: The layers that it reads, as `key` numbers them; None for the second, the middle and the last but two of the
+            base's layers.
+        key: The key that says so.
+        window: The number of positions that its attention reads; None for all.
         vocabulary: The number V' of tokens that it drafts.
         adds_normed: Whether the layer's residual is the normed feature.
         returns_normed: Whether the next feature is the normed output.
-        norms_output: Whether the LM head reads the normed output.
         norms_states: Whether all inputs are normed together before they are fused.
         norms_each_state: Whether each input is normed alone before they are fused.
         norms_heads: Whether queries and keys are normed.
+        stated: The config's `draft_vocab_size`; 0 if it has none.
         base_architectures: The architectures of its base, if they are known.
     """
 
     layer: LlamaConfig
     states: int
     state_width: int
-    taps: Taps | None = None
-    taps_key: str = ""
+    reads_taps: bool = True
+    layers: Taps | None = None
+    key: TapKey | None = None
+    window: int | None = None
     vocabulary: int
     adds_normed: bool = False
     returns_normed: bool = False
-    norms_output: bool = True
     norms_states: bool = False
     norms_each_state: bool = False
     norms_heads: bool = False
+    stated: int = 0
     base_architectures: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, files: HeadFiles, weights: Mapping[str, Tensor]) -> "Eagle3Settings":
         """Return the settings of files whose weights have been renamed. Raises MissingAsset for a layout that is not read."""
-        config, fc, head = files.config, weights.get("fc.weight"), weights.get("lm_head.weight")
-        if fc is None:
-            raise MissingAsset(f"{files.folder} is not an EAGLE-3 head: it has no fc.weight")
-        is_speculators = SPECULATORS in config
-        layer: Mapping[str, Any] = config.get("transformer_layer_config") or config
-        if str(layer.get("model_type", "llama")).startswith("gemma"):
+        config, is_speculators = files.keys, SPECULATORS in files.config
+        keys, nested = config.read(Eagle3Keys), config.within("eagle_config")
+        table = nested.read(Eagle3Table)
+        of_layer = config.within("transformer_layer_config") if keys.transformer_layer_config else config
+        for part in (config, nested, of_layer):
+            part.require_known()
+        if str(of_layer.table.get("model_type", "llama")).startswith("gemma"):
             raise MissingAsset(f"{files.folder}: EAGLE-3 heads with Gemma's layers are not supported")
         if beyond := sorted(name for name in weights if name.startswith("layers.")):
             raise MissingAsset(f"{files.folder}: EAGLE-3 heads of several layers are not supported ({beyond[0]})")
-        width = require_width(files, layer, fc)
-        taps, key = _taps(config)
-        verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+        layer, fc, head = layer_config(of_layer), weights.get("fc.weight"), weights.get("lm_head.weight")
+        if head is not None and head.ndim and keys.draft_vocab_size not in (None, 0, len(head)):
+            raise config.error(
+                "draft_vocab_size", f"is {keys.draft_vocab_size}, and lm_head.weight has {len(head)} rows"
+            )
+        reads_taps, states, width = table.use_aux_hidden_state is not False, 1, layer.hidden_size
+        if not reads_taps and keys.target_hidden_size not in (None, width):
+            raise config.error(
+                "target_hidden_size", f"is {keys.target_hidden_size}, and without taps it is hidden_size"
+            )
+        if reads_taps:
+            if fc is None:
+                raise MissingAsset(f"{files.folder} is not an EAGLE-3 head: it has no fc.weight")
+            width = require_width(files, layer.hidden_size, keys.target_hidden_size, fc)
+            states = fc.shape[1] // width
+        key, layers = _taps(keys, table)
+        for name, weight in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
+            value = _either(config, name, getattr(keys, name), getattr(table, name))
+            if value is not None and value != (weight in weights):
+                raise config.error(
+                    name, f"is {str(value).lower()}, and the files have {'' if not value else 'no '}{weight}"
+                )
+        normed = _either(config, "norm_before_residual", keys.norm_before_residual, table.norm_before_residual)
+        verifier = keys.speculators_config.verifier if keys.speculators_config else None
         return cls(
-            layer=layer_config(layer),
-            states=fc.shape[1] // width,
-            state_width=width,
-            taps=taps,
-            taps_key=key,
-            vocabulary=0 if head is None else head.shape[0],
-            adds_normed=bool(config.get("norm_before_residual", is_speculators)),
-            returns_normed=is_speculators and bool(config.get("norm_output", False)),
-            norms_output=is_speculators or bool(config.get("norm_output", True)),
-            norms_states="input_norm.weight" in weights,
-            norms_each_state="fc_norm.0.weight" in weights,
-            norms_heads="midlayer.self_attn.q_norm.weight" in weights,
-            base_architectures=tuple(verifier.get("architectures") or ()),
-        )
+            layer=layer, states=states, state_width=width, reads_taps=reads_taps, layers=layers, key=key,
+            window=window_of(of_layer, 1), vocabulary=0 if head is None or not head.ndim else len(head),
+            adds_normed=is_speculators if normed is None else normed,
+            returns_normed=bool(_either(config, "norm_output", keys.norm_output, table.norm_output)),
+            norms_states="input_norm.weight" in weights, norms_each_state="fc_norm.0.weight" in weights,
+            norms_heads="midlayer.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
+            base_architectures=tuple((verifier.architectures if verifier else None) or ()),
+        )  # fmt: skip
+
+    def taps_of(self, model_type: str, layers: int) -> Taps:
+        """Return the layers whose inputs a head reads, of a base of this type with this many layers; empty without taps.
+
+        Raises ConfigError, naming the key, if the base lacks one of them.
+        """
+        if not self.reads_taps:
+            return ()
+        key = OF_BOUNDARIES if self.key == OF_EAGLE and model_type in BOUNDARIES else self.key
+        if key is OF_BOUNDARIES and self.layers and layers in self.layers:
+            raise ConfigError(
+                f"{key.name} names boundary {layers}, the output of the last layer before the final norm, which is not read"
+            )
+        taps = default_taps(layers) if self.layers is None or key is None else key.taps(self.layers)
+        require_taps(taps, key, self.states, layers)
+        return taps
 
 
-def _taps(config: Mapping[str, Any]) -> tuple[Taps | None, str]:
-    """Return the layers whose inputs are read, and the key that names them; None if no key does."""
-    if ids := config.get(TAPS):
-        return tuple(ids), TAPS
-    if ids := (config.get(OF_SPECFORGE) or {}).get(TAPS):
-        return tuple(layer + 1 for layer in ids), f"{OF_SPECFORGE}.{TAPS}"
-    if ids := config.get(OUTPUTS):
-        return tuple(layer + 1 for layer in ids), OUTPUTS
-    return None, ""
+def _taps(keys: Eagle3Keys, table: Eagle3Table) -> tuple[TapKey | None, Taps | None]:
+    """Return the key that names layers, and these as it numbers them; None if no key does."""
+    for key, layers in (
+        (TAPS, keys.eagle_aux_hidden_state_layer_ids), (OF_EAGLE, table.eagle_aux_hidden_state_layer_ids),
+        (OUTPUTS, keys.target_layer_ids),
+    ):  # fmt: skip
+        if layers:
+            return key, tuple(layers)
+    return None, None
+
+
+def _either(config: Config, key: str, outer: bool | None, nested: bool | None) -> bool | None:
+    """Return the value of a key that may be in `eagle_config` too. Raises MissingAsset if the two differ."""
+    if outer is not None and nested is not None and outer != nested:
+        raise config.error(f"eagle_config.{key}", f"is {str(nested).lower()}, and {key} is {str(outer).lower()}")
+    return nested if outer is None else outer
 
 
 def default_taps(layers: int) -> Taps:

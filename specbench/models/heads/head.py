@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from specbench.config.construct import Table
 from specbench.errors import ConfigError, MissingAsset, hint
+from specbench.models.heads.head_weights import require_finite, require_fit
 
 FILE = "head.safetensors"
 UNREADABLE = (  # errors that reading a damaged file can raise
@@ -78,14 +79,24 @@ class Head(nn.Module):
                 weights: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (file is not a dict)
             if metadata.get("kind") != cls.kind:
                 raise ConfigError(f"{path} is a head of kind {metadata.get('kind')!r}, not '{cls.kind}'")
+            with torch.device("meta"):  # sizes that the weights do not have are not allocated
+                require_fit(f"{path} is not a {cls.kind} head", cls(**metadata["settings"]), weights)
+            require_finite(path, weights)
             head = cls(**metadata["settings"])
             head.load_state_dict(weights)
-            head.provenance = Provenance(**metadata["provenance"])
+            head.provenance = _provenance(metadata["provenance"])
         except ConfigError:
             raise
         except UNREADABLE as error:
             raise MissingAsset(f"{path} cannot be read as a {cls.kind} head: {in_one_line(error)}") from None
         return head
+
+    def require_finite_output(self) -> None:
+        """Run a forward on made-up inputs. Raises MissingAsset if a result is not finite.
+
+        Loading calls it, so that a head that cannot decode is an error before anything is measured. Does nothing by default.
+        """
+        return
 
     def placed(self, device: torch.device) -> Self:
         """Return the head ready for use: on the device, in float32, without gradients."""
@@ -96,12 +107,25 @@ def provenance_in(folder: Path) -> Provenance:
     """Return the provenance that the head in a folder records; empty if it records none or cannot be read."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(path, "pt") as file:
-                metadata = json.loads((file.metadata() or {}).get("specbench", "{}"))
-            return Provenance(**metadata.get("provenance", metadata))
+            return recorded_in(path)
         except UNREADABLE:
             continue
     return Provenance()
+
+
+def recorded_in(path: Path) -> Provenance:
+    """Return the provenance in the metadata of a file of weights. Raises what a library raises for a damaged file."""
+    with safe_open(path, "pt") as file:
+        metadata = json.loads((file.metadata() or {}).get("specbench", "{}"))
+    return _provenance(metadata.get("provenance", metadata))
+
+
+def _provenance(table: Table) -> Provenance:
+    """Return the provenance in a table. Raises TypeError if one of its parts is no table."""
+    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    if wrong := sorted({*table} - {*tables}):
+        raise TypeError(f"the provenance has no table {wrong[0]}")
+    return Provenance(**tables)
 
 
 def kind_named(kind: str) -> type[Head]:

@@ -7,20 +7,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.errors import MissingAsset
-from specbench.models.heads.head import UNREADABLE, Provenance, in_one_line
+from specbench.models.heads.head import UNREADABLE, Provenance, in_one_line, recorded_in
+from specbench.models.heads.head_config import Config, NamingKeys
+from specbench.models.heads.head_weights import WEIGHTS, block_size, dequantized, read_weights, require_finite
 
-CONFIG, WEIGHTS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+CONFIG = "config.json"
 SPECULATORS = "speculators_model_type"  # the key that marks a checkpoint of speculators
-LFS = b"version https://git-lfs"  # the beginning of a pointer that stands for a file
 MARKOV = "markov_head."  # in names of DSpark's weights
 
 
@@ -69,14 +68,22 @@ class HeadFiles:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             if not isinstance(config, dict):
                 raise MissingAsset(f"{folder} cannot be read as a draft head: {CONFIG} is not a table")
-            weights = _weights(folder)
-            provenance = Provenance()
-            if (folder / WEIGHTS).is_file():
-                with safe_open(folder / WEIGHTS, "pt") as file:
-                    provenance = Provenance(**json.loads((file.metadata() or {}).get("specbench", "{}")))
+            weights = dequantized(folder, read_weights(folder), block_size(config))
+            provenance = recorded_in(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else Provenance()
         except UNREADABLE as error:
             raise MissingAsset(f"{folder} cannot be read as a draft head: {in_one_line(error)}") from None
+        require_finite(folder, weights)
         return cls(folder, config, weights, provenance)
+
+    @property
+    def keys(self) -> Config:
+        """The config, with typed access to its keys."""
+        return Config(self.folder, self.config)
+
+    @cached_property
+    def naming(self) -> NamingKeys:
+        """The keys that say which drafter the files hold. Raises MissingAsset, naming the key, for a wrong value."""
+        return self.keys.read(NamingKeys)
 
     @property
     def drafter(self) -> Drafter:
@@ -86,13 +93,13 @@ class HeadFiles:
         """
         if self.named not in (Drafter.dflash, Drafter.dspark):
             return self.named
-        has_markov = bool(self.config.get("markov_rank")) or any(MARKOV in name for name in self.weights)
+        has_markov = bool(self.naming.markov_rank) or any(MARKOV in name for name in self.weights)
         return Drafter.dspark if has_markov else Drafter.dflash
 
     @property
     def named(self) -> Drafter:
         """The drafter by the config, else by the weights. DeepSpec's DFlash files name DSpark, which `drafter` checks."""
-        if kind := self.config.get(SPECULATORS):
+        if kind := self.naming.speculators_model_type:
             if kind not in BY_SPECULATORS:
                 raise MissingAsset(f"{self.folder} holds a drafter of speculators of the unknown type {kind!r}")
             return BY_SPECULATORS[kind]
@@ -107,13 +114,13 @@ class HeadFiles:
         ):
             if found is not None:
                 return found
-        fc, width = self.weights.get("fc.weight"), self.config.get("hidden_size")
-        return Drafter.eagle3 if fc is not None and width and fc.shape[1] > 2 * width else Drafter.eagle1
+        fc, width = self.weights.get("fc.weight"), self.naming.hidden_size
+        return Drafter.eagle3 if fc is not None and width and fc.numel() > 2 * width * len(fc) else Drafter.eagle1
 
 
 def names_drafter(config: Mapping[str, Any]) -> bool:
     """Return whether a config alone says that its folder holds a drafter."""
-    names = " ".join(map(str, config.get("architectures") or ())).lower()
+    names = _architectures(config)
     return (
         SPECULATORS in config or any(key in config for key in BY_KEY) or any(part in names for part in BY_ARCHITECTURE)
     )
@@ -121,29 +128,5 @@ def names_drafter(config: Mapping[str, Any]) -> bool:
 
 def _architectures(config: Mapping[str, Any]) -> str:
     """Return the architectures that a config names, in lower case."""
-    return " ".join(map(str, config.get("architectures") or ())).lower()
-
-
-def _weights(folder: Path) -> dict[str, Tensor]:
-    """Return all weights of a folder: one file, or the files that an index lists."""
-    for name in (WEIGHTS, TORCH):
-        index = folder / f"{name}.index.json"
-        if (folder / name).is_file():
-            return _file(folder / name)
-        if index.is_file():
-            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            return {key: weight for part in parts for key, weight in _file(folder / part).items()}
-    single = sorted(folder.glob("*.safetensors"))
-    if len(single) == 1:
-        return _file(single[0])
-    raise MissingAsset(f"no draft head in {folder} (no {WEIGHTS} or {TORCH})")
-
-
-def _file(path: Path) -> dict[str, Tensor]:
-    with path.open("rb") as file:
-        if file.read(len(LFS)) == LFS:
-            raise MissingAsset(f"{path} is a pointer of Git LFS, without the weights; help: git lfs pull")
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return weights
+    names = config.get("architectures")
+    return " ".join(map(str, names)).lower() if isinstance(names, list) else ""

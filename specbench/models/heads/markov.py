@@ -1,9 +1,12 @@
 """DSpark's Markov head: what the token before a row adds to the row's logits."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from specbench.errors import ConfigError, MissingAsset
 
 KINDS = ("vanilla", "gated", "rnn")
 
@@ -22,6 +25,29 @@ class MarkovHead(nn.Module):
         self.markov_w1 = nn.Embedding(rows, self.rank)
         self.markov_w2 = nn.Linear(self.rank, len(weights["markov_w2.weight"]), bias=False)
         self.gate_proj, self.joint_proj = (_linear_of(weights, name) for name in ("gate_proj", "joint_proj"))
+
+    @classmethod
+    def of_weights(cls, folder: Path, weights: Mapping[str, Tensor], width: int) -> "MarkovHead":
+        """Return a head that fits weights, for rows of a width H. Raises MissingAsset, naming the weight, if none does."""
+        for name in ("markov_w1.weight", "markov_w2.weight"):
+            if name not in weights or weights[name].ndim != 2:
+                raise MissingAsset(f"{folder}: the Markov head has no matrix {name}")
+        rank = weights["markov_w1.weight"].shape[1]
+        shapes = {"gate_proj.weight": (rank, width + rank), "joint_proj.weight": (3 * rank, 2 * rank + width)}
+        for name, shape in shapes.items():
+            if name in weights and tuple(weights[name].shape) != shape:
+                raise MissingAsset(
+                    f"{folder}: {name} of the Markov head has shape {tuple(weights[name].shape)}, and {shape} is needed"
+                )
+        return cls(weights)
+
+    def require_tokens(self, rows: int, drafted: int) -> None:
+        """Raise ConfigError if it does not read each of a base's `rows` tokens, or give logits of `drafted` tokens."""
+        read, given = self.markov_w1.num_embeddings, self.markov_w2.out_features
+        if read < rows:
+            raise ConfigError(f"markov_w1.weight reads {read} tokens, and the base has {rows}")
+        if given != drafted:
+            raise ConfigError(f"markov_w2.weight gives logits of {given} tokens, and the head drafts {drafted}")
 
     @classmethod
     def vanilla(cls, rows: int, rank: int) -> "MarkovHead":

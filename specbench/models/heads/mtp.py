@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedConfig
 
@@ -22,7 +21,8 @@ from specbench.models.checkpoints import CONSTRUCTION, read_config
 from specbench.models.heads.draft_layers import embedding_of
 from specbench.models.heads.eagle import EagleHead
 from specbench.models.heads.head import UNREADABLE, in_one_line
-from specbench.models.heads.head_files import CONFIG, WEIGHTS
+from specbench.models.heads.head_files import CONFIG
+from specbench.models.heads.head_weights import block_size, dequantized, read_weights_at, require_finite, require_fit
 from specbench.models.lean.cache import Bias, Cache
 
 ATTENTION = "specbench_cache"  # a name in transformers' table of attention functions
@@ -120,9 +120,12 @@ class MtpHead(EagleHead):
         try:
             config = _config_in(folder)
             layout = _layout_of(config)
-            weights = _weights_at(folder, layout.at.format(config.num_hidden_layers))
+            at = layout.at.format(config.num_hidden_layers)
+            stored = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            weights = dequantized(folder, read_weights_at(folder, at), block_size(stored))
             if not weights:
-                raise MissingAsset(f"{folder} has no MTP layer ({layout.at.format(config.num_hidden_layers)}*)")
+                raise MissingAsset(f"{folder} has no MTP layer ({at}*)")
+            require_finite(folder, weights)
             head = cls(config, layout)
             head._load(weights, folder)
         except UNREADABLE as error:
@@ -141,9 +144,9 @@ class MtpHead(EagleHead):
             for name, weight in weights.items()
             if name not in used
         }
-        missing, unknown = self.load_state_dict(_fused_experts(ours, self.layer), strict=False)
-        if missing or unknown:
-            raise MissingAsset(f"{folder} has another MTP layer: missing {missing}, unexpected {unknown}")
+        fused = _fused_experts(ours, self.layer)
+        require_fit(f"{folder} has another MTP layer", self, fused)
+        self.load_state_dict(fused)
 
     @property
     def parameter(self) -> Tensor:
@@ -154,7 +157,9 @@ class MtpHead(EagleHead):
         if family != self.config.model_type:
             raise ConfigError(f"model_type is {self.config.model_type}, and the base's is {family}")
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
-        self.embed_tokens = embedding_of(embedding)
+        if embedding.shape[1] != self.state_width:
+            raise ConfigError(f"hidden_size is {self.state_width}, and the base's is {embedding.shape[1]}")
+        self.embed_tokens, self.rows = embedding_of(embedding), len(embedding)
         self.config._attn_implementation = ATTENTION
         return self
 
@@ -230,25 +235,6 @@ def _of_one_layer(config: PreTrainedConfig) -> PreTrainedConfig:
     if table.get("layer_types"):
         table["layer_types"] = ["full_attention"]
     return type(config).from_dict(table)
-
-
-def _weights_at(folder: Path, start: str) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint whose names begin so, without the beginning. No others are read."""
-    index = folder / f"{WEIGHTS}.index.json"
-    if index.is_file():
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        paths = sorted({folder / file for name, file in files.items() if name.startswith(start)})
-    else:
-        paths = sorted(folder.glob("*.safetensors"))
-    if not paths and not index.is_file():
-        raise MissingAsset(f"no MTP head in {folder} (no {WEIGHTS}); its {CONFIG} alone is not enough")
-    weights = {}
-    for path in paths:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118  (file is not a dict)
-                if name.startswith(start):
-                    weights[name.removeprefix(start)] = file.get_tensor(name)
-    return weights
 
 
 def _fused_experts(weights: dict[str, Tensor], layer: nn.Module) -> dict[str, Tensor]:

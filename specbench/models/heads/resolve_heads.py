@@ -28,7 +28,15 @@ from specbench.models.heads import (
     Provenance,
     Verifier,
 )
-from specbench.models.heads.head import FILE, described, kind_named, provenance_in, same_model
+from specbench.models.heads.head import (
+    FILE,
+    UNREADABLE,
+    described,
+    in_one_line,
+    kind_named,
+    provenance_in,
+    same_model,
+)
 from specbench.models.lean import Graphs
 from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.run_spec import HeadSource
@@ -122,6 +130,7 @@ def load_head(
             raise ConfigError(f"head '{name}' ({head.spec.path}) and its base '{head.spec.base}': {error}") from None
         if isinstance(loaded, BlockHead):
             _ = loaded.packed  # before decoding, which is in inference mode
+        _require_output(name, head, loaded)
         if isinstance(model, GraphModel):
             model.graphs.require_taps(loaded.taps)
         if isinstance(model, GraphModel) and isinstance(loaded, EagleHead) and loaded.captures:
@@ -129,7 +138,19 @@ def load_head(
         return loaded
     if isinstance(loaded, Verifier):
         loaded.embedding = model.transformers().get_input_embeddings().weight.detach()
-    return loaded.placed(model.device)
+    placed = loaded.placed(model.device)
+    _require_output(name, head, placed)
+    return placed
+
+
+def _require_output(name: str, head: ResolvedHead, loaded: Head) -> None:
+    """Raise MissingAsset if the head cannot decode, or gives NaN: nothing is measured then."""
+    try:
+        loaded.require_finite_output()
+    except torch.OutOfMemoryError:
+        raise
+    except (MissingAsset, ConfigError, IndexError, *UNREADABLE) as error:
+        raise MissingAsset(f"head '{name}' ({head.spec.path}) cannot draft: {in_one_line(error)}") from None
 
 
 def fresh_head(kind: type[Head], config: PreTrainedConfig) -> Head:

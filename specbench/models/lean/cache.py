@@ -106,7 +106,10 @@ class Cache:
 
     def tapped(self) -> Tensor | None:
         """Return the recorded inputs of the last forward, in ascending order of layers (n, m hidden); None without taps."""
-        return torch.cat(self._tapped, -1) if self.taps else None
+        if not self.taps:
+            return None
+        assert len(self._tapped) == len(self.taps), "a tap that is no layer"
+        return torch.cat(self._tapped, -1)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move the tokens of a path in the tree that begins at `start` to the positions from `start` on."""
