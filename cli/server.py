@@ -246,6 +246,8 @@ def run(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     commands = read_commands(start) if start else None
+    for command in (commands.on, commands.off) if commands else ():
+        _server(command.url, key_env, timeout)  # checks the key
     prompts = served_prompts(tasks, options)
     request = ServerRunRequest(
         on=commands.on if commands else _server(on, key_env, timeout),

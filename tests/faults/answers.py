@@ -252,7 +252,7 @@ def _of_figures(run: ServerRun) -> list[str]:
 
 
 async def _of_reference(on: Endpoint) -> list[str]:
-    """Use the server as a reference. Its refusal is an error in one line."""
+    """Use the server as a reference. What it does not answer is an error in one line."""
     if not on.description.has_ids:
         return []
     ids = await on.tokenize("text")

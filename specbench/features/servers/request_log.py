@@ -105,8 +105,8 @@ def _counted(completion: Completion) -> list[tuple[float, int]]:
     chunks, total = completion.chunks, completion.output_tokens
     if completion.tokens is not None:
         counts = [len(chunk.tokens) for chunk in chunks]
-    elif sum(chunk.count for chunk in chunks) == total and all(chunk.count for chunk in chunks):
-        counts = [chunk.count for chunk in chunks]
+    elif sum(chunk.reported for chunk in chunks) == total and all(chunk.reported for chunk in chunks):
+        counts = [chunk.reported for chunk in chunks]
     elif total is None or total <= len(chunks):
         counts = [1] * len(chunks)
     else:

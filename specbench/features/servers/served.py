@@ -62,13 +62,13 @@ class ServedRequest:
 class Chunk(NamedTuple):
     """Tokens that arrived together: their ids (empty if the server returns text only), text, and seconds since sending.
 
-    `count` is their number as the server counts them beside each chunk; 0 if it does not.
+    `reported` is their number as the server counts them beside each chunk; 0 if it does not.
     """
 
     tokens: tuple[int, ...]
     text: str
     seconds: float
-    count: int = 0
+    reported: int = 0
 
 
 @dataclass(frozen=True)

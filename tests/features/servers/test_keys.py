@@ -18,6 +18,7 @@ from tests.fixtures.answering_server import (
     stream,
     used,
 )
+from tests.fixtures.console import specbench
 
 KEY = "sk-very/secret+key"
 
@@ -73,3 +74,17 @@ def test_a_key_with_a_line_break_is_an_error_that_names_its_variable(monkeypatch
     with pytest.raises(ValueError, match="environment variable MY_KEY has a line break") as error:
         Server("http://host", "MY_KEY")
     assert "secret" not in str(error.value)
+
+
+def test_a_command_with_such_a_key_ends_with_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_KEY", "sk-secret\n")
+    (tmp_path / "start.toml").write_text(
+        "".join(f'[{side}]\ncommand = ["x"]\nurl = "http://h"\n' for side in ("on", "off"))
+    )
+    for words in (
+        ("run", "--start", "start.toml"),
+        ("describe", "http://h"),
+        ("verify", "--on", "http://h", "--off", "http://h"),
+    ):
+        done = specbench("server", *words, "--key-env", "MY_KEY", cwd=tmp_path, code=2)
+        assert "environment variable MY_KEY has a line break" in done.stderr and "secret" not in done.stderr
