@@ -78,10 +78,9 @@ class PanelCodes(QuantizedLinear):
         self.bits, self.block, self.precision = weights.bits, block, weights.scale.dtype
         panels = in_panels(weights.codes, width)  # (panels, in, width)
         if block:  # (panels, in / 4, width, 4)
-            panels = panels.unflatten(1, (-1, 4)).transpose(2, 3).contiguous()
+            panels = panels.view(len(panels), -1, 4, width).transpose(2, 3).contiguous()
         if weights.bits == 4:
-            low, high = panels.split(width // 2, dim=2)
-            panels = (low | high << 4).contiguous()
+            panels = (panels[:, :, : width // 2] | panels[:, :, width // 2 :] << 4).contiguous()
         self.register_buffer("codes", on_huge_pages(panels))
         self.register_buffer("scale", in_panels(weights.scale, width))  # (panels, groups, width)
         self.register_buffer("zero", None if weights.zero is None else in_panels(weights.zero, width))

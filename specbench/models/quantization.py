@@ -131,10 +131,11 @@ class NormalFloat(QuantizedLinear):
 
 def rounded_rows(x: Tensor, block: int) -> Tensor:
     """Return rows (n, in) that are rounded to 8 bits in blocks of inputs, as numbers: what the kernels multiply with."""
-    blocks = x.float().unflatten(-1, (-1, block))  # (n, blocks, block)
+    blocks = x.float().view(len(x), -1, block)  # (n, blocks, block)
     top = blocks.abs().amax(-1, keepdim=True)
     factor = torch.where(top > 0.0, 127.0 / top, 0.0)
-    return ((blocks * factor).round() * (top / 127.0)).flatten(-2).to(x.dtype)
+    rounded = (blocks * factor).round() * (top / 127.0)  # (n, blocks, block)
+    return rounded.view(x.shape).to(x.dtype)
 
 
 class RoundedInputs(QuantizedLinear):
