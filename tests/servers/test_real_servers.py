@@ -14,6 +14,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
 
 
 ALONE = ("-c", "1", "--prompts", "raw", "--no-seeds")
+PASSED = ("exact", "no departure found")  # the latter with so few outputs
 LATER = ("from the second token on", "in tokens after the first")  # the latter if there were too few first tokens
 
 
@@ -43,13 +44,13 @@ def test_llama_cpp_describes_itself(llama_cpp, tmp_path):
 @pytest.mark.parametrize("options", [(), ("--probabilistic",)], ids=["greedy drafts", "sampled drafts"])
 def test_llama_cpp_with_a_draft_is_exact(llama_cpp, tmp_path, options):
     found = verify(llama_cpp("--cache", "float32", *options, draft=True), tmp_path, code=0)
-    assert found["outcome"] == "exact"
+    assert found["outcome"] in PASSED
 
 
 @pytest.mark.parametrize("kind", ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"])
 def test_llama_cpp_with_ngrams_is_exact(llama_cpp, tmp_path, kind):
     url = llama_cpp("--cache", "float32", "--speculation", kind, "--ngram-size", "2")
-    assert verify(url, tmp_path, "--prompts", "raw", "-c", "1", code=0)["outcome"] == "exact"
+    assert verify(url, tmp_path, "--prompts", "raw", "-c", "1", code=0)["outcome"] in PASSED
 
 
 def test_the_synthetic_acceptance_of_llama_cpp_is_found(llama_cpp, tmp_path):
@@ -97,7 +98,7 @@ def test_vllm_describes_itself(vllm, tmp_path):
 
 
 def test_vllm_with_a_draft_is_exact_at_temperature_0(vllm, tmp_path):
-    assert verify(vllm(DRAFT), tmp_path, "-T", "0", code=0)["outcome"] == "exact"
+    assert verify(vllm(DRAFT), tmp_path, "-T", "0", code=0)["outcome"] in PASSED
 
 
 @pytest.mark.parametrize("config", [DRAFT, NGRAM], ids=["draft", "ngram"])
@@ -110,7 +111,7 @@ def test_vllm_on_a_cpu_is_not_exact_above_temperature_0(vllm, tmp_path, config):
 
 
 def test_vllm_without_speculation_is_exact(vllm, tmp_path):
-    assert verify(vllm(), tmp_path, "-c", "8", code=0)["outcome"] == "exact"
+    assert verify(vllm(), tmp_path, "-c", "8", code=0)["outcome"] in PASSED
 
 
 # Load
