@@ -77,7 +77,7 @@ def test_texts_of_results_plans_and_specs_are_short(result):
     ):
         lines = repr(each).splitlines()
         assert len(lines) <= 10 and max(map(len, lines)) < 300, repr(each)
-    assert repr(result).splitlines()[1].strip() == "tiny, gsm8k@2-A, T = 0: ar, sd"
+    assert repr(result).splitlines()[1].strip() == "tiny, gsm8k@3-A, T = 0: ar, sd"
     assert "more" in repr(plan).splitlines()[-1] and "0 of" in repr(plan)
 
 

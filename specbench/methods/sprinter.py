@@ -15,6 +15,7 @@ from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence
 from specbench.decoding.traits import Theory
 from specbench.models.heads import Verifier
+from specbench.models.heads.classifiers import read_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,8 @@ class Sprinter(Method, name="sprinter"):
                 logits = draft.score(context, len(context) - 1)  # (1, V)
                 token, q = sampler.draw(logits)  # (1,), (1, V)
                 run += read_tokens(token)
-                score = float(verifier.accepts(draft.hidden(context, len(context) - 1), token, confidence(logits))[0])
+                state = draft.hidden(context, len(context) - 1)  # (1, H)
+                score = read_probability(verifier.accepts(state, token, confidence(logits)))
                 is_accepted, is_capped = score >= self.threshold, len(run) == self.max_run
                 verifier_accepts += is_accepted
                 is_over = stop.closes(run) or len(run) == stop.room(ids)

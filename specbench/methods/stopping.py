@@ -18,6 +18,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session
 from specbench.decoding.targets.deferral import confidence, entropy
 from specbench.models.heads import AcceptanceHead, LengthHead
+from specbench.models.heads.classifiers import read_probability
 
 
 class Stop(Named):
@@ -169,7 +170,7 @@ class _SpecDecPlusPlus(Rule):
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
         if len(ids) > self.start:  # a drafted token was read
             state = self._drafter.hidden(ids, len(ids) - 1)  # (1, H)
-            self._all *= float(self._head.accepts(state)[0])
+            self._all *= read_probability(self._head.accepts(state))
         return 1.0 - self._all > self._stop.threshold
 
 
@@ -196,4 +197,4 @@ class _Dsl(Rule):
 
     def after(self, ids: list[int], token: int, logits: Tensor) -> bool:
         position = torch.tensor([len(ids) - self.start], device=logits.device)  # (1,)
-        return bool(self._head.accepts(confidence(logits), position)[0] < self._stop.threshold)
+        return read_probability(self._head.accepts(confidence(logits), position)) < self._stop.threshold

@@ -20,7 +20,7 @@ from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import write
 from specbench.models.heads import Head
-from specbench.models.heads.block_head import default_taps as default_taps_of_block
+from specbench.models.heads.block_settings import default_taps as default_taps_of_block
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
 from specbench.models.heads.eagle3_settings import default_taps
 from specbench.models.loaded_pair import LoadedPair

@@ -306,7 +306,7 @@ def test_the_documented_variant_of_a_task_and_pair_of_ones_own_run(tmp_path):
     (summary,) = summaries(tmp_path)
     assert (summary["pair"], summary["task"], summary["spec"]["task"]["data"]["source"]) == (
         "my-pair",
-        "short@2-A",
+        "short@3-A",
         "synthetic",
     )
     assert [row["failed"] for row in summary["methods"]] == [0, 0]

@@ -20,8 +20,8 @@ from specbench.methods.block_drafts import BlockDraft
 from specbench.methods.proposers import Eagle
 from specbench.methods.tree_drafts import Eagle2
 from specbench.models.heads import BlockHead, BlockSession, DFlashHead, DSparkHead
-from specbench.models.heads.block_head import default_taps
 from specbench.models.heads.block_session import ConfidenceCut
+from specbench.models.heads.block_settings import default_taps
 from tests.fixtures.worlds import open_session
 from tests.models.test_eagle3 import DIM, HEADS, KV, LAYER, NO_EOS, ROPE, WIDE, H, V, base_model, rms, rotated
 from tests.models.test_eagle3 import Layout as _Rope

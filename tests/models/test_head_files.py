@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.decoding.sampling import Sampler
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads import BlockSession, DFlashHead, DraftHead, DSparkHead, EagleHead, EagleSession, MtpHead
-from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier
+from specbench.models.heads.classifiers import AcceptanceHead, LengthHead, Verifier, read_probability
 from specbench.models.heads.draft_head import kind_in
 from tests.fixtures.worlds import open_session
 from tests.models import test_block_heads as blocks
@@ -149,6 +149,8 @@ def test_logits_that_become_infinite_are_an_error_in_the_trial_and_while_draftin
     session = BlockSession(head, open_session(model), vocabulary=V)
     with pytest.raises(FloatingPointError, match="block drafter: NaN or infinite logits"):
         session.draft([3, 8, 1, 22], 4, Sampler(0.0), NO_EOS)
+    with pytest.raises(FloatingPointError, match="a distribution has NaN"):
+        session.draft([3, 8, 1, 22], 4, Sampler(1.0), NO_EOS)
 
 
 @pytest.mark.parametrize("layout", eagle3.LAYOUTS)
@@ -169,6 +171,8 @@ def test_a_head_that_predicts_nan_is_an_error_before_decoding(head):
             parameter.fill_(float("nan"))
     with pytest.raises(MissingAsset, match="predictions are NaN"):
         head.require_finite_output()
+    with pytest.raises(FloatingPointError, match="returned NaN"):
+        read_probability(torch.tensor([float("nan")]))
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ class BlockSession:
             token, distribution = sampler.draw(logits)
             drawn.append(token)
             probs.append(distribution)
-        if changed:
-            self.timed.require_finite(torch.cat(changed))  # once per draft: a draw from NaN gives some token
+        if changed and not sampler.temperature:  # the arg max of NaN is some token; a draw from it raises
+            self.timed.require_finite(torch.cat(changed))
         if not all(math.isfinite(each) for each in confidences):
             raise FloatingPointError(f"{self.feeder.name}: a confidence is not a number")
         length = cut.length(confidences) if cut.is_set else len(drawn)

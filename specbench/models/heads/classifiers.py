@@ -1,5 +1,6 @@
 """Heads that predict whether a drafted token is accepted: SPRINTER's verifier, and the heads of SpecDec++ and DSL."""
 
+import math
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -16,11 +17,12 @@ LARGEST_PROBABILITIES = 10  # probabilities of q among the features
 LONGEST_DRAFT = 20.0  # draft length that positions are divided by
 
 
-def _probability(logits: Tensor) -> Tensor:
-    """Return the probabilities (n,) of logits (n,). Raises FloatingPointError for a NaN, which no threshold decides."""
-    if bool(logits.isnan().any()):
+def read_probability(probability: Tensor) -> float:
+    """Return a predicted probability (1,) as a number. Raises FloatingPointError for NaN, which no threshold decides."""
+    value = float(probability[0])
+    if math.isnan(value):
         raise FloatingPointError("a head that predicts acceptance returned NaN")
-    return logits.sigmoid()
+    return value
 
 
 def _require_number(logits: Tensor) -> None:
@@ -78,7 +80,7 @@ class Verifier(Head):
 
     def accepts(self, state: Tensor, x: Tensor, q: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return _probability(self(self.inputs(state, x, q)))
+        return self(self.inputs(state, x, q)).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 
     def require_finite_output(self) -> None:
         _require_number(self(self.mean[None]))
@@ -109,7 +111,7 @@ class AcceptanceHead(Head):
 
     def accepts(self, state: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return _probability(self(state))
+        return self(state).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 
     def require_finite_output(self) -> None:
         _require_number(self(self.block.weight[:1]))
@@ -145,7 +147,7 @@ class LengthHead(Head):
 
     def accepts(self, q: Tensor, position: Tensor) -> Tensor:
         """Return P(accept) (n,)."""
-        return _probability(self(q, position))
+        return self(q, position).sigmoid()  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 
     def require_finite_output(self) -> None:
         _require_number(self.logits_of_features(self.one.weight[:1]))
