@@ -129,10 +129,13 @@ def record(
     batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared["plugin"] or [])
     with _folder(out) as folder:
         how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
-        unseen = gating.record(snapshot, folder, batch, how)
+        unseen, others = gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
     if unseen:
         print("faults that this snapshot could not see:", *(f"  {each}" for each in unseen), sep="\n", file=sys.stderr)
+    if others:
+        print(f"faults were not tried on {', '.join(others)}, which test drafts in another way", file=sys.stderr)
+    if unseen:
         print("help: --add a request with a higher --temperature, or with more samples (-n)", file=sys.stderr)
 
 

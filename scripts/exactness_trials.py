@@ -32,13 +32,13 @@ from specbench.features.servers.exactness.server_verdict import Evidence, Outcom
 from specbench.features.servers.exactness.verify_request import EncodedPrompts, ServerVerifyRequest, requests_of
 from specbench.features.servers.request_key import PromptKind, RequestKey
 from specbench.features.servers.request_log import LoggedRequest
-from specbench.features.servers.served import Description, ServedRequest, ServedSampling
+from specbench.features.servers.served import Description, ServedRequest
 from specbench.http_client import Server
 
 OUT = Path("results/exactness.md")
 VOCABULARY = 40
 SHAPES = {"flat": 0.5, "moderate": 2.0, "skewed": 6.0, "repetitive": 60.0}  # standard deviation of the logits
-NOISES = (0.0, 1e-5, 1e-2)  # rounding of the server's logits
+NOISES = (0.0, 1e-5, 1e-2, 0.1)  # rounding of the server's logits, which differs from call to call
 SHARES = (0.02, 0.05, 0.1)
 TRIALS = 10
 FAULTS = ("temperature", "another model", "arg max", "arg max at the first token alone")
@@ -82,11 +82,12 @@ class SimulatedModel(Reference):
         assert found is not None
         return found
 
-    def output(self, prompt: tuple[int, ...], sampling: ServedSampling, length: int, seed: int) -> list[int]:
-        """Return an output; equal seeds give equal outputs."""
+    def output(self, prompt: tuple[int, ...], request: ServedRequest, seed: int, call: int) -> list[int]:
+        """Return an output; equal seeds give equal random numbers, and rounding differs from call to call."""
+        sampling, length = request.sampling, request.max_tokens
         chooser, ids = np.random.default_rng([self._seed, 7, seed]), list(prompt)
         for _ in range(length):
-            logits = self.served(tuple(ids), 2)
+            logits = self.served(tuple(ids), call)
             if sampling.is_greedy:
                 ids.append(int(logits.argmax()))
             else:
@@ -104,7 +105,7 @@ def honest_verdict(seed: int) -> tuple[str, Outcome, str]:
     as_samples = seed % 5 == 4
     description = Description(dialect="simulated", url="http://127.0.0.1", has_ids=not as_samples)
     endpoint = cast(Any, SimpleNamespace(description=description))
-    kinds = kinds_of(SAMPLINGS, (1,), True, (PromptKind.raw,))
+    kinds = kinds_of(SAMPLINGS, (1, 8), True, (PromptKind.raw,))
     starts = [tuple(chooser.integers(0, VOCABULARY, 6).tolist()) for _ in range(prompts)]
     if as_samples:
         comparison: ByReference | BySamples = BySamples(
@@ -135,7 +136,7 @@ def _seed_of(request: ServedRequest, number: int) -> int:
 def _answer(model: SimulatedModel, key: RequestKey, request: ServedRequest, number: int) -> LoggedRequest:
     """Return the answer to a request."""
     prompt = cast(tuple[int, ...], request.prompt)
-    tokens = model.output(prompt, request.sampling, request.max_tokens, _seed_of(request, number))
+    tokens = model.output(prompt, request, _seed_of(request, number), number)
     return LoggedRequest(key=key, prompt=list(prompt), tokens=tokens, text="".join(f" w{token}" for token in tokens))
 
 
@@ -224,7 +225,8 @@ tests and the verdict of `specbench server verify`. Only the network and the mod
 Each server has its own distributions over {VOCABULARY} tokens, 1 to 64 outputs of 1 to 16 tokens for each kind of requests,
 1 to 8 prompts, greedy and sampled requests with and without seeds, and logits that are rounded by up to {max(NOISES):g}. The
 distributions differ in the standard deviation of their logits: {shapes}. A fifth of the servers return text only, and are
-compared with samples of a second server.
+compared with samples of a second server. With few outputs or nearly certain continuations the control is not rejected, and
+the verdict is inconclusive.
 
 {len(accused)} of {servers} servers are called not exact{upper}. All tests of a run share a significance level of {ALARM:g}.
 
@@ -236,8 +238,8 @@ compared with samples of a second server.
 
 The fault is in a share of all tokens. A server is sent the default number of requests: {outputs:,} outputs of {length} tokens
 for each setting of the sampling parameters, over six kinds of requests together. A column is the share of tokens; in the last
-row, the share of outputs. The other temperature is {HOTTER:g} times the requested one. The other model is a draft model that
-`--draft` names.
+row, the share of outputs, of which the first token is the most likely one: so few outputs do not show it, and the verdict
+says so. The other temperature is {HOTTER:g} times the requested one. The other model is a draft model that `--draft` names.
 
 | fault | {columns} |
 | :-- |{dashes}

@@ -172,7 +172,7 @@ def _folders() -> Sequence[Path]:
         caches = []
     return [
         *(place / "specbench" / "kernels" for place in caches),
-        Path(tempfile.gettempdir()) / f"specbench-{os.getuid()}" / "kernels",
+        Path(tempfile.gettempdir()) / f"specbench-kernels-{os.getuid()}",
     ]
 
 

@@ -71,6 +71,11 @@ class LibraryFolder:
                 return f"{path} belongs to another user"
             if found.st_mode & OTHERS_WRITE:
                 return f"{path} can be written by other users"
+        for path in self._folder.absolute().parents:  # another user could replace the folder
+            found = path.stat()
+            is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if is_open or found.st_uid not in (0, os.getuid()):
+                return f"{path}, in which the folder is, can be changed by other users"
         return ""
 
     @property

@@ -1,9 +1,9 @@
 """Known ways in which a faulty sampler departs from its distribution, and a test with power against each of them.
 
 A departure is another distribution r of a token than pi, such as the most likely token in 5 % of tokens. The likelihood ratio
-r(x) / pi(x) is a test martingale, and no other test of the same level finds that departure with fewer tokens. The mean of the
-ratios of all departures is a martingale too. Its power against each is computed from the same distributions, so a test that
-rejects nothing also says which departures it would have missed.
+r(x) / pi(x) is a test martingale that grows fastest if tokens follow r. The mean of the ratios of all departures is a
+martingale too. Its power against each is computed from the same distributions, so a test that rejects nothing also says which
+departures it would have missed.
 """
 
 import math
@@ -134,13 +134,15 @@ class Detectable:
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether every departure of this kind of more than LARGEST_VARIATION would be found."""
-        return self.variation is not None and self.variation <= LARGEST_VARIATION
+        """Whether the smallest size that is found has a total variation of at most LARGEST_VARIATION."""
+        return self.size is not None and self.variation is not None and self.variation <= LARGEST_VARIATION
 
     @property
     def missed(self) -> str:
         """What would have been missed, in words."""
-        return words_of(self.kind, self.model, self.largest if self.size is None else self.size, "up to ")
+        if self.size is None:
+            return words_of(self.kind, self.model, self.largest, "at least ")
+        return words_of(self.kind, self.model, self.size, "up to ")
 
 
 @dataclass
@@ -269,4 +271,4 @@ def _key(order: str, pi: Tensor, drafts: Mapping[str, Tensor]) -> Tensor:
     """Return the key (m, K) of an order of tokens, which falls in it."""
     if order in drafts:
         return _ratio(drafts[order], pi)
-    return pi if order == LIKELY else -pi
+    return pi if order == LIKELY else torch.where(pi > 0.0, -pi, -2.0)  # ratios are 0 where pi is 0, so these come last

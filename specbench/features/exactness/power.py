@@ -3,8 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.features.exactness.departures import SHARES, DepartureKind, Detectable
+from specbench.features.exactness.acceptance_test import FACTORS
+from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.evidence import LARGEST_FACTOR
+
+LARGEST_TRIED = max(FACTORS)
+
+
+def missed_alone(where: str, detectable: Sequence[Detectable]) -> list[str]:
+    """Return what would have been missed in a part of the tokens alone, by the example of the most likely token."""
+    found = [each.missed for each in detectable if each.kind is DepartureKind.most_likely and not each.is_within_limit]
+    return [f"{where}, for example {words}" for words in found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +45,11 @@ class Power:
         """What would have been missed, in words: departures above the limits, and those of first tokens alone."""
         rules = []
         if self.tested and self.factor is None:
-            rules = ["rules 2x too lenient"]
+            rules = [f"rules {LARGEST_TRIED:g}x or more too lenient"]
         elif self.tested and self.factor is not None and self.factor > LARGEST_FACTOR:
             rules = [f"rules up to {self.factor:g}x too lenient"]
         later = [each.missed for each in self._above_limit]
-        first = [
-            each.missed for each in self.first if each.kind is DepartureKind.most_likely and each.size != SHARES[0]
-        ]
-        return [*rules, *later, *(f"at first tokens alone, {words.replace('tokens', 'outputs')}" for words in first)]
+        return [*rules, *later, *missed_alone("at first tokens alone", self.first)]
 
     @property
     def _above_limit(self) -> list[Detectable]:

@@ -14,7 +14,7 @@ from specbench.experiment.batch import (
 )
 from specbench.features.gate.comparison import ANCHOR, compare
 from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, measured_run, pooled
-from specbench.features.gate.unseen_faults import UnseenFault, unseen_faults
+from specbench.features.gate.unseen_faults import UnseenFault, unseen_faults, untried
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
 from specbench.runs.run_folder import SAMPLES
 
@@ -32,10 +32,11 @@ class SnapshotOptions:
     add: bool = False
 
 
-def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> list[UnseenFault]:
+def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> tuple[list[UnseenFault], list[str]]:
     """Measure a request, and write or extend a snapshot file.
 
-    Returns the known faults that the new measurements could not see. Raises ConfigError if the file is of the other kind.
+    Returns the known faults that the new measurements could not see, and the methods that were not tried. Raises ConfigError
+    if the file is of the other kind.
     """
     (request,) = batch.requests
     if not how.counters_only:
@@ -50,7 +51,7 @@ def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> 
     batch = replace(batch, requests=[request], threads=threads)
     runs = _measure(batch, out, how.counters_only, how.sessions)
     Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
-    return unseen_faults(runs, replace(batch, requests=[_counters_only(request)]), out)
+    return unseen_faults(runs, replace(batch, requests=[_counters_only(request)]), out), untried(runs)
 
 
 def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> None:

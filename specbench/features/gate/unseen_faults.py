@@ -1,4 +1,7 @@
-"""Faults that a snapshot could not see: known faults are injected, and the recorded methods decode the same prompts again."""
+"""Faults that a snapshot could not see: known faults are injected, and the recorded methods decode the same prompts again.
+
+A fault replaces functions of the rejection rule in this process, so that presets, labels and hashes of runs stay as they are.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +28,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class UnseenFault:
-    """A fault with which a method of a run decodes the recorded tokens, with the recorded counters.
+    """A fault that leaves the tokens and counters of a method unchanged.
 
     Args:
         run: The name of the run.
@@ -65,6 +68,17 @@ def injected(fault: Fault) -> Iterator[None]:
         yield
     finally:
         rejection.accepted_count_distribution, rejection.residual = right
+
+
+def untried(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the methods that draft and that no fault is injected into, since they test drafts in another way."""
+    names = [
+        name
+        for run in runs
+        for name, rows in run.generations.items()
+        if any(row.tested for row in rows) and not _tests_token_by_token(run, name)
+    ]
+    return list(dict.fromkeys(names))
 
 
 def unseen_faults(runs: Sequence[MeasuredRun], batch: RequestBatch, out: Path) -> list[UnseenFault]:
@@ -115,4 +129,4 @@ def _is_equal(run: MeasuredRun, faulty: MeasuredRun, name: str) -> bool:
     """Return whether a method has the same tokens and counters in both runs, for the generations that both have."""
     rows = {(row.sample, row.repeat): row for row in faulty.generations[name]}
     pairs = [(row, rows[row.sample, row.repeat]) for row in run.generations[name] if (row.sample, row.repeat) in rows]
-    return all(a.ids == b.ids and a.counters == b.counters for a, b in pairs)
+    return bool(pairs) and all(a.ids == b.ids and a.counters == b.counters for a, b in pairs)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from specbench.config.options import Options
 from specbench.config.pair import Pair
+from specbench.data.hub import first_line
 from specbench.decoding.sampling import OtherRandomness
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, MissingAsset
 from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods
 from specbench.resolution.partial_method import PartialMethod
@@ -26,6 +27,7 @@ class Enumeration:
         longest: The longest draft that was enumerated.
         depth: The longest draft of the method.
         other_randomness: Where random numbers come from that are not the sampler's; empty if all are the sampler's.
+        error: Why the method cannot run on lookup tables; empty if it can.
     """
 
     label: str
@@ -34,6 +36,7 @@ class Enumeration:
     longest: int = 0
     depth: int = 0
     other_randomness: str = ""
+    error: str = ""
 
     @property
     def differs(self) -> bool:
@@ -43,6 +46,8 @@ class Enumeration:
     @property
     def undecided(self) -> str:
         """Why nothing follows although no distribution differs; empty otherwise."""
+        if self.error:
+            return f"{self.label} cannot run on lookup tables: {self.error}"
         if self.other_randomness:
             return (
                 f"{self.label} draws random numbers that do not come from Sampler.choose ({self.other_randomness}), so its"
@@ -77,11 +82,11 @@ def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
     Draft lengths are 1 and 2, and 5 in a first round, or the length in `options`. Raises ConfigError if the method declares
     no distribution.
     """
-    plain = Options(overrides=options.overrides, plugins=options.plugins)
+    plain = Options(overrides=options.overrides, plugins=options.plugins, gamma=options.gamma)
     worst: dict[str, ExactComparison] = {}
     label, drafts, longest, depth = method, False, 0, 0
     for gamma in _lengths(method, pair, plain):
-        at = replace(plain, gamma=(("", (gamma,)),) if gamma else ())
+        at = replace(plain, gamma=(("", (gamma,)),)) if gamma else plain
         resolved = Methods((method,), pair, at).groups(dict.fromkeys(pair.models, 1))[0][-1]
         label, built = resolved.label, resolved.method
         if built.declared_distribution() is None:
@@ -94,6 +99,10 @@ def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
             findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
         except OtherRandomness as error:
             return Enumeration(label=label, other_randomness=str(error))
+        except (ConfigError, MissingAsset):
+            raise
+        except Exception as error:  # of any type, from a plugin
+            return Enumeration(label=label, error=f"{type(error).__name__}: {first_line(error)}")
         for finding in findings:
             worst[finding.setting] = max(
                 worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance
@@ -109,5 +118,5 @@ def _lengths(method: str, pair: Pair, options: Options) -> tuple[int, ...]:
         override.path == base.length_path and base.applies(override)
         for override in options.overrides_for("method", method)
     )
-    is_open = Methods((method,), pair, options).have_draft_length and not is_set
+    is_open = Methods((method,), pair, options).have_draft_length and not is_set and not options.gamma
     return (*WHOLE_LENGTHS, FIRST_ROUND_LENGTH) if is_open else (0,)

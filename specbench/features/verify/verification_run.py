@@ -101,9 +101,13 @@ def verify(
     is_enumerated = enumeration is not None and enumeration.is_exact
     if not (is_enumerated or (power and power.meets_limits)):
         lossy = "" if is_same else ", which is lossy"
-        line = f"no departure found: {name} from {declared}{lossy}, {how}{missed}{_help(case, power)}"
+        why = f"; {enumeration.undecided}" if enumeration and enumeration.undecided else ""
+        line = f"no departure found: {name} from {declared}{lossy}, {how}{missed}{why}{_help(case, power)}"
         return Verdict(VerdictKind.unfound, line, checks, power)
-    shown = "enumerated exactly, and " if is_enumerated else ""
+    beyond = (
+        f" up to drafts of {enumeration.longest}" if enumeration and enumeration.longest < enumeration.depth else ""
+    )
+    shown = f"enumerated exactly{beyond}, and " if is_enumerated else ""
     if is_same:
         line = f"lossless: {name} follows {declared}: {shown}no departure found, {how}{missed}"
         return Verdict(VerdictKind.lossless, line, checks, power)
@@ -158,11 +162,11 @@ MOST_TIMES = 100.0  # of the outputs of a verification; more are no help
 
 
 def _help(case: Case, power: Power | None) -> str:
-    """Return how to reach a stronger verdict, in words."""
+    """Return how to reach a stronger verdict, in words; empty if no number of outputs in reach would."""
     if power is None:
         return "; help: --temperature 1"
-    if power.times <= 1.0 or power.times > MOST_TIMES:
-        return "; help: specbench enumerate"
+    if not 1.0 < power.times <= MOST_TIMES:
+        return ""
     return f"; help: --repeats {math.ceil(case.cuts * power.times)}"
 
 
@@ -241,6 +245,7 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
     else:
         with observer.status(f"enumerate {resolved.label}"):
             enumeration = enumerated(request.method, pair, options)
+            enumeration = replace(enumeration, depth=max(enumeration.depth, resolved.method.depth))
         # data are read first, since models take long to load
         chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
         tasks = tuple(task.name for task in chosen)

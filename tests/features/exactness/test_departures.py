@@ -1,6 +1,7 @@
 """The test against known departures: its false alarms, and the power that it states."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from specbench.features.exactness.departures import (
 )
 from specbench.features.exactness.power import Power
 from specbench.features.exactness.tolerance import Allowed
+from specbench.features.servers.exactness.allowed import allowed
+from specbench.features.servers.served import ServedSampling
 
 ALARM = 1e-4
 SIZE, TOKENS = 12, 600
@@ -106,5 +109,19 @@ def test_the_limits_decide_what_was_missed():
     assert few.missed == [
         "rules up to 1.5x too lenient",
         "up to 1.25x the temperature",
-        "at first tokens alone, the most likely token in up to 50 % of outputs",
+        "at first tokens alone, for example the most likely token in at least 50 % of tokens",
     ]
+    never = Power(factor=1.05, tested=100, later=[small, replace(unseen, variation=0.015)], first=[], times=1.0)
+    assert not never.meets_limits, "a departure that was never found has no smallest size"
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.7, "top_p": 0.95}, {"temperature": 1.0, "top_k": 20}], ids=str)
+def test_right_tokens_pass_where_a_filter_has_a_boundary_and_logits_have_a_tolerance(sampling):
+    """Tokens outside of the reference's filter may be inside of the server's: they have probability 0 there."""
+    generator, test, filtered = torch.Generator().manual_seed(5), DepartureTest(), ServedSampling(**sampling)
+    for _ in range(25):
+        logits = 1.5 * torch.randn(120, 200, generator=generator, dtype=torch.float64)
+        within = allowed(logits, filtered, 0.05)
+        x = torch.multinomial(within.pi, 1, generator=generator)[:, 0]
+        test.add(within, {"draft": (logits + torch.randn(logits.shape, generator=generator)).softmax(-1)}, x)
+    assert test.log_wealth < 0.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scripts import exactness_trials
-from specbench.features.servers.exactness.seeds import SeedCheck, SeededOutputs, p_of_exchanges
+from specbench.features.servers.exactness.seeds import SeedCheck, SeededOutputs, least_repeated, p_of_exchanges
 from specbench.features.servers.exactness.server_verdict import Outcome
 from specbench.features.servers.exactness.two_samples import PromptOutputs
 
@@ -21,12 +21,12 @@ def test_independent_outputs_are_rarely_called_equal_however_sure_the_prompt_is(
     for seed in range(300):
         outputs = sampled(chances, 8, seed)
         p_first = chances[outputs[0][0]]
-        alarms += SeededOutputs({0: outputs}).check([p_first] * 7, None, True).are_ignored(1)
+        alarms += SeededOutputs({0: outputs}).check([p_first] * 7, None, 0.9).are_ignored(1)
     assert alarms <= 2
 
 
 def test_one_output_for_all_seeds_is_found_and_counted():
-    check = SeededOutputs({0: [(1, 2)] * 8, 1: [(3, 4)] * 8}).check([0.1] * 14, None, True)
+    check = SeededOutputs({0: [(1, 2)] * 8, 1: [(3, 4)] * 8}).check([0.1] * 14, None, 0.9)
     assert check.are_ignored(tests=50)
     assert (check.others, check.others_equal, check.others_expected) == (14, 14, pytest.approx(1.4))
 
@@ -35,6 +35,12 @@ def test_a_few_outputs_that_a_batch_changes_are_no_fault_and_most_are():
     assert not SeedCheck(pairs=96, equal=91).do_not_repeat(100)
     assert SeedCheck(pairs=8, equal=0).do_not_repeat(100)
     assert not SeedCheck(pairs=8, equal=6).do_not_repeat(1)
+
+
+def test_a_server_with_much_rounding_may_repeat_fewer_outputs():
+    exact, coarse = (least_repeated(tolerance, 1.0, 32) for tolerance in (1e-5, 0.1))
+    assert exact > 0.89 and coarse < 0.01
+    assert not SeedCheck(pairs=8, equal=0, repeating=coarse).do_not_repeat(1)
 
 
 def test_a_server_that_does_not_promise_to_repeat_seeds_is_not_tested_for_it():

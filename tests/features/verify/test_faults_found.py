@@ -66,6 +66,21 @@ def test_verify_does_not_say_lossless_of_what_cannot_be_enumerated(faulty, tmp_p
     assert done["power"]["factor"] is None or done["power"]["factor"] > 1.05
 
 
+def test_the_verdict_says_which_drafts_were_not_enumerated(faulty, tmp_path):
+    few = ("-t", "wmt", "-n", "2", "--repeats", "2", "--set", "method.gamma=12")
+    done = specbench("verify", *faulty, *few, cwd=tmp_path)
+    assert "enumerated exactly up to drafts of 8" in " ".join(done.stdout.split())
+
+
+def test_a_method_that_cannot_run_on_lookup_tables_is_not_called_lossless(faulty, tmp_path):
+    few = ("-t", "wmt", "-n", "2", "--repeats", "2", "--set", "method.real=true")
+    done = specbench("verify", *faulty, *few, cwd=tmp_path)
+    text = " ".join(done.stdout.split())
+    assert "no departure found" in text and "cannot run on lookup tables: AttributeError" in text
+    shown = specbench("enumerate", *faulty, "--set", "method.real=true", cwd=tmp_path, code=6)
+    assert "cannot run on lookup tables" in " ".join(shown.stdout.split())
+
+
 def test_verify_finds_a_wrong_acceptance_and_states_what_smaller_ones_need(faulty, tmp_path):
     few = ("-t", "wmt", "-n", "3", "--json")
     done = specbench("verify", *faulty, "--set", "method.factor=3.0", *few, cwd=tmp_path, code=5)

@@ -14,7 +14,13 @@ from specbench.errors import ConfigError
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.calibration import Deviation, measured_deviation
 from specbench.features.servers.exactness.reference import MISSING, Reference, Weights
-from specbench.features.servers.exactness.seeds import SeedCheck, SeededOutputs, chance_of_output, p_of_exchanges
+from specbench.features.servers.exactness.seeds import (
+    SeedCheck,
+    SeededOutputs,
+    chance_of_output,
+    least_repeated,
+    p_of_exchanges,
+)
 from specbench.features.servers.exactness.served_checks import (
     KindResult,
     ReferenceRow,
@@ -140,7 +146,9 @@ class ByReference(Comparison):
             for chance in [chance_of_output(row.logits, row.tokens, sampling, self.tolerance)] * (counts[prompt] - 1)
         ]
         outputs = _seeded({key: row.tokens for key, row in rows.items()})
-        return outputs.check(chances, None, self._on.description.repeats_seeds)
+        length = max((len(row.tokens) for row in rows.values()), default=0)
+        repeating = least_repeated(self.tolerance, sampling.temperature, length)
+        return outputs.check(chances, None, repeating if self._on.description.repeats_seeds else None)
 
     async def _row(self, entry: LoggedRequest) -> ReferenceRow:
         assert entry.prompt is not None and entry.tokens is not None
@@ -161,7 +169,7 @@ class BySamples(Comparison):
     """
 
     def __init__(self, on: Endpoint, off: Endpoint, sampled_kinds: int) -> None:
-        self.name, self._on = off.description.label, on
+        self.name = off.description.label
         self.as_text = not (on.description.has_ids and off.description.has_ids)
         self._permutations = permutations_for(
             6 * sampled_kinds
@@ -203,7 +211,7 @@ class BySamples(Comparison):
         """Compare outputs with equal seeds, and those with different seeds with those of the other server."""
         chances = [_share_of_equal([each.off]) for each in both for _ in each.on[1:]]
         p = p_of_exchanges(both, self._permutations) if chances else 1.0
-        return outputs.check(chances, p, self._on.description.repeats_seeds)
+        return outputs.check(chances, p, None)  # without log-probabilities, rounding is unknown
 
     def _outputs_by_prompt(self, entries: Iterable[LoggedRequest]) -> dict[int, list[Output]]:
         return _grouped({entry.key: units_of(entry, self.as_text) for entry in entries})

@@ -29,6 +29,7 @@ class SeedCheck:
         others_expected: The expected number of equal ones if outputs are independent.
         others_p: The probability that so many are equal if they are independent; 1 if nothing was compared.
         is_promised: Whether the server promises that equal seeds repeat outputs.
+        repeating: The share of outputs that an honest server repeats at least.
     """
 
     pairs: int = 0
@@ -38,14 +39,13 @@ class SeedCheck:
     others_expected: float = 0.0
     others_p: float = 1.0
     is_promised: bool = True
+    repeating: float = REPEATING
 
     @property
     def repeats_p(self) -> float:
-        """The probability that so few outputs are repeated, if each of them is with a probability of REPEATING."""
-        return sum(
-            math.comb(self.pairs, k) * REPEATING**k * (1.0 - REPEATING) ** (self.pairs - k)
-            for k in range(self.equal + 1)
-        )
+        """The probability that so few outputs are repeated, if each of them is with a probability of `repeating`."""
+        share, n = self.repeating, self.pairs
+        return sum(math.comb(n, k) * share**k * (1.0 - share) ** (n - k) for k in range(self.equal + 1))
 
     @property
     def number_of_tests(self) -> int:
@@ -73,13 +73,13 @@ class SeededOutputs:
     firsts: Mapping[int, Sequence[Output]]
     again: Sequence[tuple[Output, Output]] = field(default_factory=list)
 
-    def check(self, chances: Iterable[float], p: float | None, is_promised: bool) -> SeedCheck:
+    def check(self, chances: Iterable[float], p: float | None, repeating: float | None) -> SeedCheck:
         """Return the check.
 
         Args:
             chances: For each prompt's other outputs, the probability that it equals the first one.
             p: The probability that so many are equal if outputs are independent; None computes it from `chances`.
-            is_promised: Whether the server promises that equal seeds repeat outputs.
+            repeating: The share of outputs that an honest server repeats at least; None if it promises nothing.
         """
         compared = [(other, outputs[0]) for outputs in self.firsts.values() for other in outputs[1:]]
         equal, expected = sum(a == b for a, b in compared), list(chances)
@@ -90,7 +90,8 @@ class SeededOutputs:
             others_equal=equal,
             others_expected=sum(expected),
             others_p=at_least(equal, expected) if p is None else p,
-            is_promised=is_promised,
+            is_promised=repeating is not None,
+            repeating=repeating or 0.0,
         )
 
 
@@ -101,6 +102,15 @@ def chance_of_output(logits: Tensor, tokens: Sequence[int], sampling: ServedSamp
     high = within.high.gather(-1, within.high.new_tensor(at).long())[:, 0]  # (m,)
     rest = within.low.sum(-1) - within.low.gather(-1, within.low.new_tensor(at).long())[:, 0]  # (m,), of other tokens
     return float((high / (high + rest).clamp_min(1e-300)).log().sum().exp())
+
+
+def least_repeated(tolerance: float, temperature: float, length: int) -> float:
+    """Return the share of outputs of so many tokens that an honest server repeats at least.
+
+    If logits differ by at most the tolerance d from one call to the next, the total variation of a token is at most
+    tanh(d / T), and equal random numbers choose another token with a probability of about twice that at most.
+    """
+    return REPEATING * max(1.0 - 2.0 * math.tanh(tolerance / temperature), 0.0) ** length
 
 
 def at_least(count: int, chances: Sequence[float]) -> float:

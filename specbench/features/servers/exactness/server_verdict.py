@@ -10,6 +10,7 @@ from pathlib import Path
 from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.evidence import LARGEST_VARIATION
 from specbench.features.exactness.martingales import ALARM
+from specbench.features.exactness.power import missed_alone
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
@@ -22,9 +23,7 @@ from specbench.note import Note
 class Outcome(StrEnum):
     """The possible results of a verification of a server."""
 
-    exact = (
-        "exact"  # no check failed, the control was rejected, and every departure above the limits would have been found
-    )
+    exact = "exact"  # no check failed, the control was rejected, and departures above the limits would have been found
     unfound = (
         "no departure found"  # no check failed and the control was rejected; larger departures would have been missed
     )
@@ -99,7 +98,8 @@ class Evidence:
             later=_largest(check.detectable("later", alarm) for check in whole),
             first=_largest(check.detectable("first", alarm) for check in whole),
             alone=_largest(result.sampled.detectable("later", alarm) for result in self.results if result.sampled),
-            greedy_share=1.0 - 0.05 ** (1.0 / max(sum(greedy), 1)) if greedy else 0.0,
+            greedy_share=1.0 - 0.05 ** (1.0 / max(sum(greedy), 1)) if greedy else None,
+            is_text=any(result.texts for result in self.results),
         )
 
 
@@ -111,35 +111,35 @@ class ServedPower:
         later: Departures of all but first tokens that occur in all kinds of requests with equal sampling parameters.
         first: The same of the first tokens of outputs.
         alone: Departures of all but first tokens that occur in one kind of requests alone.
-        greedy_share: The share of faulty greedy tokens of which one would be seen in 19 of 20 cases; 0 without greedy ids.
+        greedy_share: The share of faulty greedy tokens of which one would be seen in 19 of 20 cases; None without greedy ids.
+        is_text: Whether greedy texts were compared, whose differences may be rounding.
     """
 
     later: Sequence[Detectable]
     first: Sequence[Detectable]
     alone: Sequence[Detectable]
-    greedy_share: float
+    greedy_share: float | None
+    is_text: bool
 
     @property
     def meets_limits(self) -> bool:
         """Whether departures above LARGEST_VARIATION in all kinds of requests would have been found."""
-        return self.greedy_share <= LARGEST_VARIATION and all(each.is_within_limit for each in self.later)
+        has_evidence = bool(self.later) or self.greedy_share is not None
+        is_greedy_shown = self.greedy_share is None or self.greedy_share <= LARGEST_VARIATION
+        return (
+            has_evidence and is_greedy_shown and not self.is_text and all(each.is_within_limit for each in self.later)
+        )
 
     @property
     def missed(self) -> list[str]:
         """What would have been missed, in words."""
-        greedy = (
-            [f"faults in up to {self.greedy_share:.1%} of greedy tokens"]
-            if self.greedy_share > LARGEST_VARIATION
-            else []
-        )
-        later = [each.missed for each in self.later if not each.is_within_limit]
-        first = [each.missed for each in self.first if each.kind is DepartureKind.most_likely]
-        alone = [each.missed for each in self.alone if each.kind is DepartureKind.most_likely]
+        share = self.greedy_share or 0.0
+        greedy = [f"faults in up to {share:.1%} of greedy tokens"] if share > LARGEST_VARIATION else []
         return [
             *greedy,
-            *later,
-            *(f"at first tokens alone, {words.replace('tokens', 'outputs')}" for words in first),
-            *(f"in one kind of requests alone, {words}" for words in alone),
+            *(each.missed for each in self.later if not each.is_within_limit),
+            *missed_alone("at first tokens alone", self.first),
+            *missed_alone("in one kind of requests alone", self.alone),
         ]
 
 
@@ -148,9 +148,13 @@ def _largest(of_checks: Iterable[Sequence[Detectable]]) -> list[Detectable]:
     out: dict[tuple[DepartureKind, str], Detectable] = {}
     for each in (each for detectable in of_checks for each in detectable):
         key = each.kind, each.model
-        sizes = [math.inf if found.size is None else found.size for found in (out.get(key, each), each)]
-        out[key] = each if sizes[1] >= sizes[0] else out[key]
+        out[key] = max(out.get(key, each), each, key=_how_large)
     return list(out.values())
+
+
+def _how_large(detectable: Detectable) -> tuple[bool, float]:
+    """Return a key of what is detectable: what exceeds the limit is worse than any size within it."""
+    return not detectable.is_within_limit, math.inf if detectable.size is None else detectable.size
 
 
 @dataclass(frozen=True, kw_only=True)

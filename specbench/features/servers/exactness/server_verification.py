@@ -198,7 +198,7 @@ class _Verification:
 
     def _note_seeds(self, results: Sequence[KindResult]) -> None:
         """Note how many outputs equal seeds repeat, if the server does not promise that they do."""
-        seeds = [result.seeds for result in results if result.seeds and not result.seeds.is_promised]
+        seeds = [result.seeds for result in results if result.seeds and not self.on.description.repeats_seeds]
         equal, pairs = sum(each.equal for each in seeds), sum(each.pairs for each in seeds)
         if equal < pairs:
             text = (

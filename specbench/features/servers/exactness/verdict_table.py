@@ -43,7 +43,7 @@ def _row(result: KindResult, tests: int, is_void: bool) -> list[str]:
         accepted = f"{result.acceptance.accepted / result.acceptance.drafted:.0%} of {result.acceptance.drafted}"
     seeds = NONE
     if result.seeds:
-        promise = "" if result.seeds.is_promised else ", not promised"
+        promise = "" if result.seeds.is_promised else ", not judged"
         seeds = f"{result.seeds.equal} of {result.seeds.pairs} repeated{promise}"
         if result.seeds.others:
             seeds += f"; other seeds: {result.seeds.others_equal} of {result.seeds.others} equal"
