@@ -1,0 +1,83 @@
+"""The machine code of the kernels: how many instructions a multiplication takes in the innermost loops.
+
+A compiler once made scalar code of a conversion of vectors, which multiplied the time of quantized products by ten and changed no
+bit. Times depend on the machine, so instructions are counted.
+"""
+
+import re
+import shutil
+import subprocess
+from functools import cache
+
+import pytest
+
+from specbench import kernels
+from specbench.kernels import all_levels
+
+MULTIPLY = re.compile(r"vfmadd\d+ps|vpdpbusd|vpmaddubsw")
+MOST = {
+    "32": 3.5,
+    "16": 4.0,
+    "8": 5.0,
+    "4": 6.5,
+    "bytes 8": 10.0,
+    "bytes 4": 7.0,
+}  # instructions for each multiplication
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(\S*)")
+
+pytestmark = pytest.mark.skipif(
+    kernels.kernels() is None or shutil.which("objdump") is None, reason="no kernels on this machine, or no objdump"
+)
+
+
+@cache
+def functions() -> dict[str, list[tuple[int, str, str]]]:
+    """Return the instructions of every function: address, name and first operand."""
+    path = all_levels()[0].library._name
+    text = subprocess.run(
+        ["objdump", "-d", "-C", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
+    ).stdout
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for line in text.splitlines():
+        if head := FUNCTION.match(line):
+            now = found.setdefault(head[1], [])
+        elif each := LINE.match(line):
+            now.append((int(each[1], 16), each[2], each[3]))
+    return found
+
+
+def per_multiplication(code: list[tuple[int, str, str]]) -> float:
+    """Return the instructions for each multiplication in the innermost loop with the fewest: that over inputs."""
+    loops = []
+    for at, (address, name, operand) in enumerate(code):
+        if name.startswith("j") and re.fullmatch(r"[0-9a-f]+", operand) and code[0][0] <= int(operand, 16) <= address:
+            loops.append((next(i for i, each in enumerate(code) if each[0] >= int(operand, 16)), at))
+    inner = [
+        one for one in loops if not any(other != one and one[0] <= other[0] and other[1] <= one[1] for other in loops)
+    ]
+    ratios = []  # loops over groups take more
+    for begin, end in inner:
+        body = [name for _, name, _ in code[begin : end + 1]]
+        multiplications = sum(bool(MULTIPLY.match(name)) for name in body)
+        if multiplications:
+            ratios.append(len(body) / multiplications)
+    return min(ratios)
+
+
+def kind_of(name: str) -> tuple[str, int] | None:
+    """Return the form of the weights and the number of rows of a kernel; None for another function."""
+    if found := re.search(r"(?:plain|vnni)::multiply_panels<(\d), (\d), (\d)>", name):
+        return f"bytes {found[3]}", int(found[1])
+    if found := re.search(r"multiply_panels<(\d), (\d), (\d+), \w+( short)?>", name):
+        return found[3], int(found[1])
+    return None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("form", MOST)
+def test_a_multiplication_takes_few_instructions(form, rows):
+    kernels_of_form = {name: code for name, code in functions().items() if kind_of(name) == (form, rows)}
+    assert kernels_of_form, "the names of the functions have changed"
+    for name, code in kernels_of_form.items():
+        assert per_multiplication(code) <= MOST[form], name
