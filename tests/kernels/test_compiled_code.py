@@ -1,7 +1,7 @@
 """The machine code of the kernels: how many instructions a multiplication takes in the innermost loops.
 
-A compiler once made scalar code of a conversion of vectors. Quantized products took ten times as long, and no bit changed. Times
-depend on the machine, so instructions are counted.
+A compiler once made scalar code of a conversion of vectors. Quantized products took ten times as long, and no bit changed.
+Times depend on the machine, so instructions are counted.
 """
 
 import re
