@@ -36,13 +36,13 @@ _CLOSE = (
 # Other forms of an answer, each with its letter in a group: "the choice is option B", \boxed{B}, <answer>B, "B is
 # correct", "so it is B", "Option B"
 OTHER_ANSWERS = re.compile(
-    rf"(?i:(?:answer|choice|option|letter)\s*(?:(?:is|must be|would be|should be)\b:?|:))\s*"
-    rf"(?i:(?:therefore|thus|hence|clearly|then|option|choice|letter)[,:]?\s*)*{_OPEN}([A-D]){_CLOSE}"
-    r"|\\(?:boxed|fbox|framebox)(?:\s*\{\s*(?:\\(?:text(?:bf|rm)?|math(?:rm|bf))\s*\{)?\s*\(?([A-D])(?=\s*(?:[.:)}]|$))|\s*([A-D])\b)"
+    rf"(?i:(?:answer|choice|option|letter)\s*(?:(?:is|must be|would be|should be)\b:?|:))"
+    rf"(?i:\s*(?:therefore|thus|hence|clearly|then|option|choice|letter)[,:]?)*{_OPEN}([A-D]){_CLOSE}"
+    r"|\\(?:boxed|fbox|framebox)(?:\s*\{\s*(?:\\(?:text(?:bf|rm)?|math(?:rm|bf))\s*\{\s*)?\(?([A-D])(?=\s*(?:[.:)}]|$))|\s*([A-D])\b)"
     r"|(?i:<answer>)\s*\(?([A-D])\b"
     r"|\b([A-D])\)?[*_]*\s+(?i:is\s+(?:the\s+)?(?:correct|right|true|best)\b)"
-    rf"|(?i:\b(?:it\s+(?:is|must\s+be)|it's|i\s+(?:choose|pick|select)|go\s+with)\s+)(?i:option\s+)?{_OPEN}([A-D])\b(?!\s+[a-z])"
-    r"|^\W*(?i:option|choice|answer)\s+\(?([A-D])\b(?!\s+[a-z])",
+    rf"|(?i:\b(?:it\s+(?:is|must\s+be)|it's|i\s+(?:choose|pick|select)|go\s+with)\s)(?i:\s*option\s)?{_OPEN}([A-D])\b(?!\s+[a-z])"
+    r"|^[^\w\n]*(?i:option|choice|answer)\s+\(?([A-D])\b(?!\s+[a-z])",
     re.MULTILINE,
 )
 NEGATED = re.compile(r"\bnot\s+\(?[A-D]\b\)?")
@@ -56,7 +56,7 @@ DENIED = re.compile(
 )
 NEXT_QUESTION = ("\nQuestion:",)
 BRACKETED = re.compile(r"\(([A-D])\)")
-BARE_LETTER = re.compile(r"^\s*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
+BARE_LETTER = re.compile(r"^[^\S\n]*\(?([A-D])(?:[.):]|\s*$)", re.MULTILINE)
 SE_PAPER_CUT = ("\n\nQ:", "\nQ:")
 SE_PAPER_LETTER = re.compile(r"\b([A-D])\b")
 SE_PAPER_INSTRUCTION = "The following are multiple choice questions (with answers) about {subject}.\n\n"

@@ -11,6 +11,7 @@ from specbench.errors import MissingAsset
 from specbench.math_answers import are_same, boxes, value_of
 from specbench.scoring import last_number
 from specbench.tasks.custom import Custom
+from specbench.tasks.mmlu import Mmlu
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,56 @@ def test_the_last_number_of_a_text_may_have_marks_of_latex_and_money(text, numbe
 )  # fmt: skip
 def test_answers_are_compared_by_value_or_spelling(one, two, same):
     assert are_same(one, two) is same is are_same(two, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("2ab", "2xy", False), ("12xy", "12", False), ("2 x", "2", False), ("3 i", "3", False), (r"3\mathrm{i}", "3", False),
+        ("2m", "2", False), (r"2\text{ million}", "2", False), ("2 dozen", "2", False), (r"2\pi", "2", False),
+        ("2ab", "2 ab", True), (r"18\text{ marbles}", "18", True), ("18 eggs", "18", True), ("18 kg.", "18", True),
+        (r"9.8\,\text{m}/\text{s}^2", "9.8", True), (r"3\ \mathrm{m/s^{2}}", "3", True), (r"20^\circ C", "20", True),
+        ("5 p.m.", "5", True), (r"12\text{ in.}^2", "12", True),
+    ],
+)  # fmt: skip
+def test_units_do_not_count_and_variables_do(one, two, same):
+    assert are_same(one, two) is same is are_same(two, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("1/2, 0.3", "0.5, 3/10", True), ("0.5, 0.5, 1", "1, 1/2, 2/4", True), ("0.5, 0.5, 1", "1, 1, 1/2", False),
+        ("(1/2, 0.3)", "(0.5, 3/10)", True), ("(1/2, 0.3)", "(3/10, 0.5)", False),
+    ],
+)  # fmt: skip
+def test_parts_of_lists_are_compared_by_value_in_any_order_outside_brackets(one, two, same):
+    assert are_same(one, two) is same is are_same(two, one)
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["a" * 40 + " (", "a " * 400 + "(", "5" * 900 + "(", " " * 900 + "(", "{" * 900, r"\text{" * 180, "m/" * 450 + "("],
+)
+def test_long_answers_that_are_no_numbers_are_read(end):
+    assert value_of(f"5 {end}") is None
+    assert not are_same(f"5 {end}", "5")
+    assert are_same(f"5 {end}", f"5 {end}")
+
+
+def test_boxes_of_long_degenerate_outputs_are_read():
+    assert boxes(r"\boxed{" * 20_000 + "7" + "}" * 20_000) == ["7"]
+    assert boxes(r"\boxed{" * 20_000) == []
+    assert boxes(r"\boxed{1 \boxed{2} \boxed{3 \boxed{ }}} \boxed{a\}b}") == [r"3 \boxed{ }", r"a\}b"]
+
+
+@pytest.mark.parametrize(
+    "text", ["answer is" + " " * 20_000, "it is " * 2000 + " " * 20_000, r"\boxed{" + " " * 20_000, "\n" * 20_000]
+)
+def test_long_degenerate_outputs_of_mmlu_are_read(text):
+    sample = Sample("0", "", reference="B")
+    assert Mmlu().score(sample, f"{text}!")["accuracy"] == 0.0
+    assert Mmlu().score(sample, f"{text}B.")["accuracy"] == 1.0
 
 
 OUTPUTS = {  # an output and a reference: whether our grader and Math-Verify call it right

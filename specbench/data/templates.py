@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from specbench.data.rows import text_of
 from specbench.errors import ConfigError, hint
 
-FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*(\w*)[^\n`~]*$", re.MULTILINE)  # its indent, marks and language
+FENCE = re.compile(
+    r"^([ \t]*)(`{3,}|~{3,})[ \t]*(\w*)(?:[^\w\n`~][^\n`~]*)?$", re.MULTILINE
+)  # its indent, marks and language
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 

@@ -60,6 +60,8 @@ def changed(folder: Path, keys: dict[str, Any], **weights: Callable[[dict[str, T
         ({"norm_output": True, "eagle_config": {"norm_output": False}}, r"eagle_config\.norm_output is false"),
         ({"fc_norm": True}, r"fc_norm is true, and the files have no fc_norm\.0\.weight"),
         ({"draft_vocab_size": 12}, r"draft_vocab_size is 12, and lm_head\.weight has 9 rows"),
+        ({"truncated_vocab_size": 12}, r"truncated_vocab_size is 12, and lm_head\.weight has 9 rows"),
+        ({"model_type": "mistral", "sliding_window": 4, "layer_types": ["x"]}, "layer_types names 'x'"),
     ],
 )  # fmt: skip
 def test_a_key_that_is_not_computed_is_an_error_that_names_it(keys, message, tmp_path):
@@ -400,3 +402,48 @@ def test_the_trial_forward_of_mtp_layers_passes(tmp_path):
         mtp.Reference(mtp.FAMILIES[family], model.double()).write(tmp_path)
         head = MtpHead.read(tmp_path).goes_with(model.float().get_input_embeddings().weight, model.config)
         head.require_finite_output()
+
+
+@pytest.mark.parametrize(
+    ("keys", "window"),
+    [
+        ({"model_type": "qwen2", "sliding_window": 4096}, None),
+        ({"model_type": "qwen3", "sliding_window": 4096}, None),
+        ({"model_type": "mistral"}, 4096),
+        ({"model_type": "mistral", "sliding_window": None}, None),
+        ({"model_type": "mistral", "sliding_window": 8}, 8),
+    ],
+)
+def test_a_window_without_layer_types_is_that_of_the_model_type(keys, window, tmp_path):
+    eagle3.write(SPECFORGE, tmp_path)
+    changed(tmp_path, keys)
+    assert EagleHead.read(tmp_path).eagle3.window == window
+
+
+def test_flags_without_d2t_are_an_error(tmp_path):
+    eagle3.write(SPECFORGE, tmp_path)
+    changed(tmp_path, {}, d2t=lambda _: None)
+    with pytest.raises(MissingAsset, match="t2d without d2t"):
+        EagleHead.read(tmp_path)
+
+
+def test_flags_of_another_vocabulary_are_an_error(tmp_path):
+    model = base_model()
+    eagle3.write(SPECFORGE, tmp_path)
+    changed(tmp_path, {}, t2d=lambda w: torch.cat([w["t2d"], w["t2d"].new_zeros(3)]))
+    with pytest.raises(ConfigError, match="t2d has 43 flags, and the base has 40 tokens"):
+        EagleHead.read(tmp_path).goes_with(model.get_input_embeddings().weight, model.config)
+
+
+@pytest.mark.parametrize(
+    ("keys", "weights", "message"),
+    [
+        ({}, {"token_map": lambda _: torch.tensor([1, 2])}, "token_map needs lm_head.weight"),
+        ({"truncated_vocab_size": 5}, {"lm_head.weight": lambda w: torch.ones(V, len(w["fc.weight"]))}, "is 5, and lm_head"),
+    ],
+)  # fmt: skip
+def test_tables_and_sizes_of_an_eagle1_vocabulary_must_agree(keys, weights, message, tmp_path):
+    of_eagle1(tmp_path)
+    changed(tmp_path, keys, **weights)
+    with pytest.raises(MissingAsset, match=message):
+        EagleHead.read(tmp_path)

@@ -16,7 +16,7 @@ PROBE_SECONDS = 30.0  # of one try; a server that takes longer is tried again
 
 
 class NotReady(MissingAsset):
-    """A server that was waited for in vain; exit code 4."""
+    """A server that did not become ready in time; exit code 4."""
 
 
 def _is_running() -> None:

@@ -198,10 +198,10 @@ class Completion:
 
     @property
     def count(self) -> int:
-        """The number of output tokens: ids, else the server's usage, but at least one per chunk."""
+        """The number of output tokens: ids, else the server's usage, else one for each chunk."""
         if self.tokens is not None:
             return len(self.tokens)
-        return max(self.output_tokens or 0, len(self.chunks))
+        return len(self.chunks) if self.output_tokens is None else self.output_tokens
 
     def checked(self, request: ServedRequest) -> "Completion":
         """Return the completion with its faults, and without counts of speculation that contradict each other."""

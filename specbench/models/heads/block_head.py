@@ -73,6 +73,7 @@ class BlockHead(DraftHead):
         self.markov: MarkovHead | None = None
         self.confidence: nn.Linear | None = None
         self.tokens: Tensor | None = None  # (V',) ids of the tokens that it drafts; None for all
+        self.flags = 0  # length of t2d; 0 without it
         self.rows = rows  # of the base's LM head, once it goes with one
 
     @classmethod
@@ -108,7 +109,7 @@ class BlockHead(DraftHead):
             require_fit(f"{files.folder} is not a block drafter", cls._shaped(files, settings, renamed), renamed)
         head = cls._shaped(files, settings, renamed)
         head.load_state_dict(renamed)
-        head.tokens = tokens
+        head.tokens, head.flags = tokens, 0 if flags is None else len(flags)
         return head
 
     @classmethod
@@ -175,7 +176,7 @@ class BlockHead(DraftHead):
         known = rows if self.embed_tokens is None else len(self.embed_tokens.weight)
         if settings.mask >= known:
             raise ConfigError(f"mask_token_id is {settings.mask}, and the embedding has {known} rows")
-        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated, self.flags)
         if self.markov is not None:
             self.markov.require_tokens(rows, settings.vocabulary or rows)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)

@@ -1,14 +1,15 @@
 """What the files of a DFlash or DSpark head say besides its weights, in the layouts of all producers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transformers import LlamaConfig
 
 from specbench.decoding.session import Taps
 from specbench.errors import MissingAsset, short_repr
 from specbench.models.heads.draft_layers import TapKey, require_width
-from specbench.models.heads.head_config import BlockKeys, Config, layer_config, window_of
+from specbench.models.heads.head_config import BlockKeys, Config, VocabularyKeys, layer_config, window_of
 from specbench.models.heads.head_files import SPECULATORS, Drafter, HeadFiles
+from specbench.models.heads.token_table import drafted_rows
 
 INPUTS = TapKey("aux_hidden_state_layer_ids")
 OUTPUTS = TapKey("target_layer_ids", of_outputs=True)
@@ -40,7 +41,7 @@ class BlockSettings:
             row predicts the token at its own position, and the block has one row more.
         vocabulary: The number V' of tokens of its own LM head; 0 if it uses the base's.
         norms_heads: Whether queries and keys are normed.
-        stated: The config's `draft_vocab_size`; 0 if it has none.
+        stated: The numbers of tokens that the config states.
     """
 
     layer: LlamaConfig
@@ -54,7 +55,7 @@ class BlockSettings:
     from_anchor: bool = False
     vocabulary: int = 0
     norms_heads: bool = True
-    stated: int = 0
+    stated: VocabularyKeys = field(default_factory=VocabularyKeys)
 
     @classmethod
     def of(cls, files: HeadFiles) -> "BlockSettings":
@@ -83,7 +84,7 @@ class BlockSettings:
             raise config.error(f"{at}{'block_size' if block is None else 'mask_token_id'}", "is missing")
         layer = layer_config(of_layer)
         width = require_width(files, layer.hidden_size, keys.target_hidden_size, fc)
-        from_anchor = _first(config, keys, files.named == Drafter.dspark)
+        from_anchor = _predicts_from_anchor(config, keys, files.named == Drafter.dspark)
         if not from_anchor and block < 2:
             raise config.error(f"{at}block_size", f"is {block}, which leaves no token to draft")
         key, layers = (INPUTS, keys.aux_hidden_state_layer_ids) if keys.aux_hidden_state_layer_ids else (
@@ -92,13 +93,12 @@ class BlockSettings:
         if not layers:
             missing = INPUTS.name if is_speculators else f"{OF_ZLAB}.{OUTPUTS.name}" if nested.table else OUTPUTS.name
             raise config.error(missing, "is missing: it says which layers of the base the head was trained on")
-        rows = 0 if head is None or not head.ndim else len(head)
-        if rows and keys.draft_vocab_size not in (None, 0, rows):
-            raise config.error("draft_vocab_size", f"is {keys.draft_vocab_size}, and lm_head.weight has {rows} rows")
+        stated = config.read(VocabularyKeys)
+        rows = drafted_rows(config, head, stated)
         return cls(
             layer=layer, layers=len(names), states=fc.shape[1] // width, state_width=width, taps=key.taps(layers), key=key,
             mask=keys.mask_token_id, length=block - (not from_anchor), from_anchor=from_anchor, vocabulary=rows,
-            norms_heads="layers.0.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
+            norms_heads="layers.0.self_attn.q_norm.weight" in weights, stated=stated,
         )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def merged(config: Config, nested: Config) -> Config:
     return Config(config.folder, {**config.table, **inner})
 
 
-def _first(config: Config, keys: BlockKeys, default: bool) -> bool:
+def _predicts_from_anchor(config: Config, keys: BlockKeys, default: bool) -> bool:
     """Return whether the anchor's row predicts the first token, in either published spelling."""
     one, two = keys.sample_from_anchor, keys.query_zero_predicts_next
     if one is not None and two is not None and one != two:

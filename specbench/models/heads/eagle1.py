@@ -28,12 +28,13 @@ from specbench.models.heads.head_config import (
     Config,
     Eagle1Keys,
     NamingKeys,
+    VocabularyKeys,
     layer_config,
     window_of,
 )
 from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
 from specbench.models.heads.head_weights import WEIGHTS, require_fit
-from specbench.models.heads.token_table import drafted_ids, require_tokens
+from specbench.models.heads.token_table import drafted_ids, drafted_rows, require_tokens
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.layers import Layers, unsupported_layers
 from specbench.models.products import Product, product_of
@@ -73,6 +74,7 @@ class Eagle1Head(EagleHead):
         self.fc = nn.Linear(2 * self.state_width, self.state_width, bias=bias)
         self.lm_head = nn.Linear(self.state_width, drafted, bias=False) if drafted else None
         self.tokens: Tensor | None = None  # (V',) ids of the tokens of its own LM head; None for all
+        self.vocabulary = VocabularyKeys()
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
@@ -96,7 +98,8 @@ class Eagle1Head(EagleHead):
         own = self.inner.embed_tokens if self.has_embedding else None
         require_embedding(own, self.state_width, embedding)
         self.rows = len(embedding)
-        require_tokens(self.tokens, 0 if self.lm_head is None else self.lm_head.out_features, self.rows)
+        of_head = 0 if self.lm_head is None else self.lm_head.out_features
+        require_tokens(self.tokens, of_head, self.rows, self.vocabulary)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if self.tokens is not None:
             self.tokens, self.is_partial = self.tokens.to(embedding.device), True
@@ -157,7 +160,9 @@ class Eagle1Head(EagleHead):
         config = _config(_of_layer(files.keys, keys))
         offsets, drafted = weights.pop(TOKEN_MAP, None), weights.get(LM_HEAD)
         tokens = None
-        if offsets is not None and drafted is not None:
+        if offsets is not None:
+            if drafted is None or not drafted.ndim:
+                raise MissingAsset(f"{files.folder}: {TOKEN_MAP} needs {LM_HEAD}, whose rows it names")
             tokens = drafted_ids(files.folder, TOKEN_MAP, offsets)
             if len(drafted) > len(tokens) and int(tokens.max()) < len(drafted):  # the LM head of the whole vocabulary
                 weights[LM_HEAD] = drafted = drafted[tokens]
@@ -165,11 +170,12 @@ class Eagle1Head(EagleHead):
                 raise MissingAsset(
                     f"{files.folder}: {TOKEN_MAP} has {len(tokens)} tokens, and {LM_HEAD} {len(drafted)}"
                 )
+        vocabulary = files.keys.read(VocabularyKeys)
+        of_head = drafted_rows(files.keys, drafted, vocabulary)
         bias = keys.bias if keys.bias is not None else keys.eagle_fc_bias
         bias = "fc.bias" in weights if bias is None else bias
         embedding = weights.get(EMBEDDING)
         rows = 1 if embedding is None or not embedding.ndim else len(embedding)
-        of_head = len(drafted) if drafted is not None and drafted.ndim else 0
         state = {k if k.startswith(("fc.", LM_HEAD)) else INNER + k: v for k, v in weights.items() if k not in UNUSED}
         optional = EMBEDDING if embedding is None else ""
         with torch.device("meta"):
@@ -178,7 +184,7 @@ class Eagle1Head(EagleHead):
             )
         head = cls(config, bias, rows, of_head)
         head.load_state_dict(state, strict=embedding is not None)
-        head.has_embedding, head.tokens = embedding is not None, tokens
+        head.has_embedding, head.tokens, head.vocabulary = embedding is not None, tokens, vocabulary
         return head
 
 

@@ -86,6 +86,7 @@ class Eagle3Head(EagleHead):
         self.embed_tokens = nn.Embedding(rows, width) if rows else None
         self.rotary = LlamaRotaryEmbedding(config)
         self.tokens: Tensor | None = None  # (V',) ids of the tokens that it drafts; None for all
+        self.flags = 0  # length of t2d; 0 without it
         self.rows = rows  # of the base's LM head, once it goes with one
 
     @classmethod
@@ -121,7 +122,7 @@ class Eagle3Head(EagleHead):
             raise ConfigError(
                 f"the head has no lm_head.weight, and its width {width} is not the base's {embedding.shape[1]}"
             )
-        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated)
+        require_tokens(self.tokens, settings.vocabulary, rows, settings.stated, self.flags)
         self.to(device=embedding.device, dtype=embedding.dtype).eval().requires_grad_(False)
         if self.embed_tokens is None:
             self.embed_tokens = embedding_of(embedding)
@@ -255,7 +256,7 @@ class Eagle3Head(EagleHead):
             require_fit(f"{files.folder} is not an EAGLE-3 head", cls(settings, rows), weights)
         head = cls(settings, rows)
         head.load_state_dict(weights)
-        head.tokens = tokens
+        head.tokens, head.flags = tokens, 0 if flags is None else len(flags)
         return head
 
 

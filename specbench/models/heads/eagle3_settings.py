@@ -1,7 +1,7 @@
 """What the files of an EAGLE-3 head say besides its weights, in the layouts of all producers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 from transformers import LlamaConfig
@@ -9,8 +9,16 @@ from transformers import LlamaConfig
 from specbench.decoding.session import Taps
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.draft_layers import TapKey, require_taps, require_width
-from specbench.models.heads.head_config import Config, Eagle3Keys, Eagle3Table, layer_config, window_of
+from specbench.models.heads.head_config import (
+    Config,
+    Eagle3Keys,
+    Eagle3Table,
+    VocabularyKeys,
+    layer_config,
+    window_of,
+)
 from specbench.models.heads.head_files import SPECULATORS, HeadFiles
+from specbench.models.heads.token_table import drafted_rows
 
 TAPS = TapKey("eagle_aux_hidden_state_layer_ids")
 OF_EAGLE = TapKey("eagle_config.eagle_aux_hidden_state_layer_ids", of_outputs=True)  # of SpecForge and NVIDIA
@@ -39,7 +47,7 @@ class Eagle3Settings:
         norms_states: Whether all inputs are normed together before they are fused.
         norms_each_state: Whether each input is normed alone before they are fused.
         norms_heads: Whether queries and keys are normed.
-        stated: The config's `draft_vocab_size`; 0 if it has none.
+        stated: The numbers of tokens that the config states.
         base_architectures: The architectures of its base, if they are known.
     """
 
@@ -56,7 +64,7 @@ class Eagle3Settings:
     norms_states: bool = False
     norms_each_state: bool = False
     norms_heads: bool = False
-    stated: int = 0
+    stated: VocabularyKeys = field(default_factory=VocabularyKeys)
     base_architectures: tuple[str, ...] = ()
 
     @classmethod
@@ -73,10 +81,8 @@ class Eagle3Settings:
         if beyond := sorted(name for name in weights if name.startswith("layers.")):
             raise MissingAsset(f"{files.folder}: EAGLE-3 heads of several layers are not supported ({beyond[0]})")
         layer, fc, head = layer_config(of_layer), weights.get("fc.weight"), weights.get("lm_head.weight")
-        if head is not None and head.ndim and keys.draft_vocab_size not in (None, 0, len(head)):
-            raise config.error(
-                "draft_vocab_size", f"is {keys.draft_vocab_size}, and lm_head.weight has {len(head)} rows"
-            )
+        stated = config.read(VocabularyKeys)
+        vocabulary = drafted_rows(config, head, stated)
         reads_taps, states, width = table.use_aux_hidden_state is not False, 1, layer.hidden_size
         if not reads_taps and keys.target_hidden_size not in (None, width):
             raise config.error(
@@ -89,20 +95,20 @@ class Eagle3Settings:
             states = fc.shape[1] // width
         key, layers = _taps(keys, table)
         for name, weight in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
-            value = _either(config, name, getattr(keys, name), getattr(table, name))
+            value = _outer_or_nested(config, name, getattr(keys, name), getattr(table, name))
             if value is not None and value != (weight in weights):
                 raise config.error(
                     name, f"is {str(value).lower()}, and the files have {'' if not value else 'no '}{weight}"
                 )
-        normed = _either(config, "norm_before_residual", keys.norm_before_residual, table.norm_before_residual)
+        normed = _outer_or_nested(config, "norm_before_residual", keys.norm_before_residual, table.norm_before_residual)
         verifier = keys.speculators_config.verifier if keys.speculators_config else None
         return cls(
             layer=layer, states=states, state_width=width, reads_taps=reads_taps, layers=layers, key=key,
-            window=window_of(of_layer, 1), vocabulary=0 if head is None or not head.ndim else len(head),
+            window=window_of(of_layer, 1), vocabulary=vocabulary,
             adds_normed=is_speculators if normed is None else normed,
-            returns_normed=bool(_either(config, "norm_output", keys.norm_output, table.norm_output)),
+            returns_normed=bool(_outer_or_nested(config, "norm_output", keys.norm_output, table.norm_output)),
             norms_states="input_norm.weight" in weights, norms_each_state="fc_norm.0.weight" in weights,
-            norms_heads="midlayer.self_attn.q_norm.weight" in weights, stated=keys.draft_vocab_size or 0,
+            norms_heads="midlayer.self_attn.q_norm.weight" in weights, stated=stated,
             base_architectures=tuple((verifier.architectures if verifier else None) or ()),
         )  # fmt: skip
 
@@ -134,7 +140,7 @@ def _taps(keys: Eagle3Keys, table: Eagle3Table) -> tuple[TapKey | None, Taps | N
     return None, None
 
 
-def _either(config: Config, key: str, outer: bool | None, nested: bool | None) -> bool | None:
+def _outer_or_nested(config: Config, key: str, outer: bool | None, nested: bool | None) -> bool | None:
     """Return the value of a key that may be in `eagle_config` too. Raises MissingAsset if the two differ."""
     if outer is not None and nested is not None and outer != nested:
         raise config.error(f"eagle_config.{key}", f"is {str(nested).lower()}, and {key} is {str(outer).lower()}")

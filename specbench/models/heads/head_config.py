@@ -24,6 +24,7 @@ Layer = Annotated[int, Meta(ge=0, le=1 << 14)]
 Schema = TypeVar("Schema", bound=Struct)
 
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "mistral": MistralConfig}  # by model type
+OPTIONAL_WINDOW = ("qwen2", "qwen3")  # model types whose window is off unless `use_sliding_window` turns it on
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -59,11 +60,22 @@ class LayerKeys(Struct, frozen=True):
     layer_types: list[str] | None = None
 
 
+class VocabularyKeys(Struct, frozen=True):
+    """The keys that state how many tokens a head drafts, for all drafters."""
+
+    draft_vocab_size: Tokens | None = None
+    truncated_vocab_size: Tokens | None = None  # nebius, and vLLM's converted EAGLE-1 heads
+
+
 class VerifierKeys(Struct, frozen=True):
+    """The base of a head, by speculators' keys: its model classes."""
+
     architectures: list[str] | None = None
 
 
 class SpeculatorsKeys(Struct, frozen=True):
+    """The part of `speculators_config` that is read: the base that the head was trained for."""
+
     verifier: VerifierKeys | None = None
 
 
@@ -82,7 +94,6 @@ class Eagle3Keys(Struct, frozen=True):
     """The keys of an EAGLE-3 head besides those of its layer."""
 
     target_hidden_size: Size | None = None
-    draft_vocab_size: Tokens | None = None
     eagle_aux_hidden_state_layer_ids: list[Layer] | None = None
     target_layer_ids: list[Layer] | None = None
     norm_before_residual: bool | None = None
@@ -105,7 +116,6 @@ class BlockKeys(Struct, frozen=True):
     sample_from_anchor: bool | None = None
     query_zero_predicts_next: bool | None = None
     target_hidden_size: Size | None = None
-    draft_vocab_size: Tokens | None = None
     markov_rank: Tokens | None = None
     markov_head_type: str | None = None
     dflash_config: dict[str, Any] | None = None
@@ -118,7 +128,6 @@ class Eagle1Keys(Struct, frozen=True):
     bias: bool | None = None
     eagle_fc_bias: bool | None = None
     vocab_size: Tokens | None = None
-    truncated_vocab_size: Tokens | None = None
     model: dict[str, Any] | None = None
 
 
@@ -138,7 +147,7 @@ IRRELEVANT = frozenset({  # to what a head computes, though their names look as 
     "sliding_window_non_causal", "max_window_layers", "use_qk_norm", "qk_norm", "num_aux_hidden_states", "layer_norm_eps",
     "position_embedding_type", "add_cross_attention", "cross_attention_hidden_size", "output_attentions",
     "num_logits_to_keep", "attention_backend", "mrope_section", "mrope_interleaved",
-    *(key for keys in (NamingKeys, LayerKeys, Eagle3Keys, Eagle3Table, BlockKeys, Eagle1Keys)
+    *(key for keys in (NamingKeys, LayerKeys, VocabularyKeys, Eagle3Keys, Eagle3Table, BlockKeys, Eagle1Keys)
       for key in keys.__struct_fields__),
 })  # fmt: skip
 TRAINING = re.compile(
@@ -282,10 +291,12 @@ def window_of(config: Config, layers: int) -> int | None:
     keys = config.read(LayerKeys)
     kinds = keys.layer_types
     if kinds is None:
-        if keys.sliding_window is None or keys.use_sliding_window is False:
-            return None
         if keys.model_type == "mistral":
-            return keys.sliding_window
+            has_own = "sliding_window" in config.table  # null is no window, and a missing key the default one
+            return keys.sliding_window if has_own else MistralConfig.sliding_window
+        is_off = not keys.use_sliding_window if keys.model_type in OPTIONAL_WINDOW else keys.use_sliding_window is False
+        if keys.sliding_window is None or is_off:
+            return None
         raise config.error("sliding_window", f"is {keys.sliding_window}, and there are no layer_types that say where")
     if beyond := sorted({*kinds} - {FULL, SLIDING}):
         raise config.error("layer_types", f"names {beyond[0]!r}; supported: {FULL}, {SLIDING}")

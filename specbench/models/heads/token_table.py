@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import torch
+from msgspec.structs import asdict
 from torch import Tensor
 
 from specbench.errors import ConfigError, MissingAsset
+from specbench.models.heads.head_config import Config, VocabularyKeys
 
 TO_TARGET, OF_TARGET = "d2t", "t2d"
 HALF = (torch.float16, torch.bfloat16)  # precisions that round numbers of tokens
@@ -20,6 +22,8 @@ def drafted_tokens(folder: Path, offsets: Tensor | None, flags: Tensor | None, v
     one, and for tables that contradict each other.
     """
     if offsets is None:
+        if flags is not None:
+            raise MissingAsset(f"{folder}: {OF_TARGET} without {TO_TARGET} does not say which row drafts which token")
         return None
     if offsets.ndim != 1 or len(offsets) != vocabulary or not vocabulary:
         raise MissingAsset(
@@ -77,13 +81,31 @@ def _whole(folder: Path, name: str, table: Tensor) -> Tensor:
     return table.long()
 
 
-def require_tokens(tokens: Tensor | None, vocabulary: int, rows: int, stated: int = 0) -> None:
+def drafted_rows(config: Config, lm_head: Tensor | None, stated: VocabularyKeys) -> int:
+    """Return the number V' of rows of lm_head.weight (V', H), 0 if there is none.
+
+    Raises MissingAsset, naming the key, if the config states another number, or two different ones.
+    """
+    rows, sizes = 0 if lm_head is None or not lm_head.ndim else len(lm_head), asdict(stated)
+    for key, size in sizes.items():
+        if rows and size and size != rows:
+            raise config.error(key, f"is {size}, and lm_head.weight has {rows} rows")
+    if len({*filter(None, sizes.values())}) > 1:
+        raise config.error("truncated_vocab_size", f"is {stated.truncated_vocab_size}, and draft_vocab_size another")
+    return rows
+
+
+def require_tokens(tokens: Tensor | None, vocabulary: int, rows: int, stated: VocabularyKeys, flags: int = 0) -> None:
     """Raise ConfigError if a head with `vocabulary` rows of its LM head cannot draft for a base of `rows` tokens.
 
-    `stated` is the config's `draft_vocab_size`, 0 if there is none.
+    `flags` is the length of t2d, 0 if there is none.
     """
-    if not vocabulary and stated not in (0, rows):
-        raise ConfigError(f"draft_vocab_size is {stated}, and without lm_head.weight it is the base's, {rows}")
+    if not vocabulary:
+        for key, size in asdict(stated).items():
+            if size not in (None, 0, rows):
+                raise ConfigError(f"{key} is {size}, and without lm_head.weight it is the base's, {rows}")
+    if flags not in (0, rows):
+        raise ConfigError(f"{OF_TARGET} has {flags} flags, and the base has {rows} tokens")
     if tokens is None:
         if vocabulary not in (0, rows):
             raise ConfigError(

@@ -16,7 +16,7 @@ from specbench.http_client import FailureKind, HttpClient, RequestFailed
 
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 MOST_COUNTED = 2.0**53
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 PER_POSITION = "accepted_tokens_per_pos_total"
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import select
 import subprocess
 import sys
 import time
@@ -44,7 +46,7 @@ class ServerCommand:
     def __post_init__(self) -> None:
         if not self.command:
             raise ValueError("command must not be empty")
-        Server(self.url)  # checks the URL
+        Server(self.url, key_env="")  # checks the URL, without a key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ async def started(
         with contextlib.suppress(OSError):  # its own start failed, which its log shows
             process.stdin.write(json.dumps({"command": how.command, "env": how.env}).encode() + b"\n")
             process.stdin.flush()
-        if (line := process.stdout.readline().strip()) != b"started":
+        if (line := await _first_line(process, how.ready_seconds)) != b"started":
             reason = line.decode(errors="replace") or _last_lines(log, begin, server)
             raise ConfigError(f"{how.command[0]} cannot be started: {reason}")
         try:
@@ -123,6 +125,25 @@ async def _require_free(server: Server, how: ServerCommand) -> None:
             if time.monotonic() > until:
                 raise ConfigError(f"{how.url} answers already; help: stop that server, or use --on URL --off URL")
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> bytes:
+    """Return the first line of the supervisor's output; empty if it ended without one.
+
+    Raises MissingAsset if there is none within `seconds`. A wait in a thread would outlast Ctrl-C, so the pipe is polled.
+    """
+    assert process.stdout is not None
+    pipe, line, until = process.stdout.fileno(), b"", time.monotonic() + seconds
+    while not line.endswith(b"\n"):
+        if select.select([pipe], [], [], 0.0)[0]:
+            if not (read := os.read(pipe, 4096)):
+                break
+            line += read
+        elif time.monotonic() > until:
+            raise MissingAsset(f"the process that starts the server did not answer within {seconds:g} s")
+        else:
+            await asyncio.sleep(POLL_SECONDS / 10)
+    return line.strip()
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:

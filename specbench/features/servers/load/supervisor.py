@@ -51,7 +51,10 @@ def main() -> None:
     if server.poll() is None:
         _end(server, GENTLE if os.read(0, 1) else GENTLE[1:])
     _kill_descendants(server)
-    os._exit(server.returncode if server.returncode >= 0 else 128 - server.returncode)
+    code = server.returncode
+    if code is None:  # it survived SIGKILL, as a process in uninterruptible sleep does
+        code = -signal.SIGKILL
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _as_child() -> None:
@@ -79,11 +82,9 @@ def _end(server: "subprocess.Popen[bytes]", steps: "tuple[tuple[signal.Signals, 
 
 def _is_held() -> bool:
     """Return whether the process that started this one holds the pipe."""
-    return not any(event & select.POLLHUP for _, event in _hang_up.poll(0))
-
-
-_hang_up = select.poll()
-_hang_up.register(0, 0)  # a hang-up is always reported
+    hang_up = select.poll()
+    hang_up.register(0, 0)  # a hang-up is always reported
+    return not any(event & select.POLLHUP for _, event in hang_up.poll(0))
 
 
 def _kill_descendants(server: "subprocess.Popen[bytes]") -> None:
