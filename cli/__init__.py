@@ -35,7 +35,7 @@ def _run() -> None:
         app.main()
     except SystemExit as end:
         if end.code == ExitCode.TERMINATED:
-            print("terminated; the same command, without --fresh, resumes a run", file=sys.stderr)
+            print("terminated; the same command resumes (a run: without --fresh)", file=sys.stderr)
         raise
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):  # all work is done; only the interpreter's shutdown is left

@@ -131,6 +131,8 @@ def record(
         how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
         unseen, others = gating.record(snapshot, folder, batch, how)
     print(f"wrote {snapshot}", file=sys.stderr)
+    if not unseen and not others:
+        print("this snapshot sees the known faults of rejection rules", file=sys.stderr)
     if unseen:
         print("faults that this snapshot could not see:", *(f"  {each}" for each in unseen), sep="\n", file=sys.stderr)
     if others:

@@ -3,8 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import os
-import shlex
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -372,7 +370,7 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None, 
         wanted = (
             "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
         )
-        command = _curl(verification.evidence.description.url, found.path, found.body, key_env)
+        command = found.curl(verification.evidence.description.url, key_env)
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
     print(wrapped(printable(verification.line)), file=stream)
@@ -385,13 +383,6 @@ def _show(verification: "ServerVerification", as_json: bool, page: Path | None, 
         page.write_text(page_of(title, verification.line, [table_of(verification)], verification.notes, facts), "utf-8")
     if as_json:
         print(served_results.as_json(result), end="")
-
-
-def _curl(url: str, path: str, body: dict[str, object], key_env: str) -> str:
-    """Return a command line that sends a request once, without streaming."""
-    plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options", "cache_salt")}
-    key = f' -H "Authorization: Bearer ${key_env}"' if os.environ.get(key_env) else ""
-    return f"curl -s {url}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(json.dumps(plain))}"
 
 
 def _words(value: object) -> str:

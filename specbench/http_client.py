@@ -87,7 +87,8 @@ class Server:
             raise ValueError(f"{self._without_password!r} is no URL of a server; help: http://HOST:PORT")
         if "@" in parts.netloc:
             raise ValueError(
-                f"the URL of {parts.hostname} must not contain a password, since results name it; help: set {self.key_env}"
+                f"the URL of {parts.hostname} must not contain a password, since results name it"
+                + (f"; help: set {self.key_env}" if self.key_env else "")
             )
         if any(not char.isprintable() for char in self.key):
             raise ValueError(

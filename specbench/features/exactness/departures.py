@@ -58,7 +58,7 @@ class Departure:
 
 
 def words_of(kind: DepartureKind, model: str, size: float, bound: str = "") -> str:
-    """Return a departure in words, such as `the most likely token in 5 % of tokens`; `bound` may be `up to `."""
+    """Return a departure in words, such as `the most likely token in 5 % of tokens`; `bound` may be `less than `."""
     share = f"in {bound}{100.0 * size:g} % of tokens"
     match kind:
         case DepartureKind.most_likely:
@@ -141,8 +141,8 @@ class Detectable:
     def missed(self) -> str:
         """What would have been missed, in words."""
         if self.size is None:
-            return words_of(self.kind, self.model, self.largest, "at least ")
-        return words_of(self.kind, self.model, self.size, "up to ")
+            return f"even {words_of(self.kind, self.model, self.largest)}"
+        return words_of(self.kind, self.model, self.size, "less than ")
 
 
 @dataclass

@@ -45,9 +45,9 @@ class Power:
         """What would have been missed, in words: departures above the limits, and those of first tokens alone."""
         rules = []
         if self.tested and self.factor is None:
-            rules = [f"rules {LARGEST_TRIED:g}x or more too lenient"]
+            rules = [f"even rules {LARGEST_TRIED:g}x too lenient"]
         elif self.tested and self.factor is not None and self.factor > LARGEST_FACTOR:
-            rules = [f"rules up to {self.factor:g}x too lenient"]
+            rules = [f"rules less than {self.factor:g}x too lenient"]
         later = [each.missed for each in self._above_limit]
         return [*rules, *later, *missed_alone("at first tokens alone", self.first)]
 

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from specbench.analysis.acceptance_profile import TOLERANCE, AcceptanceProfile, of_lengths
+from specbench.analysis.acceptance_profile import MOST_POSITIONS, MOST_ROUNDS, TOLERANCE, AcceptanceProfile, of_lengths
 from specbench.errors import ConfigError
 
 HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
-LONGEST = 1024  # drafted tokens of a round
-Accepted = Annotated[int, Meta(ge=0, le=LONGEST)]
-Rounds = Annotated[int, Meta(ge=0, le=2**53)]
+Accepted = Annotated[int, Meta(ge=0, le=MOST_POSITIONS)]
+Rounds = Annotated[int, Meta(ge=0, le=MOST_ROUNDS)]
 
 
 class Metric(Struct):
@@ -86,9 +85,9 @@ def read(table: object, source: str) -> AcceptanceProfile:
     if drafted is not None and drafted < accepted:
         raise ConfigError(f"{source}: total_draft_tokens is {drafted:g}, and {accepted} were accepted")
     length = max(histogram) if drafted is None or not rounds else max(max(histogram), math.ceil(drafted / rounds))
-    if length > LONGEST:
+    if length > MOST_POSITIONS:
         raise ConfigError(
-            f"{source}: total_draft_tokens is {drafted:g} in {rounds} rounds, more than {LONGEST} per round"
+            f"{source}: total_draft_tokens is {drafted:g} in {rounds} rounds, more than {MOST_POSITIONS} per round"
         )
     profile = of_lengths(
         {accepted_ + 1: count for accepted_, count in histogram.items() if count}, length, source, **_identity(table)

@@ -48,7 +48,7 @@ class LoggedRequest:
         """The number of output tokens."""
         if self.tokens is not None:
             return len(self.tokens)
-        return sum(count for _, count in self.chunks or ()) if self.output_tokens is None else self.output_tokens
+        return max(self.output_tokens or 0, sum(count for _, count in self.chunks or ()))
 
     @property
     def output(self) -> str:

@@ -198,10 +198,11 @@ class Completion:
 
     @property
     def count(self) -> int:
-        """The number of output tokens: ids, else the server's usage, else one for each chunk."""
-        if self.tokens is not None:
-            return len(self.tokens)
-        return len(self.chunks) if self.output_tokens is None else self.output_tokens
+        """The number of output tokens: ids, else the server's usage, but at least one for each chunk.
+
+        Some servers leave reasoning out of their usage. The disagreement is a fault of the server (`faults`).
+        """
+        return max(self.output_tokens or 0, len(self.chunks)) if self.tokens is None else len(self.tokens)
 
     def checked(self, request: ServedRequest) -> "Completion":
         """Return the completion with its faults, and without counts of speculation that contradict each other."""

@@ -51,7 +51,7 @@ class Enumeration:
         if self.other_randomness:
             return (
                 f"{self.label} draws random numbers that do not come from Sampler.choose ({self.other_randomness}), so its"
-                " choices cannot be enumerated; help: draw with sampler.choose, or specbench verify"
+                " choices cannot be enumerated; help: draw with sampler.choose"
             )
         if self.longest and not self.has_drafts:
             return (

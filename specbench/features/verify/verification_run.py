@@ -102,14 +102,14 @@ def verify(
     if not (is_enumerated or (power and power.meets_limits)):
         lossy = "" if is_same else ", which is lossy"
         why = f"; {enumeration.undecided}" if enumeration and enumeration.undecided else ""
-        line = f"no departure found: {name} from {declared}{lossy}, {how}{missed}{why}{_help(case, power)}"
+        line = f"no departure found: {name} against {declared}{lossy}, {how}{missed}{why}{_help(case, power)}"
         return Verdict(VerdictKind.unfound, line, checks, power)
     beyond = (
         f" up to drafts of {enumeration.longest}" if enumeration and enumeration.longest < enumeration.depth else ""
     )
     shown = f"enumerated exactly{beyond}, and " if is_enumerated else ""
     if is_same:
-        line = f"lossless: {name} follows {declared}: {shown}no departure found, {how}{missed}"
+        line = f"lossless: {name} follows {declared}: {shown}no departure found on this pair, {how}{missed}"
         return Verdict(VerdictKind.lossless, line, checks, power)
     line = f"follows its declared distribution, which is lossy: {name}, {declared}: {shown}no departure found, {how}{missed}"
     return Verdict(VerdictKind.declared, line, checks, power)
@@ -155,7 +155,14 @@ def _enumeration_check(found: Enumeration) -> CheckResult:
         "distance": largest, "longest_draft": found.longest, "depth": found.depth,
         "settings": {name: each.distance for name, each in found.findings.items()},
     }  # fmt: skip
-    return CheckResult(CheckKind.enumeration, "enumeration", words, f"distance {largest:.1e}", passed, numbers)
+    return CheckResult(
+        CheckKind.enumeration,
+        "enumeration",
+        words,
+        f"distance {largest:.1e}" if found.findings else "",
+        passed,
+        numbers,
+    )
 
 
 MOST_TIMES = 100.0  # of the outputs of a verification; more are no help
@@ -167,7 +174,7 @@ def _help(case: Case, power: Power | None) -> str:
         return "; help: --temperature 1"
     if not 1.0 < power.times <= MOST_TIMES:
         return ""
-    return f"; help: --repeats {math.ceil(case.cuts * power.times)}"
+    return f"; help: --repeats {math.ceil(case.cuts * power.times)} would find departures above the limits"
 
 
 def output_count(case: Case) -> int:

@@ -107,9 +107,9 @@ def test_the_limits_decide_what_was_missed():
     few = Power(factor=1.5, tested=100, later=[small, large], first=[unseen], times=4.0)
     assert not few.meets_limits
     assert few.missed == [
-        "rules up to 1.5x too lenient",
-        "up to 1.25x the temperature",
-        "at first tokens alone, for example the most likely token in at least 50 % of tokens",
+        "rules less than 1.5x too lenient",
+        "less than 1.25x the temperature",
+        "at first tokens alone, for example even the most likely token in 50 % of tokens",
     ]
     never = Power(factor=1.05, tested=100, later=[small, replace(unseen, variation=0.015)], first=[], times=1.0)
     assert not never.meets_limits, "a departure that was never found has no smallest size"

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from specbench.features.servers.exactness.two_samples import PromptOutputs, TwoSampleCheck, permutation_test
+from specbench.features.servers.exactness.two_samples import (
+    PromptOutputs,
+    ComparedOutputs,
+    TwoSampleCheck,
+    permutation_test,
+)
 from specbench.features.servers.served import ServedSampling
 
 WARM = ServedSampling(temperature=1.0)
@@ -41,8 +46,8 @@ def test_p_of_equal_distributions_is_uniform():
 def test_another_temperature_is_found_and_where_it_begins(temperature, first, groups):
     count = 40
     check = TwoSampleCheck(
-        WARM, both(sampled(temperature, count, 0, first), sampled(1.0, count, 1)),
-        both(sampled(1.5, count, 2, 1.5), sampled(1.0, count, 1)),
+        WARM, ComparedOutputs(both(sampled(temperature, count, 0, first), sampled(1.0, count, 1))),
+        ComparedOutputs(both(sampled(1.5, count, 2, 1.5), sampled(1.0, count, 1))),
     )  # fmt: skip
     assert check.groups_that_differ(check.number_of_tests()) == groups
     assert check.control_p("later") < 1e-3
@@ -51,11 +56,13 @@ def test_another_temperature_is_found_and_where_it_begins(temperature, first, gr
 def test_the_smallest_temperature_shrinks_with_more_outputs():
     def smallest(count: int) -> float:
         control = both(sampled(1.5, count, 2), sampled(1.0, count, 1))
-        return TwoSampleCheck(WARM, control=control, permutations=500).detectable("later", 1e-4)[0].size
+        return (
+            TwoSampleCheck(WARM, ComparedOutputs([]), ComparedOutputs(control, 500)).detectable("later", 1e-4)[0].size
+        )
 
     assert smallest(160) < smallest(40)
 
 
 def test_prompts_with_one_output_cannot_be_compared():
-    check = TwoSampleCheck(WARM, [PromptOutputs(((1,),), ((2,),))])
+    check = TwoSampleCheck(WARM, ComparedOutputs([PromptOutputs(((1,),), ((2,),))]), ComparedOutputs([]))
     assert check.number_of_tests() == 0 and check.groups_that_differ(1) == ()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -283,6 +283,16 @@ class Arrival(NamedTuple):
     seconds: float
 
 
+def events_of(arrivals: Iterable[Arrival], kind: type[T]) -> Iterator[tuple[T, float]]:
+    """Yield the events of a stream as a type, with their times. Raises MalformedAnswer, naming the event and the field."""
+    for at, arrival in enumerate(arrivals, 1):
+        try:
+            event = converted(arrival.json, kind)
+        except MalformedAnswer as error:
+            raise MalformedAnswer(f"event {at}: {error}") from None
+        yield event, arrival.seconds
+
+
 class OpenAiStream:
     """What the events of a stream in OpenAI's form say."""
 
@@ -293,11 +303,11 @@ class OpenAiStream:
         self._counted = 0  # tokens by the usage of the events so far, on servers that send it with each
         self.log_probabilities: list[TokenLogProbabilities] = []
         self._pieces, self._answer, self._others = list[Chunk](), list[str](), list[str]()
-        for at, arrival in enumerate(arrivals):
+        for at, (event, seconds) in enumerate(events_of(arrivals, CompletionEvent), 1):
             try:
-                self._add(converted(arrival.json, CompletionEvent), arrival.seconds)
+                self._add(event, seconds)
             except MalformedAnswer as error:
-                raise MalformedAnswer(f"event {at + 1}: {error}") from None
+                raise MalformedAnswer(f"event {at}: {error}") from None
 
     def _add(self, event: CompletionEvent, seconds: float) -> None:
         self.model = event.model or self.model

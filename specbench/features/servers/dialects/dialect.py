@@ -27,6 +27,9 @@ class TestedOn(StrEnum):
     answers = "hand-written responses"
 
 
+WITHOUT_METRICS = (404, 405, 501)  # statuses of /metrics on servers that publish no counters
+
+
 class Dialect(ABC):
     """How to talk with one kind of server. Its subclasses have no state."""
 
@@ -111,8 +114,10 @@ class Dialect(ABC):
             return None
         try:
             page = client.server.without_key((await client.get("/metrics")).decode(errors="replace"))
-        except RequestFailed:
-            return None
+        except RequestFailed as error:
+            if error.status in WITHOUT_METRICS:
+                return None
+            return Counters(None, fault=f"{client.server.root}/metrics: {error}")
         try:
             return self.read_counters(metrics_of(page))
         except MalformedAnswer as error:

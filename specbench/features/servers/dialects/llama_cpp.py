@@ -13,14 +13,13 @@ from specbench.features.servers.dialects.answers import (
     Count,
     Finite,
     LogProbability,
-    MalformedAnswer,
     OpenAiStream,
     Timings,
     TokenId,
     Tokens,
     Whole,
-    converted,
     converted_in,
+    events_of,
     identifying,
     posted,
     single_model,
@@ -195,11 +194,7 @@ class LlamaCpp(Dialect):
             return replace(found, speculation=_speculation(stream.timings))
         chunks, text, log_probabilities = list[Chunk](), list[str](), list[Mapping[int, float]]()
         last, has_ids = LlamaEvent(), False
-        for at, (value, seconds) in enumerate(arrivals, 1):
-            try:
-                event = converted(value, LlamaEvent)
-            except MalformedAnswer as error:
-                raise MalformedAnswer(f"event {at}: {error}") from None
+        for event, seconds in events_of(arrivals, LlamaEvent):
             has_ids |= bool(event.tokens)
             text.append(event.content)
             if event.tokens or event.content:

@@ -15,8 +15,8 @@ from specbench.features.servers.dialects.answers import (
     MalformedAnswer,
     OpenAiStream,
     TokenId,
-    converted,
     converted_in,
+    events_of,
     fetched_optional,
     identifying,
 )
@@ -184,12 +184,7 @@ class Sglang(Dialect):
     def completion(self, request: ServedRequest, arrivals: Sequence[Arrival]) -> Completion:
         if request.messages:
             return replace(OpenAiStream(arrivals).completion(), prompt=None, tokens=None)
-        events = list[GenerateEvent]()
-        for at, arrival in enumerate(arrivals, 1):
-            try:
-                events.append(converted(arrival.json, GenerateEvent))
-            except MalformedAnswer as error:
-                raise MalformedAnswer(f"event {at}: {error}") from None
+        events = [event for event, _ in events_of(arrivals, GenerateEvent)]
         metas = [event.meta_info for event in events]
         last = metas[-1] if metas else MetaInfo()
         ids = [tuple(event.output_ids or ()) for event in events]

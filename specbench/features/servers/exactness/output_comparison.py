@@ -35,6 +35,7 @@ from specbench.features.servers.exactness.two_samples import (
     CONTROL,
     Output,
     PromptOutputs,
+    ComparedOutputs,
     TwoSampleCheck,
     permutations_for,
     units_of,
@@ -169,13 +170,13 @@ class BySamples(Comparison):
     """
 
     def __init__(self, on: Endpoint, off: Endpoint, sampled_kinds: int) -> None:
-        self.name = off.description.label
+        self.name = f"{off.description.label} at {off.description.url}"
         self.as_text = not (on.description.has_ids and off.description.has_ids)
         self._permutations = permutations_for(
             6 * sampled_kinds
         )  # first and later tokens, kinds alone and together, and seeds
         self._controlled: dict[ServedSampling, RequestKind] = {}  # the kind with which the control was sent
-        self._controls: dict[ServedSampling, list[PromptOutputs]] = {}
+        self._controls: dict[ServedSampling, ComparedOutputs] = {}
 
     def requests_to_off(self, kind: RequestKind, requests: Keyed) -> Keyed:
         """Return each request, twice if it is greedy; for the first kind of a sampling, the control too."""
@@ -197,9 +198,10 @@ class BySamples(Comparison):
             return KindResult(kind, len(firsts), texts=greedy_texts(firsts, of_off), acceptance=counts)
         off = _of_role(of_off, Role.sample)
         if hotter := _of_role(of_off, Role.control):
-            self._controls[kind.sampling] = self._by_prompt(hotter, off)
+            self._controls[kind.sampling] = ComparedOutputs(self._by_prompt(hotter, off), self._permutations)
+        control = self._controls.setdefault(kind.sampling, ComparedOutputs([]))
         sampled = TwoSampleCheck(
-            kind.sampling, self._by_prompt(firsts, off), self._controls.get(kind.sampling, []), self._permutations
+            kind.sampling, ComparedOutputs(self._by_prompt(firsts, off), self._permutations), control
         )
         seeds = None
         if kind.is_seeded:

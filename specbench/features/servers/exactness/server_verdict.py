@@ -134,7 +134,7 @@ class ServedPower:
     def missed(self) -> list[str]:
         """What would have been missed, in words."""
         share = self.greedy_share or 0.0
-        greedy = [f"faults in up to {share:.1%} of greedy tokens"] if share > LARGEST_VARIATION else []
+        greedy = [f"faults in less than {share:.1%} of greedy tokens"] if share > LARGEST_VARIATION else []
         return [
             *greedy,
             *(each.missed for each in self.later if not each.is_within_limit),

@@ -180,7 +180,8 @@ class _Verification:
             has_drafted=drafted.exists(),  # also before an interruption
             has_died=has_died,
         )
-        outcome, line = verdict_of(evidence)
+        with self.observer.status("compare the outputs"):  # the first use of the tests makes them
+            outcome, line = verdict_of(evidence)
         return ServerVerification(
             outcome=outcome, line=line, evidence=evidence, notes=self.notes, folder=self.folder,
             command=request.command,
@@ -194,7 +195,8 @@ class _Verification:
                 "without complete log-probabilities, outputs are compared with samples of the other server, which finds large"
                 " deviations only"
             )
-            self.notes.append(warning("two samples", text, help="--weights FOLDER of its model"))
+            has_ids = self.on.description.has_ids
+            self.notes.append(warning("two samples", text, help="--weights FOLDER of its model" if has_ids else ""))
 
     def _note_seeds(self, results: Sequence[KindResult]) -> None:
         """Note how many outputs equal seeds repeat, if the server does not promise that they do."""

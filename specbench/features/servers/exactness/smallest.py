@@ -1,5 +1,8 @@
 """The smallest request that shows a difference from the reference, sent again to confirm it."""
 
+import json
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +47,15 @@ class SmallestRequest:
     expected: int | None = None
     found: int | None = None
     p: float | None = None
+
+    def curl(self, url: str, key_env: str) -> str:
+        """Return a command line that sends the request once, without streaming."""
+        plain = {
+            key: value for key, value in self.body.items() if key not in ("stream", "stream_options", "cache_salt")
+        }
+        key = f' -H "Authorization: Bearer ${key_env}"' if os.environ.get(key_env) else ""
+        data = shlex.quote(json.dumps(plain))
+        return f"curl -s {url}{self.path} -H 'Content-Type: application/json'{key} -d {data}"
 
 
 async def smallest_request(

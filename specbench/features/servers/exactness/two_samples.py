@@ -69,6 +69,31 @@ class Permuted(NamedTuple):
     units: int
 
 
+class ComparedOutputs:
+    """Outputs of two servers and the permutation tests of them, each of which is made once.
+
+    Args:
+        prompts: The outputs, by prompt.
+        permutations: Number of random exchanges.
+        seed: Seed of the permutations.
+    """
+
+    def __init__(self, prompts: Sequence[PromptOutputs], permutations: int = PERMUTATIONS, seed: int = 0) -> None:
+        self.prompts = list(prompts)
+        self._permutations, self._seed = permutations, seed
+        self._found: dict[str, Permuted | None] = {}
+
+    def tested(self, group: str) -> Permuted | None:
+        """Return the test of first units or of whole outputs; None if nothing can be compared."""
+        if group not in self._found:
+            self._found[group] = permutation_test(self.prompts, group == "first", self._permutations, self._seed)
+        return self._found[group]
+
+    def with_more(self, prompts: Sequence[PromptOutputs]) -> "ComparedOutputs":
+        """Return these and further outputs."""
+        return ComparedOutputs([*self.prompts, *prompts], self._permutations, self._seed)
+
+
 class TwoSampleCheck:
     """Outputs with equal sampling parameters, and permutation tests of first units and of whole outputs.
 
@@ -76,8 +101,7 @@ class TwoSampleCheck:
         sampling: The sampling parameters.
         outputs: The outputs of both servers, by prompt.
         control: Outputs of the server without speculation at CONTROL times the temperature (`on`), and its own (`off`).
-        permutations: Number of random exchanges.
-        seed: Seed of the permutations.
+            Checks with equal sampling parameters share it.
     """
 
     control_factor = CONTROL
@@ -85,28 +109,22 @@ class TwoSampleCheck:
     def __init__(
         self,
         sampling: ServedSampling,
-        outputs: Sequence[PromptOutputs] = (),
-        control: Sequence[PromptOutputs] = (),
-        permutations: int = PERMUTATIONS,
-        seed: int = 0,
+        outputs: ComparedOutputs,
+        control: ComparedOutputs,
     ) -> None:
-        self.sampling, self._permutations, self._seed = sampling, permutations, seed
-        self._outputs, self._control = list(outputs), list(control)
-        self._found: dict[tuple[str, str], Permuted | None] = {}
+        self.sampling, self._outputs, self._control = sampling, outputs, control
 
     def fresh(self) -> "TwoSampleCheck":
         """Return a check of the same sampling parameters, without outputs."""
-        return TwoSampleCheck(self.sampling, permutations=self._permutations, seed=self._seed)
+        return TwoSampleCheck(self.sampling, ComparedOutputs([]), self._control)
 
     def merge(self, other: "TwoSampleCheck") -> None:
         """Add the outputs of another check with the same sampling parameters."""
-        self._outputs += other._outputs
-        self._control += [each for each in other._control if each not in self._control]
-        self._found = {}
+        self._outputs = other._outputs.with_more(self._outputs.prompts)
 
     def results(self, group: str) -> Mapping[str, TestResult]:
         """Return the test of a group by the name of its most deviating statistic; empty without outputs to compare."""
-        found = self._tested("outputs", group)
+        found = self._outputs.tested(group)
         return {found.name: TestResult(found.units, found.z, found.p)} if found else {}
 
     def number_of_tests(self) -> int:
@@ -119,7 +137,7 @@ class TwoSampleCheck:
 
     def control_p(self, group: str) -> float:
         """Return the p of the control."""
-        found = self._tested("control", group)
+        found = self._control.tested(group)
         return found.p if found else 1.0
 
     def would_show_in_first_tokens(self, alarm: float) -> bool:
@@ -132,18 +150,11 @@ class TwoSampleCheck:
         The deviation of the control, at CONTROL times the temperature, is scaled. How far such a temperature is from the
         requested one is unknown without distributions.
         """
-        found = self._tested("control", group)
+        found = self._control.tested(group)
         z = found.z_of_means if found else 0.0
         needed = NormalDist().inv_cdf(1.0 - alarm / 2.0) + NormalDist().inv_cdf(POWER)
         size = 1.0 + (CONTROL - 1.0) * needed / z if z > 1.0 else None
         return [Detectable(kind=DepartureKind.temperature, size=size, largest=CONTROL, variation=None)]
-
-    def _tested(self, which: str, group: str) -> Permuted | None:
-        key = which, group
-        if key not in self._found:
-            prompts = self._outputs if which == "outputs" else self._control
-            self._found[key] = permutation_test(prompts, group == "first", self._permutations, self._seed)
-        return self._found[key]
 
 
 def permutation_test(
