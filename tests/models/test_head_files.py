@@ -46,6 +46,10 @@ def changed(folder: Path, keys: dict[str, Any], **weights: Callable[[dict[str, T
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, r"rope_parameters\.partial_rotary_factor is 0\.25"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, r"rope_parameters\.full_attention is a table"),
         ({"rope_scaling": {"rope_type": "linear", "factor": -2}}, r"rope_scaling\.factor is -2"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+            "rope_scaling contradicts rope_parameters",
+        ),
         ({"logit_scale": 0.5}, r"logit_scale is 0\.5, which is not supported"),
         ({"attention_chunk_window": 3}, "attention_chunk_window is unknown"),
         ({"hidden_size": "32"}, r"hidden_size is wrong: expected `int"),

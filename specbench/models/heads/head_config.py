@@ -236,6 +236,8 @@ def layer_config(config: Config) -> LlamaConfig:
     ropes: dict[str, Any] = {
         key: _rope(config.within(key)) for key in ("rope_scaling", "rope_parameters") if config.table.get(key)
     }
+    if len(ropes) == 2 and len({str(sorted(_without_theta(rope).items())) for rope in ropes.values()}) == 2:
+        raise config.error("rope_scaling", "contradicts rope_parameters")
     if keys.rope_theta is not None:
         ropes["rope_theta"] = keys.rope_theta
     kv_heads = keys.num_key_value_heads
@@ -252,6 +254,11 @@ def layer_config(config: Config) -> LlamaConfig:
     if layer.head_dim % 2:
         raise config.error("head_dim", f"is {layer.head_dim}, and rotary positions need an even number")
     return layer
+
+
+def _without_theta(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what rotary positions are scaled by: older configs state the base apart."""
+    return {key: value for key, value in rope.items() if key != "rope_theta"}
 
 
 def _defaults(config: Any) -> dict[str, Any]:

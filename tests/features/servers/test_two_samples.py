@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from specbench.features.servers.exactness.two_samples import (
-    PromptOutputs,
     ComparedOutputs,
+    PromptOutputs,
     TwoSampleCheck,
     permutation_test,
 )

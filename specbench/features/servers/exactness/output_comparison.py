@@ -33,9 +33,9 @@ from specbench.features.servers.exactness.served_checks import (
 from specbench.features.servers.exactness.smallest import SmallestRequest, smallest_request
 from specbench.features.servers.exactness.two_samples import (
     CONTROL,
+    ComparedOutputs,
     Output,
     PromptOutputs,
-    ComparedOutputs,
     TwoSampleCheck,
     permutations_for,
     units_of,
