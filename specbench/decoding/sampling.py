@@ -6,7 +6,8 @@ follow. V is the size of the shared vocabulary, k the number of drafted tokens.
 
 import math
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -252,29 +253,37 @@ def exact_distribution(
 ) -> dict[Outcome, float]:
     """Return the exact distribution of `run(sampler)`, summed over every branch of its choices.
 
-    Feasible for table models only. Raises OtherRandomness if `run` draws from another source than the sampler: if it advances
-    a global generator, or if one of the first branches gives two results.
+    Feasible for table models only. Raises OtherRandomness if `run` draws from another source than the sampler: if one of the
+    first branches gives two results, with other states of the global generators.
     """
     distribution: dict[Outcome, float] = {}
     branches: list[list[int]] = [[]]
-    number, before = 0, _global_generators()
+    number = 0
     while branches:
         branch = branches.pop()
         sampler = EnumeratingSampler(branch, temperature, top_k, top_p)
         outcome = run(sampler)
         if number < REPEATED:
             again = EnumeratingSampler(branch, temperature, top_k, top_p)
-            if (run(again), again.forks) != (outcome, sampler.forks):
+            with _other_global_states(number):
+                repeated = run(again)
+            if (repeated, again.forks) != (outcome, sampler.forks):
                 raise OtherRandomness("equal choices of the sampler give two outputs")
         number += 1
         distribution[outcome] = distribution.get(outcome, 0.0) + sampler.weight
         branches += sampler.forks
-    if _global_generators() != before:
-        raise OtherRandomness("a global random number generator is advanced")
     return distribution
 
 
-def _global_generators() -> tuple[object, ...]:
-    """Return the states of the generators that code outside of a sampler would draw from."""
-    name, keys, *rest = np.random.get_state()
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (name, np.asarray(keys).tobytes(), *rest)
+@contextmanager
+def _other_global_states(seed: int) -> Iterator[None]:
+    """Set the generators that code outside of a sampler would draw from to other states, within this context."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    for seeded in (torch.manual_seed, random.seed, np.random.seed):
+        seeded(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from specbench.config.options import Options
 from specbench.config.pair import Pair
-from specbench.data.hub import first_line
 from specbench.decoding.sampling import OtherRandomness
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError
 from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods
 from specbench.resolution.partial_method import PartialMethod
@@ -99,10 +98,6 @@ def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
             findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
         except OtherRandomness as error:
             return Enumeration(label=label, other_randomness=str(error))
-        except (ConfigError, MissingAsset):
-            raise
-        except Exception as error:  # of any type, from a plugin
-            return Enumeration(label=label, error=f"{type(error).__name__}: {first_line(error)}")
         for finding in findings:
             worst[finding.setting] = max(
                 worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance

@@ -9,17 +9,19 @@ from pathlib import Path
 import torch
 
 from specbench.config.options import Options
+from specbench.config.pair import Pair
 from specbench.config.presets import preset, require_presets
 from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, MissingAsset
 from specbench.features.exactness.power import Power
 from specbench.features.verify import CUTS
 from specbench.features.verify.case import Case, CheckKind, CheckResult, Decoding
 from specbench.features.verify.enumerated import Enumeration, enumerated
 from specbench.features.verify.greedy import greedy
 from specbench.features.verify.sampled import sampled
+from specbench.files import in_one_line
 from specbench.machine.threads import using
 from specbench.methods.speculative import Speculative
 from specbench.models.heads.resolve_heads import resolve_heads
@@ -251,8 +253,7 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
         verdict = undeclared(resolved.method, resolved.label)
     else:
         with observer.status(f"enumerate {resolved.label}"):
-            enumeration = enumerated(request.method, pair, options)
-            enumeration = replace(enumeration, depth=max(enumeration.depth, resolved.method.depth))
+            enumeration = _enumeration(request.method, pair, options, resolved)
         # data are read first, since models take long to load
         chosen = selection.select_tasks(request.tasks or (() if pair.defaults.tasks else (TASK,)), pair, options)
         tasks = tuple(task.name for task in chosen)
@@ -315,6 +316,17 @@ def _coarsest(models: Iterable[ResolvedModel]) -> torch.dtype:
     """Return the dtype of the models with the largest rounding error."""
     dtypes: list[torch.dtype] = [getattr(torch, model.dtype) for model in models]
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _enumeration(method: str, pair: Pair, options: Options, resolved: ResolvedMethod) -> Enumeration:
+    """Return the enumeration of a method that may need real models. Raises ConfigError and MissingAsset."""
+    try:
+        found = enumerated(method, pair, options)
+    except (ConfigError, MissingAsset):
+        raise
+    except Exception as error:  # of any type, from a plugin
+        return Enumeration(label=resolved.label, error=f"{type(error).__name__}: {in_one_line(error)}")
+    return replace(found, depth=max(found.depth, resolved.method.depth))
 
 
 def _verdict(
