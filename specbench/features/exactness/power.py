@@ -25,14 +25,14 @@ class Power:
         tested: Number of drafted tokens whose acceptance was tested; 0 if it cannot be tested.
         later: The smallest departures that all but first tokens would show.
         first: The same of the first tokens of outputs.
-        times: How many times as many outputs would find every departure above the limits; infinite if no number would.
+        times: How many times as many outputs would find every departure above the limits; None if no number would.
     """
 
     factor: float | None
     tested: int
     later: Sequence[Detectable]
     first: Sequence[Detectable]
-    times: float
+    times: float | None
 
     @property
     def meets_limits(self) -> bool:

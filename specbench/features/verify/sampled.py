@@ -189,12 +189,13 @@ def _power(tested: SampledStatistics, alarm: float) -> Power:
     """Return what tests at this significance level would have missed."""
     acceptance, later = tested.by_token, tested.tests["later"].departures
     needed = acceptance.tokens_needed(alarm) if acceptance.tokens else None
+    times = max(later.times_needed(alarm), needed / acceptance.tokens if needed else 0.0)
     return Power(
         factor=acceptance.smallest_factor(alarm) if acceptance.tokens else None,
         tested=acceptance.tokens,
         later=later.detectable(alarm),
         first=tested.tests["first"].departures.detectable(alarm),
-        times=max(later.times_needed(alarm), needed / acceptance.tokens if needed else 0.0),
+        times=times if math.isfinite(times) else None,
     )
 
 

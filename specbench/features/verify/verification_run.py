@@ -174,7 +174,7 @@ def _help(case: Case, power: Power | None) -> str:
     """Return how to reach a stronger verdict, in words; empty if no number of outputs in reach would."""
     if power is None:
         return "; help: --temperature 1"
-    if not 1.0 < power.times <= MOST_TIMES:
+    if power.times is None or not 1.0 < power.times <= MOST_TIMES:
         return ""
     return f"; help: --repeats {math.ceil(case.cuts * power.times)} would find departures above the limits"
 
