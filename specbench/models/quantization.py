@@ -274,6 +274,7 @@ def _codes(layer: nn.Linear, kind: str) -> Codes:
         return Codes(8, codes, scale)
     size = group_of(layer.in_features, kind)
     codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
+    scale = scale.masked_fill(weight.view(len(weight), -1, size).eq(0).all(-1), 0.0)  # zeros add zero, without rounding
     return Codes(4, codes, scale, (8 - at_zero) * scale)  # a weight is (code - 8) * scale + zero
 
 
