@@ -17,7 +17,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: speculative decoding, prompt lookup and Speculative Ensemble on all six tasks, a few minutes
 	$(BIN)/specbench run -m sd,pld,se -n 20 --repeats 1 --allow-code-execution $(ARGS)
@@ -89,11 +89,12 @@ gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of t
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of tokens: writes results/kernels.md, cpu-peers.md, llamacpp.md and block-prices.md
+bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of tokens: writes results/kernels.md, cpu-peers.md, llamacpp.md, block-prices.md and quantized-weights.md
 	$(BIN)/python -m scripts.kernel_prices
 	$(BIN)/python -m scripts.bench_transformers $(ARGS)
 	$(BIN)/python -m scripts.bench_llamacpp
 	$(BIN)/python -m scripts.block_prices
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.quantized_prices
 
 test-servers: $(INSTALLED) $(LLAMACPP)/.installed $(VLLM)/.installed  ## tests against real servers on this machine, vLLM and llama.cpp: 4 GB to install, half an hour
 	SPECBENCH_SERVERS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/servers $(ARGS)
@@ -120,6 +121,9 @@ $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
 	$(PYTHON) -m venv $(LLAMACPP)
 	$(LLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
+
+middle-models: $(INSTALLED)  ## Polybasic's chains with middle models of two kinds of 4-bit weights, 5 minutes: writes results/middle-models.md
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.middle_models $(ARGS)
 
 chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
