@@ -21,12 +21,24 @@ from torch import Tensor
 from scripts.sections import processor, write_section
 from specbench import kernels
 from specbench.machine.memory import read_bandwidth, use_huge_pages
-from specbench.models.products import PANELED, Panels
+from specbench.models.panel_codes import Codes, CodesProduct, PanelCodes
+from specbench.models.products import PANELED, KernelProduct, Panels
 
 OUT = Path("results/kernels.md")
-SHAPES = ((576, 192), (192, 512), (1024, 512), (2560, 768), (768, 2048), (16000, 1536))  # (out, in)
+SHAPES = (  # (out, in)
+    (576, 192), (192, 512), (1024, 512), (2560, 768), (768, 2048), (16000, 1536), (20000, 192), (192, 20000),
+)  # fmt: skip
+FORMS = {  # bits, inputs that share a scale (0: all), dtype of the scales, inputs that are rounded together (0: none)
+    "int8": (8, 0, torch.float32, 0),
+    "int4": (4, 128, torch.bfloat16, 0),
+    "int8-a8": (8, 0, torch.float32, 128),
+    "int4-a8": (4, 128, torch.bfloat16, 128),
+    "Q8_0": (8, 32, torch.float16, 32),
+    "Q4_0": (4, 32, torch.float16, 32),
+}
 ROWS = (1, 2, 4, 5, 8, 16)
 BYTES = 200 << 20  # of the matrices that one measurement reads
+CODED = 3  # times as many matrices, whose codes no cache holds either
 REPEATS = 7
 PADDED = 4  # rows that smaller blocks are filled up to, for oneDNN
 LOSS = 0.05  # share of its speed at which the rule is said to lose
@@ -38,7 +50,9 @@ INTRODUCTION = [
     "*mm* is `torch.mm` with the matrix transposed, (in, out), *mm, (out, in)* with the matrix as it is loaded, *mv* "
     "`torch.mv` with it, *oneDNN* the packed product of oneDNN, and *padded* the same with blocks filled up to "
     f"{PADDED} rows. `avx512` and `avx2` are those of `specbench/kernels/`. A dash means not applicable. "
-    " Made by `make bench`, with one section per processor.",
+    "Tables of codes have the time of a product with quantized weights over that in float32, by the rule's kernel, on "
+    f"{CODED} times as many matrices. *Q8_0* and *Q4_0* have the groups and the scales of these types of GGUF, with inputs "
+    "rounded to 8 bits. Made by `make bench`, with one section per processor.",
 ]
 _onednn: Any = torch.ops.mkldnn
 Run = Callable[[], object]
@@ -98,7 +112,8 @@ def part(threads: int, dtypes: Sequence[str]) -> list[str]:
     with torch.inference_mode():
         bandwidth = read_bandwidth("cpu")
         speeds = [speed for dtype in dtypes for shape in SHAPES for speed in measured(shape, dtype, threads)]
-    return [*table(speeds, bandwidth), "", *losses(speeds), ""]
+        ratios = [row for shape in SHAPES for row in code_rows(shape)] if kernels.kernels() else []
+    return [*table(speeds, bandwidth), "", *losses(speeds), "", *code_table(ratios, threads), ""]
 
 
 def measured(shape: tuple[int, int], dtype: str, threads: int) -> list[Speed]:
@@ -119,6 +134,69 @@ def measured(shape: tuple[int, int], dtype: str, threads: int) -> list[Speed]:
             )
         )
     return found
+
+
+class CodeRow(NamedTuple):
+    """The times of products with codes over those in float32, by form."""
+
+    shape: tuple[int, int]
+    rows: int
+    ratios: dict[str, float]
+
+
+def code_rows(shape: tuple[int, int]) -> list[CodeRow]:
+    """Return the times of products with quantized matrices of one shape, over those in float32. All forms alternate."""
+    found = kernels.kernels()
+    assert found is not None
+    count = max(1, CODED * BYTES // (4 * shape[0] * shape[1]))
+    products: dict[str, list[KernelProduct]] = {
+        "float32": [Panels(found, torch.randn(shape)) for _ in range(count)],
+        **{name: [coded(shape, name) for _ in range(count)] for name in FORMS},
+    }
+    rows = []
+    for n in ROWS:
+        x, times = torch.randn(n, shape[1]), {name: list[float]() for name in products}
+        for _ in range(REPEATS):
+            for name, each in products.items():
+                begin = time.perf_counter()
+                for product in each:
+                    product.multiply(x, None)
+                times[name].append(time.perf_counter() - begin)
+        middle = {name: float(np.median(each[1:])) for name, each in times.items()}
+        rows.append(CodeRow(shape, n, {name: middle[name] / middle["float32"] for name in FORMS}))
+    return rows
+
+
+def coded(shape: tuple[int, int], form: str) -> KernelProduct:
+    """Return a product with a random quantized matrix."""
+    (bits, group, dtype, block), (outputs, inputs) = FORMS[form], shape
+    group = next((size for size in (group, 64, 32) if inputs % size == 0), inputs) if group else inputs
+    block = next(size for size in (block, 64, 32) if group % size == 0) if block else 0
+    codes = torch.randint(0, 256, shape, dtype=torch.uint8)
+    codes = codes.view(torch.int8).clamp(-127) if bits == 8 else codes & 15
+    scale = torch.rand(outputs, inputs // group).to(dtype)
+    zero = scale.clone() if form.startswith("int4") else None
+    found = kernels.kernels()
+    assert found is not None
+    layer = torch.nn.Linear(inputs, 1, bias=False)  # only its bias is read
+    return CodesProduct([PanelCodes(layer, found.width, Codes(bits, codes, scale, zero), block)], None)
+
+
+def code_table(rows: Sequence[CodeRow], threads: int) -> list[str]:
+    """Return the lines of a Markdown table; none without kernels."""
+    if not rows:
+        return []
+    count = "one thread" if threads == 1 else f"{threads} threads"
+    return [
+        f"Codes over float32, {count}:",
+        "",
+        f"| out x in | rows | {' | '.join(FORMS)} |",
+        "| :-- | --: |" + " --: |" * len(FORMS),
+        *(
+            f"| {row.shape[0]} x {row.shape[1]} | {row.rows} | {' | '.join(f'{each:.2f}' for each in row.ratios.values())} |"
+            for row in rows
+        ),
+    ]
 
 
 def make(shape: tuple[int, int], dtype: torch.dtype) -> Matrices:
