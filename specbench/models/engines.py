@@ -306,7 +306,7 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
         if why:
             raise ValueError(why)
         return choice
-    names = AUTO[1:] if model.quantization == "nf4" else AUTO
+    names = AUTO[1:] if model.quantization.weights == "nf4" else AUTO
     return next(name for name in names if not engine_named(name).unsupported(model, architecture, device))
 
 

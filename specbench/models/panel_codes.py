@@ -33,6 +33,14 @@ class Codes:
     scale: Tensor
     zero: Tensor | None = None
 
+    def matrix(self) -> Tensor:
+        """Return the matrix (out, in) that the codes stand for, in float64."""
+        signed = self.codes.double() - (8 if self.bits == 4 else 0)
+        groups = signed.unflatten(1, (self.scale.shape[1], -1)) * self.scale.double().unsqueeze(
+            -1
+        )  # (out, groups, size)
+        return (groups if self.zero is None else groups + self.zero.double().unsqueeze(-1)).flatten(1)
+
 
 class QuantizedLinear(nn.Module):
     """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype.

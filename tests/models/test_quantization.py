@@ -15,6 +15,7 @@ from torch import nn
 from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.presets import preset
+from specbench.config.quantization_kind import QuantizationKind
 from specbench.data.synthetic import word_problems as gsm8k
 from specbench.decoding.rejection import tv
 from specbench.errors import ConfigError, MissingAsset
@@ -27,7 +28,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
 from specbench.models.products import Separate, product_of
-from specbench.models.quantization import ByteRows, Bytes, Tiles, group_of, layers, quantize, quantized
+from specbench.models.quantization import ByteRows, Bytes, Tiles, layers, quantize, quantized
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
@@ -37,6 +38,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = ("int4", "int8", "nf4")
 TARGET = "specbench:tiny/models/target"
 LINEAR = {(192, 192): 4, (192, 512): 2, (512, 192): 1}  # its layers' (in, out), 7 times
+of = QuantizationKind.parse
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 
@@ -72,7 +74,7 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     """
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
-    double, group = quantized(layer, kind), group_of(192, kind)
+    double, group = quantized(layer, of(kind)), of(kind).group_of(192)
     weight, matrix = (each.unflatten(1, (-1, group)) for each in (layer.weight, rounded(double, layer.weight)))
     span, greatest = weight.amax(-1, keepdim=True) - weight.amin(-1, keepdim=True), weight.abs().amax(-1, keepdim=True)
     step = {"int4": span / 15, "int8": greatest / 127, "nf4": 0.17 * greatest}[kind]
@@ -89,7 +91,7 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
 def test_torch_multiplies_where_there_are_no_kernels(kind, without_kernels):
     torch.manual_seed(0)
     layer = nn.Linear(192, 48).requires_grad_(False)
-    double, x = quantized(layer, kind), torch.randn(5, 192)
+    double, x = quantized(layer, of(kind)), torch.randn(5, 192)
     assert isinstance(double, Tiles if kind == "int4" else ByteRows)
     assert torch.allclose(double(x), x @ rounded(double, layer.weight).t() + layer.bias, atol=0.02)
 
@@ -99,7 +101,7 @@ def test_torch_multiplies_where_there_are_no_kernels(kind, without_kernels):
 def test_int8_of_any_width_does_not_use_the_kernel_of_torch(width, without_kernels):
     """The kernel reads past the end of rows whose length no multiple of its step is."""
     layer = nn.Linear(width, 16).requires_grad_(False)
-    double, x = quantized(layer, "int8"), torch.randn(6, width)
+    double, x = quantized(layer, of("int8")), torch.randn(6, width)
     assert isinstance(double, Bytes)
     assert torch.allclose(double(x), layer(x), atol=0.05)
 
@@ -112,7 +114,7 @@ def test_int8_of_any_width_does_not_use_the_kernel_of_torch(width, without_kerne
 def test_a_block_is_multiplied_as_its_rows_are(kind, dtype, outputs):
     """Also by a copy of the layer, and by a product that joins several layers."""
     torch.manual_seed(0)
-    layer = quantized(nn.Linear(192, outputs, dtype=dtype).requires_grad_(False), kind)
+    layer = quantized(nn.Linear(192, outputs, dtype=dtype).requires_grad_(False), of(kind))
     assert isinstance(layer, PanelCodes)
     x = torch.randn(9, 192, dtype=dtype)
     by_row = torch.cat([layer(row[None]) for row in x])
@@ -125,7 +127,7 @@ def test_a_block_is_multiplied_as_its_rows_are(kind, dtype, outputs):
 @pytest.mark.parametrize("outputs", [(64, 32), (32, 33), (33, 32)])
 def test_quantized_layers_of_one_input_are_joined(outputs):
     torch.manual_seed(0)
-    layers = [quantized(nn.Linear(64, size).requires_grad_(False), "int4") for size in outputs]
+    layers = [quantized(nn.Linear(64, size).requires_grad_(False), of("int4")) for size in outputs]
     x, residual = torch.randn(3, 64), torch.randn(3, sum(outputs))
     expected = torch.cat([layer(x) for layer in layers], -1)
     product = product_of(layers)
@@ -149,14 +151,14 @@ def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypa
     if form is Tiles:
         request.getfixturevalue("without_kernels")
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
-    four = quantized(layer, "int4")
+    four = quantized(layer, of("int4"))
     request.getfixturevalue("without_kernels")
-    monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda kind, weight: False)
-    plain = quantized(layer, "int4")
+    monkeypatch.setattr("specbench.models.quantization._form_of", lambda *_: Bytes)
+    plain = quantized(layer, of("int4"))
     assert isinstance(four, form) and isinstance(plain, Bytes)
     apart = rounded(four, layer.weight).float() - rounded(plain, layer.weight).float()
     assert apart.abs().max() < 0.1 * plain.scale.float().min()
-    groups = width // group_of(width, "int4")
+    groups = width // of("int4").group_of(width)
     held = sum(tensor.nbytes for tensor in four.buffers())
     assert held == width * 64 // 2 + groups * 64 * 2 * 2, "as `sizes` counts"
 
@@ -167,8 +169,8 @@ def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypa
 def test_every_engine_computes_the_same_logits_with_quantized_weights_after_truncation(family, kind):
     """In float32, grown, cut back and changed. Layers of 48 inputs, which no group of int4 divides, stay as they are."""
     model = random_model(family, 3)
-    before = set(layers(model, "int8"))
-    quantize(model, kind)
+    before = set(layers(model, of("int8")))
+    quantize(model, of(kind))
     plain = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)} & before
     assert bool(plain) == (kind == "int4" and family != "gpt-neo")
     source = [4, 9, 1] if "t5" in family else None
@@ -332,7 +334,7 @@ def test_graphs_are_chosen_only_for_models_that_can_be_captured():
     Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
     """
     vicuna, cuda = Architecture(simulated.architecture("lmsys/vicuna-7b-v1.3", {})), torch.device("cuda")
-    plain, *copies = (ModelSpec(path="x", quantization=kind) for kind in ("", *KINDS))
+    plain, *copies = (ModelSpec(path="x", quantization=of(kind)) for kind in ("", *KINDS))
     assert [engine_of("auto", spec, vicuna, cuda) for spec in (plain, *copies)] == ["graph", "graph", "graph", "lean"]
-    assert engine_of("graph", ModelSpec(path="x", quantization="nf4"), vicuna, cuda) == "graph"
-    assert engine_of("auto", ModelSpec(path="x", quantization="int4"), vicuna, CPU) == "lean"
+    assert engine_of("graph", ModelSpec(path="x", quantization=of("nf4")), vicuna, cuda) == "graph"
+    assert engine_of("auto", ModelSpec(path="x", quantization=of("int4")), vicuna, CPU) == "lean"

@@ -169,7 +169,7 @@ def identity_of(step: TrainingStep) -> Table:
         "task": head.task,
         "source": selection.source_of(head.task, pair, options),
         "skip": step.skipped(),
-        "models": {role: asdict(spec) for role, spec in pair.models.items()},
+        "models": {role: to_table(spec) for role, spec in pair.models.items()},
         "dtype": options.dtype,
         "overrides": [[key, value] for key, value in options.overrides],
     }
