@@ -30,7 +30,7 @@ KNOWN = "int4 or int8, then -channel, -g32, -g64 or -g128, then -sym or -asym, t
 class QuantizationKind(Spelled):
     """How the weights of a model are quantized when they are loaded, and whether products round their inputs.
 
-    Two texts of the same meaning are one value, with the shorter one as its text: `int4-asym` is `int4`, and `int8-channel` is
+    Two texts of the same meaning are one value, with the shorter one as its text: `int4-asym` is `int4`, `int8-channel` is
     `int8`.
 
     Args:
@@ -123,7 +123,7 @@ def _texts() -> list[str]:
 
 
 def _nearest_part(word: str) -> str:
-    """Return the known part that is the nearest to a word: by the number for a group, else by the letters; empty if none is."""
+    """Return the known part that is the nearest to a word, for a group by its number; empty if none is near."""
     if number := re.fullmatch(r"g?(\d+)", word):
         return min(GROUPS[1:], key=lambda group: abs(int(group[1:]) - int(number[1])))
     return nearest(word, (part for known in PARTS for part in known))

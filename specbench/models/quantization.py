@@ -15,7 +15,7 @@ the same codes, scales and zeros, so it stands for the same matrix.
 - `a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as llama.cpp does with
   Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, to 127 steps up to the largest. On a CPU a kernel
   multiplies integers. Elsewhere the rounded input is multiplied as numbers, which gives the same outputs up to the rounding
-  of that product and saves no time.
+  of the model's precision, and saves no time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from specbench.config.construct import Table
 from specbench.config.quantization_kind import NF4_GROUP, NOT_QUANTIZED, QuantizationKind
 from specbench.data.hub import first_line
-from specbench.errors import MissingAsset
+from specbench.errors import MissingAsset, is_out_of_memory
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.products import kernels_for
 
@@ -232,9 +232,9 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
     """Raise MissingAsset, one line with the library's name, if transformers lacks a library to load such a checkpoint."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (ImportError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         if method := quantization_method(config):
             raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
@@ -260,8 +260,11 @@ def quantized(layer: nn.Linear, kind: QuantizationKind) -> QuantizedLinear:
     weights, block = codes_of(layer.weight.data, kind), kind.block_of(layer.in_features)
     if found := kernels_for(layer.weight.device, layer.weight.dtype):
         return PanelCodes(layer, found.width, weights, block)
-    inner = _form_of(weights, layer.weight)(layer, weights)
-    return RoundedInputs(layer, inner, block) if block else inner
+    if not block:
+        return _form_of(weights, layer.weight)(layer, weights)
+    # torch's kernels would round float32 inputs a second time
+    form = Bytes if layer.weight.dtype == torch.float32 else _form_of(weights, layer.weight)
+    return RoundedInputs(layer, form(layer, weights), block)
 
 
 def codes_of(weight: Tensor, kind: QuantizationKind) -> Codes:

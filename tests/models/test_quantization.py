@@ -2,11 +2,13 @@
 
 import copy
 import json
+import resource
 import shutil
 import sys
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,7 +22,8 @@ from specbench.data.synthetic import word_problems as gsm8k
 from specbench.decoding.rejection import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
-from specbench.models import products, simulated
+from specbench.machine.memory import return_freed_memory
+from specbench.models import engines, products, simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
@@ -28,7 +31,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
 from specbench.models.products import Separate, product_of
-from specbench.models.quantization import ByteRows, Bytes, Tiles, layers, quantize, quantized
+from specbench.models.quantization import ByteRows, Bytes, Tiles, layers, quantize, quantized, sizes
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
@@ -291,6 +294,82 @@ def test_the_architectures_of_sprinters_pairs_are_known(name):
 def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
     with pytest.raises(ConfigError, match=r"pair.toml: models.int5: quantization = 'int5' \(did you mean 'int"):
         tiny("int5")
+
+
+@needs_torchao
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("text", ["int4-channel", "int4-g32-sym", "int4-g128", "int8", "int8-g64-asym", "int8-g32-a8"])
+def test_the_bytes_of_a_kind_are_those_that_its_layers_hold(text, dtype, request):
+    """Of 33 outputs, which no panel holds without padding, by torch's form; and of 64 by the kernels'."""
+    kind, forms = of(text), [torch.nn.Linear(256, 64, dtype=dtype), torch.nn.Linear(256, 33, dtype=dtype)]
+    for layer in forms:
+        if layer.out_features == 33:
+            if kind.bits == 4:
+                continue  # a weight takes a byte there
+            request.getfixturevalue("without_kernels")
+        model = nn.Sequential(layer.requires_grad_(False))
+        model.get_output_embeddings = lambda: None
+        (counted,) = sizes(model, kind, dtype).values()
+        held = sum(tensor.nbytes for name, tensor in quantized(layer, kind).named_buffers() if "ones" not in name)
+        assert counted.read == held
+
+
+@needs_torchao
+def test_an_explicit_group_leaves_the_layers_that_it_does_not_divide():
+    """The layers of the bundled target have 192 or 512 inputs; by default, those of 192 have groups of 64."""
+    names = {
+        kind: set(layers(brought(tiny("")).models["full"].model, of(kind))) for kind in ("int4", "int4-g128", "int8")
+    }
+    assert len(names["int4"]) == len(names["int8"]) == 7 * 7
+    assert len(names["int4-g128"]) == 7 and all(name.endswith("down_proj") for name in names["int4-g128"])
+    loaded = brought(tiny("int4-g128")).models["int4-g128"].model
+    assert sum(isinstance(module, QuantizedLinear) for module in loaded.modules()) == 7
+
+
+@needs_torchao
+def test_a_group_that_divides_no_layer_is_an_error_with_a_kind_that_fits():
+    config = {"num_hidden_layers": 1, "hidden_size": 96, "intermediate_size": 160, "num_attention_heads": 4}
+    model = {
+        "path": "meta-llama/Llama-2-7b-hf",
+        "quantization": "int4-g64-a8",
+        "config": config | {"num_key_value_heads": 2},
+    }
+    pair = construct(Pair, {"weights": "dummy", "models": {"target": model}}, "pair.toml")
+    message = (
+        r"model 'target': quantization = 'int4-g64-a8': its groups divide the inputs of no linear layer of llama, which have"
+        r" 96, 160 inputs; help: quantization = 'int4-g32-a8'$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        resolve_models(pair, ("target",), Path(), Execution(CPU))
+
+
+@needs_torchao
+@pytest.mark.parametrize("kind", ["int4", "int8-a8"])
+def test_memory_that_is_exhausted_while_a_model_is_quantized_is_one_line(kind):
+    """The limit on memory allows the model, but not the copies of a layer that quantization makes."""
+    config = {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 10240, "num_attention_heads": 8}
+    model = {"path": "meta-llama/Llama-2-7b-hf", "quantization": kind, "config": config | {"num_key_value_heads": 8}}
+    pair = construct(
+        Pair,
+        {"weights": "dummy", "models": {"target": model | {"config": model["config"] | {"vocab_size": 64}}}},
+        "pair.toml",
+    )
+    found = resolve_models(pair, ("target",), Path(), Execution(CPU))
+
+    def limited(*arguments):
+        return_freed_memory()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), limits[1]))
+        quantize(*arguments)
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with patch.object(engines, "quantize", limited), pytest.raises(MissingAsset) as raised:
+            load(found, Path(), CPU)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert str(raised.value).startswith("model 'target': meta-llama/Llama-2-7b-hf does not fit into the memory of cpu")
+    assert "\n" not in str(raised.value)
 
 
 def test_missing_torchao_is_one_line_with_installation_help(monkeypatch):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.config.construct import Table
+from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import preset
