@@ -35,11 +35,11 @@ class Codes:
 
     def matrix(self) -> Tensor:
         """Return the matrix (out, in) that the codes stand for, in float64."""
-        signed = self.codes.double() - (8 if self.bits == 4 else 0)
-        groups = signed.unflatten(1, (self.scale.shape[1], -1)) * self.scale.double().unsqueeze(
-            -1
-        )  # (out, groups, size)
-        return (groups if self.zero is None else groups + self.zero.double().unsqueeze(-1)).flatten(1)
+        codes, shape = self.codes.double() - (8 if self.bits == 4 else 0), self.codes.shape
+        matrix = codes.view(*self.scale.shape, -1) * self.scale.double().unsqueeze(-1)  # (out, groups, size)
+        if self.zero is not None:
+            matrix = matrix + self.zero.double().unsqueeze(-1)
+        return matrix.view(shape)
 
 
 class QuantizedLinear(nn.Module):

@@ -8,8 +8,7 @@ to the nearest level without calibration. `QuantizationKind` says which groups a
 the same codes, scales and zeros, so it stands for the same matrix.
 
 - `int4`: 16 levels; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and
-  float32, on a GPU from Ampere on in bfloat16, in groups of 32, 64 or 128. Elsewhere a weight takes a byte, and the matrix is
-  rebuilt for every product.
+  float32, on a GPU from Ampere on in bfloat16, in groups of 32, 64 or 128. Elsewhere the matrix is rebuilt for every product.
 - `int8`: 256 levels; scales and zeros are float32. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
   matrix is rebuilt for every product, which saves memory, not time.
 - `a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as llama.cpp does with
@@ -51,8 +50,11 @@ HELP = (
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
-class Bytes(QuantizedLinear):
-    """A weight is a signed byte times its group's scale, plus its group's zero; for any device and precision."""
+class Rebuilt(QuantizedLinear):
+    """Codes from which every product rebuilds the matrix; for any device and precision.
+
+    A code of 8 bits takes a byte. Two codes of 4 bits share one: of the first and of the second half of a group.
+    """
 
     codes: Tensor
     scale: Tensor
@@ -60,20 +62,30 @@ class Bytes(QuantizedLinear):
 
     def __init__(self, layer: nn.Linear, weights: Codes) -> None:
         super().__init__(layer)
-        codes = weights.codes if weights.bits == 8 else weights.codes.to(torch.int8) - 8
         scale, zero = weights.scale, weights.zero
-        self.register_buffer(
-            "codes", codes.t().contiguous().view(scale.shape[1], -1, len(codes))
-        )  # (groups, size, out)
+        codes = weights.codes.t().reshape(scale.shape[1], -1, len(scale))  # (groups, size, out)
+        self.bits, self.size = weights.bits, codes.shape[1]
+        if self.bits == 4:
+            first, second = F.pad(codes, (0, 0, 0, self.size % 2)).chunk(2, 1)
+            codes = first | second << 4  # (groups, size / 2, out)
+        self.register_buffer("codes", codes.contiguous())
         self.register_buffer("scale", scale.t().contiguous().unsqueeze(1))  # (groups, 1, out)
         self.register_buffer("zero", None if zero is None else zero.t().contiguous().unsqueeze(1))
 
     def product(self, x: Tensor) -> Tensor:
-        if self.zero is None:
-            matrix = self.codes.to(x.dtype).mul_(self.scale)  # (groups, size, out)
-        else:  # the parts cancel, so their sum is rounded to x's dtype, not each part
-            matrix = self.codes.float().mul_(self.scale).add_(self.zero).to(x.dtype)
+        # With zeros, the parts cancel, so their sum is rounded to x's dtype, not each part
+        matrix = self._signed_codes().to(x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
+        matrix.mul_(self.scale)
+        if self.zero is not None:
+            matrix = matrix.add_(self.zero).to(x.dtype)
         return torch.mm(x, matrix.flatten(0, 1))
+
+    def _signed_codes(self) -> Tensor:
+        """Return the codes (groups, size, out) as signed bytes, of which 0 stands for zero."""
+        if self.bits == 8:
+            return self.codes
+        both = torch.cat([self.codes & 15, self.codes >> 4], 1)[:, : self.size]
+        return both.to(torch.int8) - 8
 
 
 class ByteRows(QuantizedLinear):
@@ -263,7 +275,7 @@ def quantized(layer: nn.Linear, kind: QuantizationKind) -> QuantizedLinear:
     if not block:
         return _form_of(weights, layer.weight)(layer, weights)
     # torch's kernels would round float32 inputs a second time
-    form = Bytes if layer.weight.dtype == torch.float32 else _form_of(weights, layer.weight)
+    form = Rebuilt if layer.weight.dtype == torch.float32 else _form_of(weights, layer.weight)
     return RoundedInputs(layer, form(layer, weights), block)
 
 
@@ -284,7 +296,7 @@ def codes_of(weight: Tensor, kind: QuantizationKind) -> Codes:
     return Codes(kind.bits, codes, scale.to(precision), zero)
 
 
-def _form_of(weights: Codes, weight: Tensor) -> type[Bytes] | type[ByteRows] | type[Tiles]:
+def _form_of(weights: Codes, weight: Tensor) -> type[Rebuilt] | type[ByteRows] | type[Tiles]:
     """Return how codes are stored for torch's products on the weight's device: for one of its kernels if it has one."""
     outputs, inputs = weights.codes.shape
     groups = weights.scale.shape[1]
@@ -292,9 +304,9 @@ def _form_of(weights: Codes, weight: Tensor) -> type[Bytes] | type[ByteRows] | t
     if weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float32):
         # The kernel for 8 bits reads past the end of rows that are not a multiple of its step
         fits_rows = weights.bits == 8 and groups == 1 and weights.zero is None and inputs % 32 == 0
-        return Tiles if fits_tiles else ByteRows if fits_rows else Bytes
+        return Tiles if fits_tiles else ByteRows if fits_rows else Rebuilt
     is_recent = weight.device.type == "cuda" and torch.cuda.get_device_capability(weight.device)[0] >= 8
-    return Tiles if fits_tiles and is_recent and weight.dtype == torch.bfloat16 else Bytes
+    return Tiles if fits_tiles and is_recent and weight.dtype == torch.bfloat16 else Rebuilt
 
 
 def torchao() -> Any:

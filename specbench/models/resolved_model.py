@@ -146,7 +146,9 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         resident_bytes=sum(weights.values()) + uncounted * itemsize,
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
-        rebuilt_bytes=round(sum(size.rebuilt * share_of(p) for p, size in quantized.items() if p not in unread)),
+        rebuilt_bytes=round(sum(size.rebuilt * share_of(p) for p, size in quantized.items() if p not in unread))
+        if quantization  # the library of a checkpoint that was quantized before has kernels of its own
+        else 0,
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
         lm_head_bytes=head.numel() * itemsize,

@@ -14,8 +14,15 @@ from tests.fixtures.summaries import ENVIRONMENT
 READ = Bandwidth(13.7e9, "read")
 
 
-def speed(share=None, parameters=86_000_000, checks=(None,)) -> BaselineSpeed:
-    return BaselineSpeed(method="ar", parameters=parameters, share=share, bandwidth=READ, checks=checks)
+def speed(share=None, parameters=86_000_000, checks=(None,), bits=32) -> BaselineSpeed:
+    return BaselineSpeed(
+        method="ar",
+        parameters=parameters,
+        forward_bytes=parameters * bits / 8,
+        share=share,
+        bandwidth=READ,
+        checks=checks,
+    )
 
 
 def test_a_large_baseline_at_44_percent_of_the_bandwidth_overstates_by_its_inverse():
@@ -37,6 +44,13 @@ def test_the_padded_rule_of_earlier_revisions_is_slow_on_avx2(gigabytes_per_seco
 )
 def test_fast_small_and_unknown_baselines_are_not_slow(share, parameters):
     assert slow_baseline(speed(share, parameters)) is None
+
+
+@pytest.mark.parametrize(("bits", "is_slow"), [(32, True), (16, True), (8, True), (4, False)])
+def test_a_baseline_is_large_by_the_bytes_that_its_forwards_read(bits, is_slow):
+    """86M weights of 4 bits are 43 MB, which a cache may hold."""
+    assert (slow_baseline(speed(0.44, bits=bits)) is not None) == is_slow
+    assert slow_baseline(speed(0.44, 200_000_000, bits=4)) is not None
 
 
 def test_a_forward_slower_than_the_reference_overstates_at_any_size():

@@ -10,7 +10,7 @@ from specbench.config.quantization_kind import QuantizationKind
 from specbench.kernels import all_levels, kernels
 from specbench.models import panel_codes
 from specbench.models.panel_codes import SCALES, Codes, PanelCodes
-from specbench.models.quantization import Bytes, RoundedInputs, rounded_rows
+from specbench.models.quantization import Rebuilt, RoundedInputs, rounded_rows
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 SHAPES = [(1, 32, 32), (33, 64, 32), (200, 192, 64), (70, 384, 128)]  # outputs, inputs, group
@@ -97,7 +97,7 @@ def test_rounded_inputs_without_kernels_give_the_same_outputs(monkeypatch):
     layer = layer_of(weights, 32, monkeypatch)
     source = nn.Linear(96, 48).requires_grad_(False)
     source.bias = layer.bias
-    other = RoundedInputs(source, Bytes(source, weights), 32)
+    other = RoundedInputs(source, Rebuilt(source, weights), 32)
     assert torch.allclose(other(x), layer(x), rtol=1e-5, atol=1e-3)
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
 

@@ -182,9 +182,12 @@ def test_a_layer_of_an_odd_shape_multiplies_with_its_dequantized_matrix(shape, w
         assert error(double(x), exact) < (of_kernels if is_exact else of_torch), text
 
 
-@pytest.mark.parametrize("inputs", [20, 48])
-def test_channels_of_any_number_of_inputs_are_quantized(inputs):
+@pytest.mark.parametrize("inputs", [20, 21, 48])
+@pytest.mark.parametrize("with_kernels", [True, False], ids=["kernels", "torch"])
+def test_channels_of_any_number_of_inputs_are_quantized(inputs, with_kernels, monkeypatch):
     layer, x = nn.Linear(inputs, 7).requires_grad_(False), torch.randn(3, inputs)
+    if not with_kernels:
+        monkeypatch.setattr(products, "kernels", lambda: None)
     for text in ("int4-channel", "int4-channel-sym", "int8", "int8-asym"):
         exact = Dequantized(layer, kind_of(text))(x) + layer.bias.double()
         assert error(quantized(layer, kind_of(text))(x), exact) < ERRORS[torch.float32, False][0]
