@@ -32,12 +32,21 @@ GROUPS = ("", "-channel", "-g32", "-g64", "-g128")
 PLAIN = [f"{bits}{group}{sign}" for bits in ("int4", "int8") for group in GROUPS for sign in ("-sym", "-asym")]
 KINDS = sorted({str(QuantizationKind.parse(f"{plain}{end}")) for plain in PLAIN for end in ("", "-a8")})
 FEW = ("int4", "int4-channel-sym", "int4-g64-a8", "int8", "int8-g32-asym", "int8-a8")
-ERRORS = {  # model's dtype, whether inputs are rounded -> the kernels, torch's products
-    (torch.float32, False): (3e-6, 3e-2),
-    (torch.float32, True): (2e-6, 3e-2),
-    (torch.bfloat16, False): (2e-2, 6e-2),
-    (torch.bfloat16, True): (6e-2, 8e-2),
+ERRORS = {  # weights, model's dtype -> the kernels, torch's products
+    ("full", torch.float32): (3e-6, 3e-6),
+    ("full", torch.bfloat16): (2e-2, 6e-2),
+    ("integers", torch.float32): (3e-6, 3e-2),
+    ("integers", torch.bfloat16): (2e-2, 6e-2),
+    ("integers, rounded inputs", torch.float32): (2e-6, 3e-2),
+    ("integers, rounded inputs", torch.bfloat16): (6e-2, 8e-2),
 }
+LAYER = 3e-6  # of a layer by the kernels, and by torch where inputs are rounded: the same inputs have the same codes
+LAYER_OF_TORCH = 3e-2
+
+
+def bounds_of(kind: QuantizationKind, dtype: torch.dtype) -> tuple[float, float]:
+    weights = "full" if not kind else "integers, rounded inputs" if kind.rounds_inputs else "integers"
+    return ERRORS[weights, dtype]
 
 
 def kind_of(text: str) -> QuantizationKind:
@@ -104,7 +113,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 def test_logits_are_those_of_dequantized_weights_up_to_rounding(text, dtype, monkeypatch):
     """By the kernels and by torch's products, which hold the same codes and scales."""
     kind, model = kind_of(text), llama(dtype)
-    exact, (of_kernels, of_torch) = exact_logits(model, kind), ERRORS[dtype, kind.rounds_inputs]
+    exact, (of_kernels, of_torch) = exact_logits(model, kind), bounds_of(kind, dtype)
     assert error(logits(model, kind), exact) < of_kernels
     monkeypatch.setattr(products, "kernels", lambda: None)
     assert error(logits(model, kind), exact) < of_torch
@@ -118,7 +127,7 @@ def test_a_wrong_scale_of_one_group_is_more_than_rounding(text, monkeypatch):
     quantize(model, kind)
     next(module for module in model.modules() if isinstance(module, PanelCodes)).scale[0, 0, 0] *= 1.01
     found = CachedSession(LeanFeeder(network_of(model), VOCABULARY)).score(IDS, 0)
-    assert error(found, exact) > 3 * ERRORS[torch.float32, False][0]
+    assert error(found, exact) > 3 * bounds_of(kind, torch.float32)[0]
 
 
 @pytest.mark.parametrize("text", ["", *FEW])
@@ -177,9 +186,7 @@ def test_a_layer_of_an_odd_shape_multiplies_with_its_dequantized_matrix(shape, w
             continue
         double = quantized(layer, kind)
         exact = Dequantized(layer, kind)(x) + layer.bias.double()
-        of_kernels, of_torch = ERRORS[torch.float32, kind.rounds_inputs]
-        is_exact = with_kernels or kind.rounds_inputs  # torch's products read the same rounded inputs here
-        assert error(double(x), exact) < (of_kernels if is_exact else of_torch), text
+        assert error(double(x), exact) < (LAYER if with_kernels or kind.rounds_inputs else LAYER_OF_TORCH), text
 
 
 @pytest.mark.parametrize("inputs", [20, 21, 48])
@@ -190,7 +197,7 @@ def test_channels_of_any_number_of_inputs_are_quantized(inputs, with_kernels, mo
         monkeypatch.setattr(products, "kernels", lambda: None)
     for text in ("int4-channel", "int4-channel-sym", "int8", "int8-asym"):
         exact = Dequantized(layer, kind_of(text))(x) + layer.bias.double()
-        assert error(quantized(layer, kind_of(text))(x), exact) < ERRORS[torch.float32, False][0]
+        assert error(quantized(layer, kind_of(text))(x), exact) < LAYER
 
 
 @pytest.mark.parametrize("text", ["int4", "int4-sym", "int8", "int8-asym", "int4-g32-a8", "int8-g32-asym-a8"])
