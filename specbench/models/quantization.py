@@ -259,9 +259,10 @@ def _stored(config: Any) -> dict[str, Any]:
 
 
 def quantize(model: Any, kind: QuantizationKind) -> None:
-    """Replace a loaded model's linear layers with quantized ones, on the same device."""
-    for name, layer in layers(model, kind).items():
-        model.set_submodule(name, quantized(layer, kind))
+    """Replace a loaded model's linear layers with quantized ones, on the same device, and free their matrices in turn."""
+    found = layers(model, kind)
+    for name in [*found]:
+        model.set_submodule(name, quantized(found.pop(name), kind))
 
 
 @torch.no_grad()

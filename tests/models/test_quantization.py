@@ -5,6 +5,7 @@ import json
 import resource
 import shutil
 import sys
+import weakref
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from specbench.decoding.rejection import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
 from specbench.machine.memory import return_freed_memory
-from specbench.models import engines, products, simulated
+from specbench.models import engines, products, quantization, simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
@@ -339,6 +340,23 @@ def test_a_group_that_divides_no_layer_is_an_error_with_a_kind_that_fits():
     )
     with pytest.raises(ConfigError, match=message):
         resolve_models(pair, ("target",), Path(), Execution(CPU))
+
+
+@needs_torchao
+@pytest.mark.parametrize(("text", "layers_"), [("int4", 12), ("int8", 12), ("nf4", 2)])
+def test_a_matrix_is_freed_before_the_next_one_is_quantized(text, layers_, monkeypatch):
+    """So a model in full precision and one layer's codes are the most that memory holds."""
+    model, alive = random_model("gpt-neo", 3), list[int]()
+    matrices = [weakref.ref(layer.weight) for layer in layers(model, of(text)).values()]
+    found = quantization.quantized
+
+    def counted(layer, kind):
+        alive.append(sum(matrix() is not None for matrix in matrices))
+        return found(layer, kind)
+
+    monkeypatch.setattr(quantization, "quantized", counted)
+    quantize(model, of(text))
+    assert alive == list(range(layers_, 0, -1))
 
 
 @needs_torchao
