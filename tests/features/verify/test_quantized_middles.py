@@ -9,6 +9,7 @@ from specbench.config.quantization_kind import QuantizationKind
 from specbench.decoding.targets import Last
 from specbench.features.verify.enumeration import TableModels, distance, joint_distribution
 from specbench.features.verify.verification_run import VerdictKind
+from specbench.kernels import kernels
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
@@ -18,7 +19,10 @@ from specbench.models.quantization import quantize
 from tests.features.verify.test_verify import World
 from tests.fixtures.worlds import random_model
 
-pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
+pytestmark = [
+    pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]"),
+    pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2"),
+]
 VOCABULARY, LENGTH = 2, 4
 SAMPLING = {"temperature": 1.0}
 
