@@ -298,6 +298,7 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
 
 
 @needs_torchao
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("text", ["int4-channel", "int4-g32-sym", "int4-g128", "int8", "int8-g64-asym", "int8-g32-a8"])
 def test_the_bytes_of_a_kind_are_those_that_its_layers_hold(text, dtype, request):
