@@ -108,7 +108,7 @@ class ByteRows(QuantizedLinear):
 
 
 class Tiles(QuantizedLinear):
-    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record. Symmetric kinds store zeros too."""
+    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record, with zeros also if symmetric."""
 
     packed: Tensor
     scales: Tensor
