@@ -16,6 +16,9 @@ Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Generation = Literal["checkpoint", "off"]
+COUNT = re.compile(r"\d+(\.\d+)?[KMB]")  # of parameters
+UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
+MOST_SCALE = 1000.0  # of a cost
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = "specbench:"  # a path inside the installed package
 FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
@@ -121,6 +124,43 @@ HEADS = tuple(kind.value for kind in HeadKind)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The weights that a forward of one token reads: `scale` times those of an architecture, or a number of `parameters`.
+
+    `like` is a name or hub id of configs/architectures/. `parameters` is such as `80M` or `1.5B`.
+    """
+
+    like: str = ""
+    scale: float = 1.0
+    parameters: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.like) == bool(self.parameters):
+            raise ValueError('cost needs one of `like` and `parameters`: { like = "llama-2-7b", scale = 0.012 }')
+        if not 0.0 < self.scale <= MOST_SCALE or (self.parameters and self.scale != 1.0):
+            raise ValueError(
+                f"cost: scale = {self.scale} must be positive, at most {MOST_SCALE:g}, and belongs to `like`"
+            )
+        if self.parameters and not COUNT.fullmatch(self.parameters):
+            raise ValueError(f"cost: parameters = '{self.parameters}' must be a number such as 80M or 1.5B")
+
+    @property
+    def numbers(self) -> float:
+        """`parameters` as a number."""
+        return float(self.parameters[:-1]) * UNITS[self.parameters[-1]]
+
+    @property
+    def label(self) -> str:
+        """The cost in words: `1/83 of llama-2-7b`."""
+        if self.parameters:
+            return f"{self.parameters} parameters"
+        share = (
+            f"1/{1.0 / self.scale:.3g} of " if self.scale < 1.0 else f"{self.scale:g} x " if self.scale > 1.0 else ""
+        )
+        return f"{share}{self.like}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
@@ -130,13 +170,15 @@ class ModelSpec:
     (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random, or that may be in addition to the
     architecture's. By default such weights are an error. `chat_template` is the name of a bundled chat template, or a Jinja
     file; it replaces the tokenizer's. `generation` says whether the rules of the checkpoint's generation_config.json, such as
-    a repetition penalty, apply to its logits (`checkpoint`) or not (`off`).
+    a repetition penalty, apply to its logits (`checkpoint`) or not (`off`). With `cost`, neurons that change no output are
+    added when its weights are loaded, so that a forward reads more weights.
     """
 
     path: str
     revision: str = ""
     dtype: Dtype = Dtype.auto
     quantization: QuantizationKind = NOT_QUANTIZED
+    cost: Cost | None = None
     chat_template: str = ""
     engine: str = "auto"
     device: str = ""

@@ -204,16 +204,31 @@ def architecture_of(spec: ModelSpec, base: Path) -> Table:
     return {**table, **spec.config}
 
 
+def architecture_named(name: str) -> Table:
+    """Return the configuration of a file of configs/architectures/, such as `llama-2-7b`, or of a hub id in one.
+
+    Raises ConfigError, with the nearest name, if there is none.
+    """
+    tables = {path.stem: _config_in(path) for path in _architectures()} | _by_id()
+    if name not in tables:
+        raise ConfigError(f"no architecture '{name}' in configs/architectures/{hint(name, tables)}")
+    return tables[name]
+
+
+@cache
+def _architectures() -> list[Path]:
+    return sorted((Path(str(resources.files("specbench.configs"))) / "architectures").glob("*.toml"))
+
+
+@cache
+def _config_in(path: Path) -> Table:
+    return convert(read_toml(path)["config"], Table, f"{path}: config")
+
+
 @cache
 def _by_id() -> dict[str, Table]:
     """Return hub id -> its configuration's keys."""
-    files = sorted((Path(str(resources.files("specbench.configs"))) / "architectures").glob("*.toml"))
-    tables = {path: read_toml(path) for path in files}
-    return {
-        name: convert(table["config"], Table, f"{path}: config")
-        for path, table in tables.items()
-        for name in table["ids"]
-    }
+    return {name: _config_in(path) for path in _architectures() for name in read_toml(path)["ids"]}
 
 
 @dataclass(frozen=True)

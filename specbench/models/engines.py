@@ -3,6 +3,7 @@
 A plugin adds an engine as a subclass of Engine, which a pair names: `engine = "NAME"`.
 """
 
+import copy
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import quantization_method, quantize
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import EagerFeeder, boundary_of, new_cache, reads_trees, window_of
+from specbench.models.widening import widen
 
 REQUIRED = {  # attributes of every loaded model
     "name": str, "tokenizer": PreTrainedTokenizerBase, "device": torch.device, "dtype": torch.dtype, "embedded": int,
@@ -368,10 +370,13 @@ def load_transformers(
     else:
         tokenizer = load_tokenizer(role, source, model.revision or None)
         dtype = getattr(torch, model.dtype)
-        checkpoint = Checkpoint(role, source, config, model.revision or None, model.spec.allowed_keys)
+        checkpoint = Checkpoint(
+            role, source, copy.deepcopy(model.narrow) or config, model.revision or None, model.spec.allowed_keys
+        )
         settings = loading_settings(model.spec.placement)
         loaded = load_model(checkpoint, dtype, device, settings)
         remove_with(loaded, settings)
+        widen(loaded, config)
     if model.chat_template:
         tokenizer.chat_template = model.chat_template.text
     try:

@@ -290,10 +290,10 @@ def codes_of(weight: Tensor, kind: QuantizationKind) -> Codes:
     codes = torchao().quantize_affine(weight, (1, size), scale, at_zero, integers, *levels)  # (out, in)
     stored, dtype = (half, torch.uint8) if kind.bits == 4 else (0, torch.int8)
     codes = (codes.to(torch.int16) - moved + stored).to(dtype)
-    scale = scale.view(len(weight), -1)  # (out, groups)
-    zero = (
-        None if kind.symmetric else ((half - at_zero.view(scale.shape).float()) * scale).to(precision)
-    )  # (out, groups)
+    is_zero = weight.view(len(weight), -1, size).eq(0).all(-1)  # (out, groups)
+    scale = scale.view(is_zero.shape).masked_fill(is_zero, 0.0)  # groups of zeros add zero, without rounding
+    moves = half - at_zero.view(is_zero.shape).float()  # from the code of zero to half of the levels
+    zero = None if kind.symmetric else (moves * scale).to(precision)  # (out, groups)
     return Codes(kind.bits, codes, scale.to(precision), zero)
 
 

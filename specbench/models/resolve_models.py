@@ -32,6 +32,7 @@ from specbench.models.checkpoints import (
 from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, linear_layers, quantization_method, torchao
 from specbench.models.resolved_model import Architecture, ResolvedModel
+from specbench.models.widening import widened
 
 CONFIG_FILE = "config.json"  # of every model that Transformers saves
 FINER: tuple[Group, ...] = ("g64", "g32", CHANNEL)  # groups to suggest where larger ones divide no layer's inputs
@@ -208,6 +209,12 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
                 generation = _generation_config(source, commit, config)
             except Exception as error:  # any error that a library raises for a damaged file
                 raise unreadable(role, source, error) from None
+    narrow = None
+    if spec.cost:
+        try:
+            narrow, config = config, widened(config, spec.cost, dtype)
+        except ConfigError as error:
+            raise ConfigError(f"model '{role}': {error}") from None
     architecture = Architecture(config)
     choice = spec.engine if on.engine == "auto" else on.engine
     try:
@@ -219,7 +226,17 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         _require_quantizable(role, spec, config, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
     model = ResolvedModel(
-        spec, architecture, dtype, engine, pair.weights, commit, checksum, template, local is not None, generation
+        spec,
+        architecture,
+        dtype,
+        engine,
+        pair.weights,
+        commit,
+        checksum,
+        template,
+        local is not None,
+        generation,
+        narrow,
     )
     _require_model(role, model)
     return model

@@ -200,6 +200,7 @@ class ResolvedModel:
     chat_template: ChatTemplate | None = None  # in place of the tokenizer's
     is_local: bool = False  # a folder, not a hub id
     generation: GenerationConfig | None = None  # of the checkpoint; None if it is not used or not read
+    narrow: PreTrainedConfig | None = None  # of the checkpoint, if the architecture is widened
 
     @cached_property
     def size(self) -> ModelSize:
@@ -226,6 +227,7 @@ class ResolvedModel:
             revision=self.revision,
             checksum=self.checksum,
             quantization=str(self.spec.quantization),
+            cost=self.spec.cost,
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,

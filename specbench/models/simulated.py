@@ -57,7 +57,7 @@ def architecture_in(folder: Path, changes: Table) -> PreTrainedConfig:
 
 def _built(table: Table, changes: Table) -> PreTrainedConfig:
     """Return the configuration, constructed with the changes, so that derived values fit."""
-    plain = _config(table)
+    plain = configuration(table)
     for key in changes:
         if not hasattr(plain, key):
             near = hint(key, plain.to_dict())
@@ -66,10 +66,10 @@ def _built(table: Table, changes: Table) -> PreTrainedConfig:
         key: {**current, **value} if isinstance(value, dict) and isinstance(current := table.get(key), dict) else value
         for key, value in changes.items()
     }
-    return _config(table | merged)
+    return configuration(table | merged)
 
 
-def _config(table: Table) -> PreTrainedConfig:
+def configuration(table: Table) -> PreTrainedConfig:
     """Return transformers' configuration of these keys. Raises ConfigError for values that describe no model."""
     try:
         register_for(table.get("model_type"))

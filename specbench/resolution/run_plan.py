@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from specbench.config.construct import construct
+from specbench.config.construct import construct, to_table
 from specbench.config.pair import HeadSpec, ModelSpec, Pair
 from specbench.data.task import Data, Task
 from specbench.decoding.method import Method
@@ -148,6 +148,7 @@ def _pair(spec: RunSpec) -> Pair:
                 "path": source.source,
                 "revision": source.revision,
                 "quantization": source.quantization,
+                **({"cost": to_table(source.cost)} if source.cost else {}),
                 "allowed_keys": list(source.allowed_keys),
                 "config": source.changes,
             },

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal, Self
 
 from specbench.config.construct import Table, construct, to_table
+from specbench.config.pair import Cost
 from specbench.decoding.traits import Traits
 from specbench.runs.settings import settings_in
 
@@ -61,6 +62,7 @@ class ModelSource:
     revision: str = ""
     checksum: str = ""
     quantization: str = ""
+    cost: Cost | None = None
     allowed_keys: tuple[str, ...] = ()
     weights: Literal["real", "dummy"] = "real"
     changes: Table = field(default_factory=dict)
