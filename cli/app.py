@@ -22,7 +22,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from specbench._logging import quiet
-from specbench.errors import ConfigError, ExitCode, FolderInUse, MissingAsset, NotComparable, PluginError, Terminated
+from specbench.errors import (
+    CPU_ALLOCATOR,
+    ConfigError,
+    ExitCode,
+    FolderInUse,
+    MissingAsset,
+    NotComparable,
+    PluginError,
+    Terminated,
+    is_out_of_memory,
+)
 
 STYLE: dict[str, Any] = {
     "add_completion": False,
@@ -229,8 +239,9 @@ def main(command: Callable[[], None] = app) -> None:
             fail("file", f"{error.filename or 'a file'}: {error.strerror}{_advice(error)}", UNUSABLE[error.errno])
         if isinstance(error, FloatingPointError):
             fail("model", f"{error}; help: --dtype float32, or other weights", ExitCode.SOME_FAILED)
-        if _is_out_of_memory(error):
-            fail("memory", f"out of memory: {str(error).partition('. ')[0]}; help: {SMALLER}", ExitCode.MISSING)
+        if is_out_of_memory(error):
+            why = str(error).rpartition(CPU_ALLOCATOR)[2].partition(". ")[0]
+            fail("memory", f"out of memory: {why}; help: {SMALLER}", ExitCode.MISSING)
         if isinstance(error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError):
             fail("file", f"cannot parse a file: {error}", 2)
         raise
@@ -258,12 +269,6 @@ def _advice(error: OSError) -> str:
     if error.errno in FULL:
         return "; help: make room, then run the same command: what is finished is kept"
     return "; help: choose another folder" if error.errno == errno.EROFS else ""
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error of torch or Python means that memory is exhausted. Imports no torch."""
-    name = type(error).__name__
-    return name in ("OutOfMemoryError", "MemoryError") or (name == "RuntimeError" and "not enough memory" in str(error))
 
 
 def _require_text(arguments: list[str]) -> None:

@@ -242,7 +242,7 @@ def plan_for(machine: Accelerator, gpus: int, suite: Suite, out: Path, as_json: 
 
 def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", machine: Accelerator) -> None:
     """Print the runs, the memory of the fullest one by device, what is assumed, and the totals."""
-    from specbench.features.plan.machine_plan import NOTE, gib
+    from specbench.features.plan.machine_plan import NOTE, gib, quantized_note
 
     console = output_console()
     print_table(Table("", ESTIMATE_HEADS, [_estimate(row) for row in rows]), console, OPTIONAL_IN_ESTIMATE, "methods")
@@ -250,6 +250,8 @@ def _print_estimate(rows: "list[MachineRow]", text: str, total: "MachineTotal", 
     if fullest and len(fullest.devices) > 1:
         print_table(_estimated_devices(fullest, machine), console)
     say(NOTE, console)
+    if about_quantized := quantized_note(rows):
+        say(about_quantized, console)
     for why in dict.fromkeys(row.why for row in rows if row.why):
         say(why, console, "yellow")
     console.print(f"disk: {gib(total.disk)} GiB for weights and results", highlight=False)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from specbench.cli.params import Plugins, complete_kinds, import_plugins
-from specbench.config.construct import Named
+from specbench.config.construct import Named, Spelled
 from specbench.config.options import FLAGS, Options
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, hint
@@ -126,6 +126,8 @@ class _Builder:
             return {"enum": [member.value for member in kind]}
         if isinstance(kind, type) and issubclass(kind, Named):
             return self._family(kind)
+        if isinstance(kind, type) and issubclass(kind, Spelled):
+            return {"type": "string", "pattern": kind.pattern}
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return self._reference(kind.__name__, lambda: self.table(kind))
         raise TypeError(f"no JSON Schema for {kind!r}")
@@ -148,8 +150,9 @@ class _Builder:
         for field_ in dataclasses.fields(kind):
             if field_.init and field_.name not in skip:
                 node = self.node(self.rules.types.get(field_.name, hints[field_.name]))
-                simple = isinstance(field_.default, str | bool | int | float)
-                nodes[field_.name] = {**node, "default": field_.default} if simple else node
+                default = str(field_.default) if isinstance(field_.default, Spelled) else field_.default
+                simple = isinstance(default, str | bool | int | float)
+                nodes[field_.name] = {**node, "default": default} if simple else node
         return nodes
 
     def _family(self, kind: type[Named]) -> Node:

@@ -18,6 +18,7 @@ import torch
 from scripts.block_prices import CONTEXT, SHAPES, llama, timed
 from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
+from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.models.cached_session import CachedSession
@@ -119,9 +120,9 @@ def dtype_of(form: str) -> str:
     return form if form == "bfloat16" else "float32"
 
 
-def kind_of(form: str) -> str:
-    """Return the kind of quantization of a form; empty for numbers."""
-    return "" if form in ("float32", "bfloat16") else form
+def kind_of(form: str) -> QuantizationKind:
+    """Return the kind of quantization of a form; NOT_QUANTIZED for numbers."""
+    return NOT_QUANTIZED if form in ("float32", "bfloat16") else QuantizationKind.parse(form)
 
 
 def table(rows: Sequence[Row]) -> list[str]:

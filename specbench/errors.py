@@ -2,8 +2,11 @@
 
 import difflib
 import enum
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+CPU_ALLOCATOR = "DefaultCPUAllocator: "  # in every error of torch about memory of the host
 
 
 class ExitCode(enum.IntEnum):
@@ -93,6 +96,14 @@ def suggestion(word: str, candidates: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` with the nearest known word; empty if none is near."""
     near = nearest(word, sorted(filter(None, candidates)))
     return f" (did you mean '{near}'?)" if near else ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch or Python means that memory is exhausted. Imports no torch."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    name = type(error).__name__
+    return name in ("OutOfMemoryError", "MemoryError") or (name == "RuntimeError" and CPU_ALLOCATOR in str(error))
 
 
 @contextmanager

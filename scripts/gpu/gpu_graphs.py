@@ -15,6 +15,7 @@ from transformers import LlamaConfig, PreTrainedModel
 from scripts.gpu import common as gpu
 from scripts.gpu.common import Small, decode, generator
 from scripts.gpu.exactness import METHODS, Verdict
+from specbench.config.quantization_kind import QuantizationKind
 from specbench.decoding import rejection as rejection_module
 from specbench.decoding import sampling
 from specbench.decoding.loop import GenerationLimits
@@ -113,7 +114,7 @@ def int4_agrees(device: torch.device) -> Verdict:
     """Compare graphs over int4 weights with lean forwards over the same weights."""
     quantized = model(HEADS["head size 64"], "bfloat16", device)
     try:
-        quantize(quantized, "int4")
+        quantize(quantized, QuantizationKind("int4"))
     except MissingAsset as error:
         return f"not run: {' '.join(str(error).split())}", "", None
     network = network_of(quantized)

@@ -6,7 +6,9 @@ from typing import Literal
 
 from specbench.machine.hardware import Bandwidth, ForwardCheck
 
-LEAST_PARAMETERS = 25_000_000  # of a baseline that memory bandwidth should limit: most caches hold no such model
+LEAST_BYTES = (
+    50_000_000  # that a forward of a baseline reads which memory bandwidth should limit: more than most caches hold
+)
 LEAST_SHARE = 0.6  # of the memory bandwidth, below which such a baseline is slow
 NOISE = 1.05  # a forward up to this multiple of the reference's is as fast: medians of a few repetitions vary
 Reason = Literal["bandwidth", "reference"]
@@ -34,11 +36,13 @@ class SlowBaseline:
 class BaselineSpeed:
     """What is known of the speed of a run's baseline.
 
-    `share` is the measured share of `bandwidth`. `checks` has the forward check of each of its models, None if there is none.
+    `forward_bytes` are the weights that its forwards of one token read, codes and scales where they are quantized. `share` is
+    the measured share of `bandwidth`. `checks` has the forward check of each of its models, None if there is none.
     """
 
     method: str
     parameters: int
+    forward_bytes: float
     share: float | None
     bandwidth: Bandwidth
     checks: Sequence[ForwardCheck | None]
@@ -61,14 +65,15 @@ def slow_baseline(speed: BaselineSpeed) -> SlowBaseline | None:
     where memory is the limit.
     """
     factors: dict[Reason, float] = {}
-    if speed.share and speed.share < LEAST_SHARE and speed.parameters >= LEAST_PARAMETERS:
+    is_large = speed.forward_bytes >= LEAST_BYTES
+    if speed.share and speed.share < LEAST_SHARE and is_large:
         factors["bandwidth"] = 1.0 / speed.share
     ratio = speed.reference_ratio
     if ratio is not None and ratio > NOISE:
         factors["reference"] = ratio
     if not factors:
         return None
-    limit = 1.0 / speed.share if speed.share and speed.parameters >= LEAST_PARAMETERS else 1.0  # what memory allows
+    limit = 1.0 / speed.share if speed.share and is_large else 1.0  # what memory allows
     return SlowBaseline(
         method=speed.method, parameters=speed.parameters, reasons=tuple(factors), share=speed.share,
         bandwidth=speed.bandwidth, reference_ratio=ratio, factor=max(limit, *factors.values()),

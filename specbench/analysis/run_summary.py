@@ -290,6 +290,7 @@ class RunSummary(RunState):
             BaselineSpeed(
                 method=row.method,
                 parameters=sum(self.models[role].parameters for role in roles),
+                forward_bytes=sum(self.models[role].forward_bytes for role in roles),
                 share=row.number("bound_share"),
                 bandwidth=bandwidth_of(self.environment),
                 checks=[checks.get(role) for role in roles],

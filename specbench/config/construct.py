@@ -15,6 +15,7 @@ import os
 import sys
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from enum import StrEnum
@@ -73,6 +74,23 @@ class Named:
         return construct(member, {k: v for k, v in table.items() if k != "name"}, where)
 
 
+class Spelled(ABC):
+    """A value that TOML holds as one text: `parse(str(value)) == value`. Subclasses are frozen dataclasses.
+
+    `pattern` is a regular expression of its texts, for schemas.
+    """
+
+    pattern: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, text: str) -> Self:
+        """Return the value of a text. Raises ValueError with the end of a message that begins with `KEY = 'TEXT'`."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+
 def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
     """Construct a dataclass from a table of its fields. Raises ConfigError as `Named.build` does."""
     assert dataclasses.is_dataclass(kind)
@@ -94,7 +112,7 @@ def construct(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Convert a TOML value to a `kind`: a scalar, Literal, StrEnum, tuple, dict, union, dataclass or Named family.
+    """Convert a TOML value to a `kind`: a scalar, Literal, StrEnum, tuple, dict, union, dataclass, Spelled or Named family.
 
     In a union, the first kind with the outer type of the value is used: for `str | tuple[str, ...]`, a list becomes a tuple.
     If none fits, the error is about the first kind. Raises ConfigError, naming `where`.
@@ -120,6 +138,13 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r} must be a table with a name")
         return kind.build(value, where)
+    if isinstance(kind, type) and issubclass(kind, Spelled):
+        if not isinstance(value, str):
+            raise ConfigError(f"{where} = {value!r} must be a text")
+        try:
+            return kind.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"{where} = {value!r}{error}") from None
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r} must be a table")
@@ -176,7 +201,9 @@ def to_table(thing: object) -> Table:
 
 
 def plain(value: object) -> object:
-    """Return a value as one that TOML can represent: a table for a dataclass, a list for a tuple."""
+    """Return a value as one that TOML can represent: a table for a dataclass, a list for a tuple, a text for a Spelled."""
+    if isinstance(value, Spelled):
+        return str(value)
     if dataclasses.is_dataclass(value) or isinstance(value, Named):
         return to_table(value)
     if isinstance(value, dict):

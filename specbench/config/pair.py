@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
 from specbench.vocabulary import Dtype
 
@@ -15,7 +16,6 @@ Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Generation = Literal["checkpoint", "off"]
-Quantization = Literal["", "int4", "int8", "int4-a8", "int8-a8", "nf4"]
 COUNT = re.compile(r"\d+(\.\d+)?[KMB]")  # of parameters
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 MOST_SCALE = 1000.0  # of a cost
@@ -177,7 +177,7 @@ class ModelSpec:
     path: str
     revision: str = ""
     dtype: Dtype = Dtype.auto
-    quantization: Quantization = ""
+    quantization: QuantizationKind = NOT_QUANTIZED
     cost: Cost | None = None
     chat_template: str = ""
     engine: str = "auto"

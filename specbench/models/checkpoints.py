@@ -5,7 +5,8 @@ have. Here both are errors. No code of a repository is run, and no pickled objec
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +31,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from specbench.data.hub import first_line, missing_model
-from specbench.errors import ConfigError, MissingAsset
+from specbench.errors import ConfigError, MissingAsset, is_out_of_memory
 from specbench.models.quantization import explained, placement
 
 BUFFERS = (  # masks and tables in old checkpoints, which each forward recomputes
@@ -131,7 +132,7 @@ def load_model(
     role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
     settings = {**(placement(config, device) if device else {}), **(placed or {})}
     try:
-        with CONSTRUCTION, explained(role, source, config):
+        with CONSTRUCTION, in_memory(role, source, device), explained(role, source, config):
             model, info = class_of(config).from_pretrained(
                 source,
                 config=config,
@@ -145,15 +146,24 @@ def load_model(
             )
     except MissingAsset:
         raise
-    except torch.OutOfMemoryError:
-        raise MissingAsset(
-            f"model '{role}': {source} does not fit into the memory of {device};"
-            " help: use a smaller model, another --dtype, or `quantization` in the pair"
-        ) from None
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
     _require_complete(checkpoint, info)
     return model
+
+
+@contextmanager
+def in_memory(role: str, source: str, device: torch.device | None) -> Iterator[None]:
+    """Raise MissingAsset, one line, if memory is exhausted within this context, which loads, quantizes or packs a model."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MissingAsset(
+            f"model '{role}': {source} does not fit into the memory of {device or 'cpu'} while it is loaded; help: use a"
+            " smaller model or another --dtype; a model that `quantization` quantizes is first loaded without it"
+        ) from None
 
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:

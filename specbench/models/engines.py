@@ -20,7 +20,7 @@ from specbench.config.pair import ModelSpec, folder
 from specbench.errors import ConfigError, PluginError, hint, short_repr
 from specbench.machine.hardware import ForwardCheck
 from specbench.models import simulated
-from specbench.models.checkpoints import Checkpoint, load_model, load_tokenizer
+from specbench.models.checkpoints import Checkpoint, in_memory, load_model, load_tokenizer
 from specbench.models.feeder import Feed, Feeder
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_fuse, network_of, unsupported
 from specbench.models.placed import loading_settings, on, remove_with
@@ -308,7 +308,7 @@ def engine_of(choice: str, model: ModelSpec, architecture: Architecture, device:
         if why:
             raise ValueError(why)
         return choice
-    names = AUTO[1:] if model.quantization == "nf4" else AUTO
+    names = AUTO[1:] if model.quantization.weights == "nf4" else AUTO
     return next(name for name in names if not engine_named(name).unsupported(model, architecture, device))
 
 
@@ -321,9 +321,13 @@ def engine_named(name: str) -> Engine:
 
 
 def load_model_on(name: str, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
-    """Load a model on an engine. Raises what `Engine.load` does, and PluginError if that returns no complete model."""
+    """Load a model on an engine. Raises what `Engine.load` does, and PluginError if that returns no complete model.
+
+    Raises MissingAsset if the model does not fit into memory.
+    """
     engine = engine_named(name)
-    loaded: object = _called(f"engine '{name}': load()", lambda: engine.load(role, model, base, device))
+    with in_memory(role, model.spec.path, device):
+        loaded: object = _called(f"engine '{name}': load()", lambda: engine.load(role, model, base, device))
     if not isinstance(loaded, LoadedModel):
         raise PluginError(f"engine '{name}': load() returned {short_repr(loaded)}, which is not a LoadedModel")
     if missing := [key for key in REQUIRED if not hasattr(loaded, key)]:

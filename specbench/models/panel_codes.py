@@ -33,6 +33,14 @@ class Codes:
     scale: Tensor
     zero: Tensor | None = None
 
+    def matrix(self) -> Tensor:
+        """Return the matrix (out, in) that the codes stand for, in float64."""
+        codes, shape = self.codes.double() - (8 if self.bits == 4 else 0), self.codes.shape
+        matrix = codes.view(*self.scale.shape, -1) * self.scale.double().unsqueeze(-1)  # (out, groups, size)
+        if self.zero is not None:
+            matrix = matrix + self.zero.double().unsqueeze(-1)
+        return matrix.view(shape)
+
 
 class QuantizedLinear(nn.Module):
     """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype.

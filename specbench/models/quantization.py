@@ -4,29 +4,30 @@ Every linear layer except the LM head stores codes and scales instead of its mat
 a group size. Codes are integers, or with nf4 the numbers of quantiles. GPT-2 has no such layer. Kernels multiply in float32
 or bfloat16; all other products are in the precision of their input. Embeddings and LM head keep full precision: the embedding
 is a lookup table, the LM head determines the distribution directly, and often they are the same matrix. Values are rounded
-to the nearest level without calibration.
+to the nearest level without calibration. `QuantizationKind` says which groups and levels a kind has. Every form below holds
+the same codes, scales and zeros, so it stands for the same matrix.
 
-- `int4`: 16 levels from the minimum to the maximum of 128 inputs and 0, or of 64 or 32 if only those divide the layer's
-  width; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and float32, on a
-  GPU from Ampere on in bfloat16. In any other precision a weight takes a byte, and the matrix is rebuilt for every product.
-- `int8`: 256 levels around zero, one scale per row. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
+- `int4`: 16 levels; scales and zeros are rounded to bfloat16. Kernels read four bits per weight: on a CPU in bfloat16 and
+  float32, on a GPU from Ampere on in bfloat16, in groups of 32, 64 or 128. Elsewhere the matrix is rebuilt for every product.
+- `int8`: 256 levels; scales and zeros are float32. A weight takes a byte. On a CPU a kernel reads the bytes; on a GPU the
   matrix is rebuilt for every product, which saves memory, not time.
-- `int4-a8` and `int8-a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as
-  llama.cpp does with Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, to 127 steps up to the largest.
-  On a CPU a kernel multiplies integers. Elsewhere the rounded input is multiplied as numbers, which gives the same outputs
-  and saves no time.
+- `a8`: the same weights, and the input of every product is rounded to 8 bits, as in W4A8 and W8A8, and as llama.cpp does with
+  Q4_0 and Q8_0. Each row is rounded in blocks of 128, 64 or 32 inputs, to 127 steps up to the largest. On a CPU a kernel
+  multiplies integers. Elsewhere the rounded input is multiplied as numbers, which gives the same outputs up to the rounding
+  of the model's precision, and saves no time.
 - `nf4`: 16 quantiles of a normal distribution, one scale per 64 inputs, and quantized scales (Dettmers et al. 2023), as
   torchao unpacks them for every product. It reproduces the outputs of nf4 kernels, not their speed.
 
-On an x86-64 CPU, the kernels of `specbench/kernels/` multiply in float32. Without them, torch's kernels do. These are fast
-for bfloat16 inputs only, and up to a hundred times slower for float32; so a float32 input is rounded to bfloat16, and the
-output is converted back. Five rows take torch's kernels two to four times as long as one.
+On an x86-64 CPU, the kernels of `specbench/kernels/` multiply in float32. Without them, torch's kernels do: for `int4` in
+groups of 32, 64 or 128, and for `int8` with one symmetric group per output. These are fast for bfloat16 inputs only, and up
+to a hundred times slower for float32; so a float32 input is rounded to bfloat16, and the output is converted back. Five rows
+take torch's kernels two to four times as long as one.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,15 +35,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.config.construct import Table
+from specbench.config.quantization_kind import NF4_GROUP, NOT_QUANTIZED, QuantizationKind
 from specbench.data.hub import first_line
-from specbench.errors import MissingAsset
+from specbench.errors import MissingAsset, is_out_of_memory
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.products import kernels_for
 
-PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros in panels, by bits
-GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
-ROUNDED = "-a8"  # ending of the kinds whose products round their input to 8 bits
-BLOCKS = (128, 64, 32)  # inputs of a row that are rounded together, at most those that share a scale
+PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros, by bits
+TILED = (32, 64, 128)  # inputs that share a scale in torch's kernels for 4 bits
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
@@ -50,26 +50,42 @@ HELP = (
 BLOCK = 256  # upper limit for the number of nf4 scales that share a scale
 
 
-class Bytes(QuantizedLinear):
-    """A weight is a signed byte times its group's scale, plus its group's zero; for any device and precision."""
+class Rebuilt(QuantizedLinear):
+    """Codes from which every product rebuilds the matrix; for any device and precision.
+
+    A code of 8 bits takes a byte. Two codes of 4 bits share one: of the first and of the second half of a group.
+    """
 
     codes: Tensor
     scale: Tensor
     zero: Tensor | None
 
-    def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor | None = None) -> None:
-        """Take codes (out, in); scale and zero (out, groups)."""
+    def __init__(self, layer: nn.Linear, weights: Codes) -> None:
         super().__init__(layer)
-        groups = scale.shape[1]
-        self.register_buffer("codes", codes.t().contiguous().view(groups, -1, len(codes)))  # (groups, size, out)
+        scale, zero = weights.scale, weights.zero
+        codes = weights.codes.t().reshape(scale.shape[1], -1, len(scale))  # (groups, size, out)
+        self.bits, self.size = weights.bits, codes.shape[1]
+        if self.bits == 4:
+            first, second = F.pad(codes, (0, 0, 0, self.size % 2)).chunk(2, 1)
+            codes = first | second << 4  # (groups, size / 2, out)
+        self.register_buffer("codes", codes.contiguous())
         self.register_buffer("scale", scale.t().contiguous().unsqueeze(1))  # (groups, 1, out)
         self.register_buffer("zero", None if zero is None else zero.t().contiguous().unsqueeze(1))
 
     def product(self, x: Tensor) -> Tensor:
-        matrix = self.codes.to(x.dtype).mul_(self.scale)
+        # With zeros, the parts cancel, so their sum is rounded to x's dtype, not each part
+        matrix = self._signed_codes().to(x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
+        matrix.mul_(self.scale)
         if self.zero is not None:
-            matrix.add_(self.zero)
+            matrix = matrix.add_(self.zero).to(x.dtype)
         return torch.mm(x, matrix.flatten(0, 1))
+
+    def _signed_codes(self) -> Tensor:
+        """Return the codes (groups, size, out) as signed bytes, of which 0 stands for zero."""
+        if self.bits == 8:
+            return self.codes
+        both = torch.cat([self.codes & 15, self.codes >> 4], 1)[:, : self.size]
+        return both.to(torch.int8) - 8
 
 
 class ByteRows(QuantizedLinear):
@@ -79,29 +95,29 @@ class ByteRows(QuantizedLinear):
     scale: Tensor
     ones: Tensor
 
-    def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor) -> None:
-        """Take codes (out, in) and scale (out, 1)."""
+    def __init__(self, layer: nn.Linear, weights: Codes) -> None:
+        """Take codes of 8 bits with one group and no zeros."""
         super().__init__(layer)
-        self.register_buffer("codes", codes.contiguous())
-        self.register_buffer("scale", scale.flatten().clone())
+        self.register_buffer("codes", weights.codes.contiguous())
+        self.register_buffer("scale", weights.scale.flatten().clone())
         # The kernel would round scales to bfloat16, which is coarser than eight bits
-        self.register_buffer("ones", torch.ones(len(codes), dtype=torch.bfloat16))
+        self.register_buffer("ones", torch.ones(layer.out_features, dtype=torch.bfloat16))
 
     def product(self, x: Tensor) -> Tensor:
         return (torch._weight_int8pack_mm(x.to(torch.bfloat16), self.codes, self.ones) * self.scale).to(x.dtype)
 
 
 class Tiles(QuantizedLinear):
-    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record."""
+    """Four bits per weight in the layout of torch's kernels, which a CUDA graph can record, with zeros also if symmetric."""
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor) -> None:
-        """Take codes (out, in), 0 to 15, where 8 represents zero; scale and zero (out, groups)."""
-        groups = scale.shape[1]
-
+    def __init__(self, layer: nn.Linear, weights: Codes) -> None:
+        """Take codes of 4 bits with groups of a size in TILED."""
         super().__init__(layer)
+        codes, scale, groups = weights.codes, weights.scale, weights.scale.shape[1]
+        zero = torch.zeros_like(scale) if weights.zero is None else weights.zero
         self.size = layer.in_features // groups
         if codes.device.type == "cpu":
             packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
@@ -122,8 +138,8 @@ class NormalFloat(QuantizedLinear):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__(layer)
-        scales = layer.weight.numel() // GROUPS["nf4"][0]
-        self.packed = _to_nf4()(layer.weight.data, GROUPS["nf4"][0], math.gcd(BLOCK, scales))
+        scales = layer.weight.numel() // NF4_GROUP
+        self.packed = _to_nf4()(layer.weight.data, NF4_GROUP, math.gcd(BLOCK, scales))
 
     def product(self, x: Tensor) -> Tensor:
         return F.linear(x, self.packed.to(x.dtype))
@@ -133,7 +149,8 @@ def rounded_rows(x: Tensor, block: int) -> Tensor:
     """Return rows (n, in) that are rounded to 8 bits in blocks of inputs, as numbers: what the kernels multiply with."""
     blocks = x.float().view(len(x), -1, block)  # (n, blocks, block)
     top = blocks.abs().amax(-1, keepdim=True)
-    factor = torch.where(top > 0.0, 127.0 / top, 0.0)
+    # Of numbers so small that the factor has no float, all codes are 0
+    factor = torch.where(top > 127.0 / torch.finfo(torch.float32).max, 127.0 / top, 0.0)
     rounded = (blocks * factor).round() * (top / 127.0)  # (n, blocks, block)
     return rounded.view(x.shape).to(x.dtype)
 
@@ -149,44 +166,54 @@ class RoundedInputs(QuantizedLinear):
         return self.inner.product(rounded_rows(x, self.block))
 
 
-def layers(model: Any, kind: str) -> dict[str, nn.Linear]:
+def layers(model: Any, kind: QuantizationKind) -> dict[str, nn.Linear]:
     """Return the layers that are quantized, by name: linear layers except the LM head, if a group size divides the inputs.
 
     GPT-2 has none, since its layers are of transformers' own class `Conv1D`.
     """
+    return {name: layer for name, layer in linear_layers(model).items() if kind.group_of(layer.in_features)}
+
+
+def linear_layers(model: Any) -> dict[str, nn.Linear]:
+    """Return the linear layers of a model except the LM head, by name."""
     head = model.get_output_embeddings()
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return {name: layer for name, layer in linear.items() if layer is not head and group_of(layer.in_features, kind)}
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head
+    }
 
 
-def group_of(inputs: int, kind: str) -> int:
-    """Return how many inputs of a layer share a scale; 0 if no group size divides them."""
-    if kind == f"int8{ROUNDED}":
-        return inputs if inputs % BLOCKS[-1] == 0 else 0
-    return next((size for size in GROUPS.get(kind.removesuffix(ROUNDED), (inputs,)) if inputs % size == 0), 0)
+@dataclass(frozen=True)
+class MatrixBytes:
+    """The bytes of a quantized matrix (out, in).
 
-
-def sizes(model: Any, kind: str, itemsize: int) -> dict[int, int]:
-    """Return the minimum bytes that a product reads of each quantized matrix, codes and scales, by the id of its weight.
-
-    `itemsize` is the size of a scale in bytes; int4's scales and zeros have at most two bytes each. Empty if `kind` is empty.
+    `read` are its codes and scales, which a product reads at least. `rebuilt` are the bytes that a product writes and reads
+    again on a GPU that has no kernel for its form, where the matrix is rebuilt in the model's precision; else 0.
     """
-    bytes_by_weight: dict[int, int] = {}
-    for layer in layers(model, kind).values() if kind else ():
-        numbers = layer.weight.numel()
-        groups = numbers // group_of(layer.in_features, kind)
-        if kind == "nf4":
-            bytes_by_weight[id(layer.weight)] = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * itemsize
-        else:
-            bytes_by_weight[id(layer.weight)] = (
-                numbers // 2 + 2 * groups * min(itemsize, 2) if kind.startswith("int4") else numbers + groups * itemsize
-            )
-    return bytes_by_weight
+
+    read: int
+    rebuilt: int
 
 
-def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
-    """Return whether torch's CPU kernel supports matrices of this shape; the int8 kernel reads past the end of others."""
-    return outputs % 16 == 0 if kind == "int4" else inputs % 32 == 0
+def sizes(model: Any, kind: QuantizationKind, dtype: torch.dtype) -> dict[int, MatrixBytes]:
+    """Return the bytes of each quantized matrix by the id of its weight. Empty if `kind` quantizes no weights."""
+    return {id(layer.weight): _bytes_of(layer, kind, dtype) for layer in (layers(model, kind).values() if kind else ())}
+
+
+def _bytes_of(layer: nn.Linear, kind: QuantizationKind, dtype: torch.dtype) -> MatrixBytes:
+    numbers, size = layer.weight.numel(), kind.group_of(layer.in_features)
+    groups = numbers // size
+    if kind.weights == "nf4":
+        read = numbers // 2 + groups + groups // math.gcd(BLOCK, groups) * dtype.itemsize
+    else:
+        per_group = PRECISIONS[kind.bits].itemsize * (1 if kind.symmetric else 2)
+        read = numbers * kind.bits // 8 + groups * per_group
+    has_tiles = _fits_tiles(kind.bits, size, layer.out_features) and dtype == torch.bfloat16 and kind.weights != "nf4"
+    return MatrixBytes(read, 0 if has_tiles else 2 * numbers * dtype.itemsize)
+
+
+def _fits_tiles(bits: int, group: int, outputs: int) -> bool:
+    """Return whether torch's kernels for 4 bits support such a matrix."""
+    return bits == 4 and group in TILED and outputs % 16 == 0
 
 
 def quantization_method(config: Any) -> str:
@@ -196,15 +223,15 @@ def quantization_method(config: Any) -> str:
     return str(getattr(method, "value", method))
 
 
-def equivalent_kind(config: Any) -> str:
-    """Return the kind whose size matches such a checkpoint; empty if there is none."""
+def equivalent_kind(config: Any) -> QuantizationKind:
+    """Return the kind whose size matches such a checkpoint; NOT_QUANTIZED if there is none."""
     stored = _stored(config)
     bits = (
         stored.get("bits")
         or stored.get("w_bit")
         or (4 if stored.get("load_in_4bit") else 8 if stored.get("load_in_8bit") else 0)
     )
-    return {4: "int4", 8: "int8"}.get(bits, "")
+    return {4: QuantizationKind("int4"), 8: QuantizationKind("int8")}.get(bits, NOT_QUANTIZED)
 
 
 def placement(config: Any, device: torch.device) -> Table:
@@ -217,9 +244,9 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
     """Raise MissingAsset, one line with the library's name, if transformers lacks a library to load such a checkpoint."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (ImportError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         if method := quantization_method(config):
             raise MissingAsset(f"model '{role}': {source} is quantized by {method}: {first_line(error)}") from None
         raise
@@ -231,81 +258,56 @@ def _stored(config: Any) -> dict[str, Any]:
     return dict(stored if isinstance(stored, dict) else stored.to_dict())
 
 
-def quantize(model: Any, kind: str) -> None:
-    """Replace a loaded model's linear layers with quantized ones, on the same device."""
-    for name, layer in layers(model, kind).items():
-        model.set_submodule(name, quantized(layer, kind))
+def quantize(model: Any, kind: QuantizationKind) -> None:
+    """Replace a loaded model's linear layers with quantized ones, on the same device, and free their matrices in turn."""
+    found = layers(model, kind)
+    for name in [*found]:
+        model.set_submodule(name, quantized(found.pop(name), kind))
 
 
 @torch.no_grad()
-def quantized(layer: nn.Linear, kind: str) -> QuantizedLinear:
+def quantized(layer: nn.Linear, kind: QuantizationKind) -> QuantizedLinear:
     """Return the quantized form of a linear layer. Raises MissingAsset without torchao."""
-    if kind == "nf4":
+    if kind.weights == "nf4":
         return NormalFloat(layer)
-    weights, plain = _codes(layer, kind.removesuffix(ROUNDED)), kind.removesuffix(ROUNDED)
-    block = block_of(layer.in_features, kind)
+    weights, block = codes_of(layer.weight.data, kind), kind.block_of(layer.in_features)
     if found := kernels_for(layer.weight.device, layer.weight.dtype):
-        return PanelCodes(layer, found.width, _in_precision(weights), block)
-    has_kernel = _has_kernel(plain, layer.weight)
-    if plain == "int4" and has_kernel:
-        assert weights.zero is not None
-        inner: QuantizedLinear = Tiles(layer, weights.codes, weights.scale, weights.zero)
-    elif plain == "int8" and has_kernel:
-        inner = ByteRows(layer, weights.codes, weights.scale)
-    else:
-        moved = weights.codes if plain == "int8" else (weights.codes.int() - 8).to(torch.int8)
-        inner = Bytes(layer, moved, weights.scale, weights.zero)
-    return RoundedInputs(layer, inner, block) if block else inner
+        return PanelCodes(layer, found.width, weights, block)
+    if not block:
+        return _form_of(weights, layer.weight)(layer, weights)
+    # torch's kernels would round float32 inputs a second time
+    form = Rebuilt if layer.weight.dtype == torch.float32 else _form_of(weights, layer.weight)
+    return RoundedInputs(layer, form(layer, weights), block)
 
 
-def block_of(inputs: int, kind: str) -> int:
-    """Return how many inputs of a row are rounded together by a kind of quantization; 0 if inputs are not rounded."""
-    if not kind.endswith(ROUNDED):
-        return 0
-    group = group_of(inputs, kind)
-    return next((size for size in BLOCKS if group and group % size == 0), 0)
+def codes_of(weight: Tensor, kind: QuantizationKind) -> Codes:
+    """Return a matrix (out, in) in integers, with scales and zeros of the kind's precision. Raises MissingAsset."""
+    mapping = torchao().MappingType.SYMMETRIC if kind.symmetric else torchao().MappingType.ASYMMETRIC
+    half, size, precision = 2 ** (kind.bits - 1), kind.group_of(weight.shape[1]), PRECISIONS[kind.bits]
+    integers, moved = (torch.int8, 0) if kind.symmetric else (torch.uint8, half)
+    levels = (moved - half, moved + half - 1)
+    scale, at_zero = torchao().choose_qparams_affine(weight, mapping, (1, size), integers, *levels, eps=1e-6)
+    codes = torchao().quantize_affine(weight, (1, size), scale, at_zero, integers, *levels)  # (out, in)
+    stored, dtype = (half, torch.uint8) if kind.bits == 4 else (0, torch.int8)
+    codes = (codes.to(torch.int16) - moved + stored).to(dtype)
+    is_zero = weight.view(len(weight), -1, size).eq(0).all(-1)  # (out, groups)
+    scale = scale.view(is_zero.shape).masked_fill(is_zero, 0.0)  # groups of zeros add zero, without rounding
+    moves = half - at_zero.view(is_zero.shape).float()  # from the code of zero to half of the levels
+    zero = None if kind.symmetric else (moves * scale).to(precision)  # (out, groups)
+    return Codes(kind.bits, codes, scale.to(precision), zero)
 
 
-def _codes(layer: nn.Linear, kind: str) -> Codes:
-    """Return the quantized matrix of a layer, with scales and zeros in the weight's precision. Raises MissingAsset."""
-    weight, mapping = layer.weight.data, torchao().MappingType
-    if kind == "int8":
-        codes, scale, _ = _rounded(weight, layer.in_features, mapping.SYMMETRIC, torch.int8, (-128, 127))
-        return Codes(8, codes, scale)
-    size = group_of(layer.in_features, kind)
-    codes, scale, at_zero = _rounded(weight, size, mapping.ASYMMETRIC, torch.uint8, (0, 15))
-    scale = scale.masked_fill(weight.view(len(weight), -1, size).eq(0).all(-1), 0.0)  # zeros add zero, without rounding
-    return Codes(4, codes, scale, (8 - at_zero) * scale)  # a weight is (code - 8) * scale + zero
-
-
-def _in_precision(weights: Codes) -> Codes:
-    """Return a quantized matrix with scales and zeros in the precision of panels."""
-    precision = PRECISIONS[weights.bits]
-    zero = None if weights.zero is None else weights.zero.to(precision)
-    return replace(weights, scale=weights.scale.to(precision), zero=zero)
-
-
-def _rounded(
-    weight: Tensor, size: int, mapping: Any, kind: torch.dtype, levels: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return codes (out, in), and scale and the code of zero, (out, groups), in the weight's precision."""
-    scale, at_zero = torchao().choose_qparams_affine(weight, mapping, (1, size), kind, *levels, eps=1e-6)
-    codes = torchao().quantize_affine(weight, (1, size), scale, at_zero, kind, *levels)
-    return codes, scale.view(len(weight), -1), at_zero.view(len(weight), -1).to(weight.dtype)
-
-
-def _has_kernel(kind: str, weight: Tensor) -> bool:
-    """Return whether torch has a kernel for a quantized form of this weight."""
-    if kind == "int4" and len(weight) % 16:
-        return False
-    if weight.device.type == "cpu":
-        return _fits_kernel(kind, *weight.shape) and weight.dtype in (torch.bfloat16, torch.float32)
-    return (
-        kind == "int4"
-        and weight.device.type == "cuda"
-        and weight.dtype == torch.bfloat16
-        and torch.cuda.get_device_capability(weight.device)[0] >= 8
-    )
+def _form_of(weights: Codes, weight: Tensor) -> type[Rebuilt] | type[ByteRows] | type[Tiles]:
+    """Return how codes are stored for torch's products on the weight's device: for one of its kernels if it has one."""
+    outputs, inputs = weights.codes.shape
+    groups = weights.scale.shape[1]
+    fits_tiles = _fits_tiles(weights.bits, inputs // groups, outputs)
+    if weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float32):
+        # The kernel for 8 bits reads past the end of rows that are not a multiple of its step
+        fits_rows = weights.bits == 8 and groups == 1 and weights.zero is None and inputs % 32 == 0
+        return Tiles if fits_tiles else ByteRows if fits_rows else Rebuilt
+    is_recent = weight.device.type == "cuda" and torch.cuda.get_device_capability(weight.device)[0] >= 8
+    return Tiles if fits_tiles and is_recent and weight.dtype == torch.bfloat16 else Rebuilt
 
 
 def torchao() -> Any:

@@ -1,9 +1,9 @@
 """Resolution of a pair's models: revisions, sizes, engines. Reads configs and loads no weights."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from specbench.config.pair import ModelSpec, Pair, folder
 from specbench.config.presets import chat_template
+from specbench.config.quantization_kind import CHANNEL, Group, QuantizationKind
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models import simulated
@@ -29,11 +30,12 @@ from specbench.models.checkpoints import (
     unreadable,
 )
 from specbench.models.engines import engine_of
-from specbench.models.quantization import layers, quantization_method, torchao
+from specbench.models.quantization import layers, linear_layers, quantization_method, torchao
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.widening import widened
 
 CONFIG_FILE = "config.json"  # of every model that Transformers saves
+FINER: tuple[Group, ...] = ("g64", "g32", CHANNEL)  # groups to suggest where larger ones divide no layer's inputs
 
 
 @dataclass(frozen=True)
@@ -307,9 +309,23 @@ def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, e
     if not elsewhere:
         torchao()
     with CONSTRUCTION, torch.device("meta"):
-        if not layers(class_of(config).from_config(config), spec.quantization):
-            kind = config.model_type
-            raise ConfigError(f"{where}: {kind} has no linear layer of a fitting width (GPT-2 uses Conv1D layers)")
+        model = class_of(config).from_config(config)
+    if layers(model, spec.quantization):
+        return
+    widths = sorted({layer.in_features for layer in linear_layers(model).values()})
+    if not widths:
+        raise ConfigError(f"{where}: {config.model_type} has no linear layer (GPT-2 uses Conv1D layers)")
+    fitting = _fitting_kind(spec.quantization, widths)
+    raise ConfigError(
+        f"{where}: its groups divide the inputs of no linear layer of {config.model_type}, which have"
+        f" {', '.join(map(str, widths))} inputs" + (f"; help: quantization = '{fitting}'" if fitting else "")
+    )
+
+
+def _fitting_kind(kind: QuantizationKind, widths: Sequence[int]) -> QuantizationKind | None:
+    """Return the most similar kind that quantizes a layer of these inputs: with smaller groups, or else int8."""
+    smaller = [] if kind.weights == "nf4" else [replace(kind, group=group) for group in FINER]
+    return next((each for each in (*smaller, QuantizationKind("int8")) if any(map(each.group_of, widths))), None)
 
 
 def _architecture_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from specbench.config.construct import Table
 from specbench.config.pair import ModelSpec
 from specbench.config.presets import ChatTemplate
+from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.models.checkpoints import CONSTRUCTION, class_of
 from specbench.models.generation_rules import ignored_in, rules_of, sampling_of
 from specbench.models.products import PANELED
@@ -28,7 +29,8 @@ class ModelSize:
     `parameters` counts tied weights once. `resident_bytes` are all weights in memory. With the lean engine an x86-64 CPU also
     holds `packed_head_bytes`, a copy of the LM head if it is also the embedding. `forward_bytes` are the weights that a
     decoding forward reads at least: without lookup tables, an encoder, and weights that a decoder applies once to the
-    encoder's output, and with the experts of one token only. A quantized matrix counts its codes and scales.
+    encoder's output, and with the experts of one token only. A quantized matrix counts its codes and scales. `rebuilt_bytes`
+    are what a forward on a GPU writes and reads in addition, where the GPU has no kernel that reads the codes.
 
     `position_bytes` are the keys and values that one position adds to the cache, and `download_bytes` the published weights.
     `lm_head_bytes` are the LM head, and `embedding_bytes` the embedding and the LM head. `context` is the longest sequence; 0
@@ -39,6 +41,7 @@ class ModelSize:
     resident_bytes: int
     packed_head_bytes: int
     forward_bytes: int
+    rebuilt_bytes: int
     position_bytes: int
     download_bytes: int
     lm_head_bytes: int
@@ -73,7 +76,7 @@ class Architecture:
         """Its layers, hidden size and heads."""
         return shape_of(self.config)
 
-    def size(self, dtype: str, quantization: str = "") -> ModelSize:
+    def size(self, dtype: str, quantization: QuantizationKind = NOT_QUANTIZED) -> ModelSize:
         """Return its sizes at a precision."""
         return size_of(self.config, dtype, quantization)
 
@@ -84,7 +87,7 @@ def generation_keys(config: GenerationConfig) -> GenerationKeys | None:
     return None if keys == GenerationKeys() else keys
 
 
-def size_of(config: PreTrainedConfig, dtype: str, quantization: str = "") -> ModelSize:
+def size_of(config: PreTrainedConfig, dtype: str, quantization: QuantizationKind = NOT_QUANTIZED) -> ModelSize:
     """Return the sizes of a model that is built on the meta device; cached, since a suite has many runs of one model."""
     return _size_of(_Key(config.to_json_string(), config), dtype, quantization)
 
@@ -112,7 +115,7 @@ class _Key:
 
 
 @lru_cache(maxsize=256)
-def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
+def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize:
     config, itemsize = key.config, getattr(torch, dtype).itemsize
     with CONSTRUCTION, torch.device("meta"):
         model = class_of(config).from_config(config)
@@ -127,8 +130,8 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantized = sizes(model, quantization or equivalent_kind(config), itemsize)
-    weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
+    quantized = sizes(model, quantization or equivalent_kind(config), getattr(torch, dtype))
+    weights = {id(p): quantized[id(p)].read if id(p) in quantized else p.numel() * itemsize for p in model.parameters()}
     share, experts = share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 
     def share_of(p: int) -> float:
@@ -143,6 +146,9 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         resident_bytes=sum(weights.values()) + uncounted * itemsize,
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
+        rebuilt_bytes=round(sum(size.rebuilt * share_of(p) for p, size in quantized.items() if p not in unread))
+        if quantization  # the library of a checkpoint that was quantized before has kernels of its own
+        else 0,
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
         lm_head_bytes=head.numel() * itemsize,
@@ -220,7 +226,7 @@ class ResolvedModel:
             engine=self.engine,
             revision=self.revision,
             checksum=self.checksum,
-            quantization=self.spec.quantization,
+            quantization=str(self.spec.quantization),
             cost=self.spec.cost,
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",

@@ -1,12 +1,18 @@
 """Slow baselines: by how much at most they overstate speedups, and what remains of a speedup at the limit of memory."""
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from specbench.analysis.baseline import BaselineSpeed, slow_baseline
 from specbench.analysis.forwards import Traffic, speedup_at_limit
 from specbench.analysis.run_metrics import METRICS, Context
+from specbench.config.construct import construct
+from specbench.config.pair import Pair
 from specbench.decoding.traits import Traits
 from specbench.machine.hardware import Bandwidth, ForwardCheck, bandwidth_of
+from specbench.models.resolve_models import Execution, resolve_models
 from specbench.runs.run_spec import MethodSpec
 from tests.fixtures.records import record, usage_of
 from tests.fixtures.summaries import ENVIRONMENT
@@ -14,8 +20,15 @@ from tests.fixtures.summaries import ENVIRONMENT
 READ = Bandwidth(13.7e9, "read")
 
 
-def speed(share=None, parameters=86_000_000, checks=(None,)) -> BaselineSpeed:
-    return BaselineSpeed(method="ar", parameters=parameters, share=share, bandwidth=READ, checks=checks)
+def speed(share=None, parameters=86_000_000, checks=(None,), bits=32) -> BaselineSpeed:
+    return BaselineSpeed(
+        method="ar",
+        parameters=parameters,
+        forward_bytes=parameters * bits / 8,
+        share=share,
+        bandwidth=READ,
+        checks=checks,
+    )
 
 
 def test_a_large_baseline_at_44_percent_of_the_bandwidth_overstates_by_its_inverse():
@@ -37,6 +50,13 @@ def test_the_padded_rule_of_earlier_revisions_is_slow_on_avx2(gigabytes_per_seco
 )
 def test_fast_small_and_unknown_baselines_are_not_slow(share, parameters):
     assert slow_baseline(speed(share, parameters)) is None
+
+
+@pytest.mark.parametrize(("bits", "is_slow"), [(32, True), (16, True), (8, True), (4, False)])
+def test_a_baseline_is_large_by_the_bytes_that_its_forwards_read(bits, is_slow):
+    """86M weights of 4 bits are 43 MB, which a cache may hold."""
+    assert (slow_baseline(speed(0.44, bits=bits)) is not None) == is_slow
+    assert slow_baseline(speed(0.44, 200_000_000, bits=4)) is not None
 
 
 def test_a_forward_slower_than_the_reference_overstates_at_any_size():
@@ -111,6 +131,19 @@ def test_a_head_of_unknown_size_stays_as_measured():
 def context(**changes) -> Context:
     method = MethodSpec(preset="sd", options={}, traits=Traits(roles=("target",)))
     return Context(**{"baseline": [ar()], "method": method, "models": {}, "bandwidth": READ, **changes})
+
+
+def test_the_share_of_the_bandwidth_counts_the_codes_of_a_quantized_baseline():
+    shares, read = {}, {}
+    for kind in ("", "int8-g32-asym", "int4-channel"):
+        models = {"target": {"path": "specbench:tiny/models/target", "quantization": kind}}
+        pair = construct(Pair, {"models": models}, "pair.toml")
+        found = resolve_models(pair, ("target",), Path(), Execution(torch.device("cpu"), elsewhere=True))
+        sources = {role: model.source for role, model in found.items()}
+        read[kind] = 4 * sources["target"].forward_bytes + 4 * 25 * sources["target"].position_bytes
+        shares[kind] = METRICS["bound_share"].compute([ar()], context(models=sources))
+    assert read["int4-channel"] < read["int8-g32-asym"] < 0.5 * read[""]
+    assert shares == {kind: pytest.approx(size / READ.bytes_per_second / 84.0) for kind, size in read.items()}
 
 
 def test_the_baseline_itself_and_runs_without_read_bandwidth_have_no_speedup_at_the_limit():

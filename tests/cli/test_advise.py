@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import time
 import tomllib
 from dataclasses import replace
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,8 @@ from specbench.cli.params import SharedOptions
 from specbench.features.advise.answer import answer, other_engines, toml_of
 from specbench.features.advise.candidate_set import candidate_of
 from specbench.features.advise.candidates import Advice, Candidate, CandidateResult
+from specbench.models.lean import LeanFeeder
+from specbench.models.panel_codes import QuantizedLinear
 from tests.fixtures import console
 
 PAIR = SimpleNamespace(models={"draft": SimpleNamespace(source="models/small one")}, heads={})
@@ -197,3 +201,24 @@ def test_a_run_folder_is_advised_on_without_decoding(tmp_path):
     assert (folder / "samples.jsonl").read_bytes() == before
     by_name = {each["method"]: each for each in shown["candidates"]}
     assert by_name["sd"]["measured"] and by_name["sd-2"]["predicted"] and not by_name["sd-2"]["measured"]
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
+def test_the_price_of_a_quantized_draft_is_the_time_of_its_forwards(tmp_path, monkeypatch):
+    """Predictions follow the times of a copy's forwards: one that waits for 5 ms never pays, however few bytes it has."""
+    feed = LeanFeeder.feed
+
+    def slow(self, *arguments):
+        if any(isinstance(module, QuantizedLinear) for module in self.network.model.modules()):
+            time.sleep(0.005)
+        return feed(self, *arguments)
+
+    monkeypatch.setattr(LeanFeeder, "feed", slow)
+    few = ("-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--max-new-tokens", 8, "-o", "runs")
+    copy = ("--set", "pair.models.draft.quantization=int8-a8")
+    console.specbench("run", "-m", "sd", *copy, *few, cwd=tmp_path)
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    shown = json.loads(console.specbench("advise", folder, "--json", cwd=tmp_path).stdout)
+    predicted = {each["method"]: each["predicted"] for each in shown["candidates"]}
+    drafted = [predicted[name]["value"] for name in ("sd", "sd-2", "sd-4", "tree-2-1-1")]
+    assert max(drafted) < 0.8

@@ -1,17 +1,22 @@
 """`specbench profile`: candidates for a middle model, and the method that it writes."""
 
+import time
 import tomllib
+from importlib.util import find_spec
 
 import pytest
 
+from specbench.analysis.costs import prices_of
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
 from specbench.config.options import Options
 from specbench.features.profile.chain_profile import ChainCandidate
 from specbench.features.profile.chain_tables import conclusion_of, method_toml
 from specbench.features.profile.forwards_table import lines_of, slow_single_forwards
+from specbench.models.lean import LeanFeeder
+from specbench.models.panel_codes import QuantizedLinear
 from specbench.resolution.selection import read_pair
-from specbench.runs.run_folder import timed_forwards
+from specbench.runs.run_folder import spec_of, timed_forwards
 from tests.fixtures import console
 
 
@@ -33,6 +38,27 @@ def test_forwards_of_every_model_of_a_pair_are_timed_without_a_chain(tmp_path):
     assert set(timed) == set(read_pair("tiny", Options())[1].models)
     assert all(sizes[size][0] == 20 for sizes in timed.values() for size in range(1, 26))  # no block was partly cached
     assert all(f"{role}: a block of 6 tokens costs" in shown for role in timed)
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
+def test_the_price_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, monkeypatch):
+    """Not of its bytes: a copy that reads a fifth of the target's bytes and waits for 2 ms costs 2 ms and more."""
+    feed, waited = LeanFeeder.feed, 0.002
+
+    def slow(self, *arguments):
+        if any(isinstance(module, QuantizedLinear) for module in self.network.model.modules()):
+            time.sleep(waited)
+        return feed(self, *arguments)
+
+    monkeypatch.setattr(LeanFeeder, "feed", slow)
+    command = ("-p", "tiny-polybasic", "-t", "gsm8k", "-n", 1, "--set", "pair.models.middle.quantization=int4-g32-a8")
+    console.specbench("profile", "--forwards", *command, cwd=tmp_path)
+    folder = next((tmp_path / "results").iterdir())
+    timed, models = timed_forwards(folder)["middle"], spec_of(folder).pair.models
+    assert models["middle"].quantization == "int4-g32-a8"
+    assert models["middle"].forward_bytes < 0.4 * models["target"].forward_bytes
+    prices = prices_of(timed, timed)
+    assert prices is not None and min(prices.of(size) for size in range(1, 26)) >= waited
 
 
 def test_forwards_of_a_pair_without_a_target(tmp_path):

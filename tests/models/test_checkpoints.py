@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from specbench.config.pair import PACKAGE
-from specbench.errors import MissingAsset
+from specbench.errors import MissingAsset, is_out_of_memory
 from specbench.models import checkpoints
 from specbench.models.checkpoints import unreadable
 from tests.fixtures.console import specbench
@@ -189,3 +189,13 @@ def test_a_model_that_does_not_fit_into_memory_is_an_error_of_one_line(broken, m
     monkeypatch.setattr(checkpoints.class_of(config), "from_pretrained", full)
     with pytest.raises(MissingAsset, match="does not fit into the memory of cuda"):
         checkpoints.load_model(checkpoints.Checkpoint("target", str(broken), config), device=torch.device("cuda"))
+
+
+def test_memory_of_the_host_that_is_exhausted_is_recognized():
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 58, dtype=torch.uint8)
+    assert is_out_of_memory(raised.value)
+    message = r"^model 'target': org/name does not fit into the memory of cpu"
+    with pytest.raises(MissingAsset, match=message), checkpoints.in_memory("target", "org/name", None):
+        raise raised.value
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -4,12 +4,13 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from specbench.config.quantization_kind import QuantizationKind
 from specbench.kernels import all_levels, kernels
 from specbench.models import panel_codes
 from specbench.models.panel_codes import SCALES, Codes, PanelCodes
-from specbench.models.quantization import Bytes, RoundedInputs, block_of, rounded_rows
+from specbench.models.quantization import Rebuilt, RoundedInputs, rounded_rows
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 SHAPES = [(1, 32, 32), (33, 64, 32), (200, 192, 64), (70, 384, 128)]  # outputs, inputs, group
@@ -24,13 +25,6 @@ def codes_of(bits: int, shape: tuple[int, int, int], scales: torch.dtype = torch
     codes[:, 0], codes[:, 1] = low, high - 1
     scale = torch.rand(outputs, inputs // group).to(scales)
     return Codes(bits, codes, scale, torch.randn(outputs, inputs // group).to(scales) if zeros else None)
-
-
-def matrix_of(weights: Codes) -> Tensor:
-    """Return the matrix (out, in) that the codes stand for, in float64."""
-    codes = weights.codes.double() - (8 if weights.bits == 4 else 0)
-    codes = codes.unflatten(1, (weights.scale.shape[1], -1)) * weights.scale.double().unsqueeze(-1)
-    return (codes if weights.zero is None else codes + weights.zero.double().unsqueeze(-1)).flatten(1)
 
 
 def layer_of(weights: Codes, block: int, monkeypatch, level=None) -> PanelCodes:
@@ -52,8 +46,8 @@ def test_outputs_are_those_of_the_dequantized_matrix_in_float64(bits, zeros, is_
     block = shape[2] if is_rounded else 0
     layer = layer_of(weights, block, monkeypatch)
     read = rounded_rows(x, block) if block else x
-    exact = read.double() @ matrix_of(weights).t() + layer.bias.double()
-    sizes = read.double().abs() @ matrix_of(weights).abs().t() + layer.bias.double().abs()
+    exact = read.double() @ weights.matrix().t() + layer.bias.double()
+    sizes = read.double().abs() @ weights.matrix().abs().t() + layer.bias.double().abs()
     if bits == 4 and zeros:  # the parts cancel
         sizes = sizes + read.double().abs().sum(-1, keepdim=True) * 16.0
     assert ((layer(x).double() - exact).abs() <= 2.0**-22 * sizes.clamp_min(1.0) * shape[1] ** 0.5).all()
@@ -103,12 +97,13 @@ def test_rounded_inputs_without_kernels_give_the_same_outputs(monkeypatch):
     layer = layer_of(weights, 32, monkeypatch)
     source = nn.Linear(96, 48).requires_grad_(False)
     source.bias = layer.bias
-    other = RoundedInputs(source, Bytes(source, weights.codes, weights.scale, weights.zero), 32)
+    other = RoundedInputs(source, Rebuilt(source, weights), 32)
     assert torch.allclose(other(x), layer(x), rtol=1e-5, atol=1e-3)
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
 
 
 def test_blocks_of_inputs_never_reach_over_a_group():
-    assert [block_of(inputs, "int4-a8") for inputs in (256, 192, 96, 40)] == [128, 64, 32, 0]
-    assert [block_of(inputs, "int8-a8") for inputs in (256, 192, 96, 40)] == [128, 64, 32, 0]
-    assert block_of(256, "int4") == 0
+    for kind in ("int4-a8", "int8-a8", "int4-channel-a8"):
+        assert [QuantizationKind.parse(kind).block_of(inputs) for inputs in (256, 192, 96, 40)] == [128, 64, 32, 0]
+    assert QuantizationKind.parse("int8-g64-a8").block_of(256) == 64
+    assert QuantizationKind("int4").block_of(256) == 0

@@ -2,11 +2,14 @@
 
 import copy
 import json
+import resource
 import shutil
 import sys
+import weakref
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,11 +18,13 @@ from torch import nn
 from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.presets import preset
+from specbench.config.quantization_kind import QuantizationKind
 from specbench.data.synthetic import word_problems as gsm8k
 from specbench.decoding.rejection import tv
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
-from specbench.models import products, simulated
+from specbench.machine.memory import return_freed_memory
+from specbench.models import engines, products, quantization, simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engines import LeanModel, engine_of
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
@@ -27,7 +32,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
 from specbench.models.products import Separate, product_of
-from specbench.models.quantization import ByteRows, Bytes, Tiles, group_of, layers, quantize, quantized
+from specbench.models.quantization import ByteRows, Rebuilt, Tiles, layers, quantize, quantized, sizes
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
@@ -37,6 +42,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = ("int4", "int8", "nf4")
 TARGET = "specbench:tiny/models/target"
 LINEAR = {(192, 192): 4, (192, 512): 2, (512, 192): 1}  # its layers' (in, out), 7 times
+of = QuantizationKind.parse
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 
@@ -72,7 +78,7 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
     """
     torch.manual_seed(0)
     layer = nn.Linear(192, 48, device=device).requires_grad_(False)
-    double, group = quantized(layer, kind), group_of(192, kind)
+    double, group = quantized(layer, of(kind)), of(kind).group_of(192)
     weight, matrix = (each.unflatten(1, (-1, group)) for each in (layer.weight, rounded(double, layer.weight)))
     span, greatest = weight.amax(-1, keepdim=True) - weight.amin(-1, keepdim=True), weight.abs().amax(-1, keepdim=True)
     step = {"int4": span / 15, "int8": greatest / 127, "nf4": 0.17 * greatest}[kind]
@@ -89,7 +95,7 @@ def test_a_quantized_layer_multiplies_with_the_rounded_matrix(kind, device):
 def test_torch_multiplies_where_there_are_no_kernels(kind, without_kernels):
     torch.manual_seed(0)
     layer = nn.Linear(192, 48).requires_grad_(False)
-    double, x = quantized(layer, kind), torch.randn(5, 192)
+    double, x = quantized(layer, of(kind)), torch.randn(5, 192)
     assert isinstance(double, Tiles if kind == "int4" else ByteRows)
     assert torch.allclose(double(x), x @ rounded(double, layer.weight).t() + layer.bias, atol=0.02)
 
@@ -99,8 +105,8 @@ def test_torch_multiplies_where_there_are_no_kernels(kind, without_kernels):
 def test_int8_of_any_width_does_not_use_the_kernel_of_torch(width, without_kernels):
     """The kernel reads past the end of rows whose length no multiple of its step is."""
     layer = nn.Linear(width, 16).requires_grad_(False)
-    double, x = quantized(layer, "int8"), torch.randn(6, width)
-    assert isinstance(double, Bytes)
+    double, x = quantized(layer, of("int8")), torch.randn(6, width)
+    assert isinstance(double, Rebuilt)
     assert torch.allclose(double(x), layer(x), atol=0.05)
 
 
@@ -112,7 +118,7 @@ def test_int8_of_any_width_does_not_use_the_kernel_of_torch(width, without_kerne
 def test_a_block_is_multiplied_as_its_rows_are(kind, dtype, outputs):
     """Also by a copy of the layer, and by a product that joins several layers."""
     torch.manual_seed(0)
-    layer = quantized(nn.Linear(192, outputs, dtype=dtype).requires_grad_(False), kind)
+    layer = quantized(nn.Linear(192, outputs, dtype=dtype).requires_grad_(False), of(kind))
     assert isinstance(layer, PanelCodes)
     x = torch.randn(9, 192, dtype=dtype)
     by_row = torch.cat([layer(row[None]) for row in x])
@@ -125,7 +131,7 @@ def test_a_block_is_multiplied_as_its_rows_are(kind, dtype, outputs):
 @pytest.mark.parametrize("outputs", [(64, 32), (32, 33), (33, 32)])
 def test_quantized_layers_of_one_input_are_joined(outputs):
     torch.manual_seed(0)
-    layers = [quantized(nn.Linear(64, size).requires_grad_(False), "int4") for size in outputs]
+    layers = [quantized(nn.Linear(64, size).requires_grad_(False), of("int4")) for size in outputs]
     x, residual = torch.randn(3, 64), torch.randn(3, sum(outputs))
     expected = torch.cat([layer(x) for layer in layers], -1)
     product = product_of(layers)
@@ -149,14 +155,14 @@ def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypa
     if form is Tiles:
         request.getfixturevalue("without_kernels")
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
-    four = quantized(layer, "int4")
+    four = quantized(layer, of("int4"))
     request.getfixturevalue("without_kernels")
-    monkeypatch.setattr("specbench.models.quantization._has_kernel", lambda kind, weight: False)
-    plain = quantized(layer, "int4")
-    assert isinstance(four, form) and isinstance(plain, Bytes)
+    monkeypatch.setattr("specbench.models.quantization._form_of", lambda *_: Rebuilt)
+    plain = quantized(layer, of("int4"))
+    assert isinstance(four, form) and isinstance(plain, Rebuilt)
     apart = rounded(four, layer.weight).float() - rounded(plain, layer.weight).float()
     assert apart.abs().max() < 0.1 * plain.scale.float().min()
-    groups = width // group_of(width, "int4")
+    groups = width // of("int4").group_of(width)
     held = sum(tensor.nbytes for tensor in four.buffers())
     assert held == width * 64 // 2 + groups * 64 * 2 * 2, "as `sizes` counts"
 
@@ -167,8 +173,8 @@ def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypa
 def test_every_engine_computes_the_same_logits_with_quantized_weights_after_truncation(family, kind):
     """In float32, grown, cut back and changed. Layers of 48 inputs, which no group of int4 divides, stay as they are."""
     model = random_model(family, 3)
-    before = set(layers(model, "int8"))
-    quantize(model, kind)
+    before = set(layers(model, of("int8")))
+    quantize(model, of(kind))
     plain = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)} & before
     assert bool(plain) == (kind == "int4" and family != "gpt-neo")
     source = [4, 9, 1] if "t5" in family else None
@@ -291,6 +297,98 @@ def test_an_unknown_kind_is_named_with_its_file_its_key_and_the_nearest():
         tiny("int5")
 
 
+@needs_torchao
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("text", ["int4-channel", "int4-g32-sym", "int4-g128", "int8", "int8-g64-asym", "int8-g32-a8"])
+def test_the_bytes_of_a_kind_are_those_that_its_layers_hold(text, dtype, request):
+    """Of 33 outputs, which no panel holds without padding, by torch's form; and of 64 by the kernels'."""
+    kind, forms = of(text), [torch.nn.Linear(256, 64, dtype=dtype), torch.nn.Linear(256, 33, dtype=dtype)]
+    for layer in forms:
+        if layer.out_features == 33:
+            request.getfixturevalue("without_kernels")
+        model = nn.Sequential(layer.requires_grad_(False))
+        model.get_output_embeddings = lambda: None
+        (counted,) = sizes(model, kind, dtype).values()
+        held = sum(tensor.nbytes for name, tensor in quantized(layer, kind).named_buffers() if "ones" not in name)
+        assert counted.read == held
+
+
+@needs_torchao
+def test_an_explicit_group_leaves_the_layers_that_it_does_not_divide():
+    """The layers of the bundled target have 192 or 512 inputs; by default, those of 192 have groups of 64."""
+    names = {
+        kind: set(layers(brought(tiny("")).models["full"].model, of(kind))) for kind in ("int4", "int4-g128", "int8")
+    }
+    assert len(names["int4"]) == len(names["int8"]) == 7 * 7
+    assert len(names["int4-g128"]) == 7 and all(name.endswith("down_proj") for name in names["int4-g128"])
+    loaded = brought(tiny("int4-g128")).models["int4-g128"].model
+    assert sum(isinstance(module, QuantizedLinear) for module in loaded.modules()) == 7
+
+
+@needs_torchao
+def test_a_group_that_divides_no_layer_is_an_error_with_a_kind_that_fits():
+    config = {"num_hidden_layers": 1, "hidden_size": 96, "intermediate_size": 160, "num_attention_heads": 4}
+    model = {
+        "path": "meta-llama/Llama-2-7b-hf",
+        "quantization": "int4-g64-a8",
+        "config": config | {"num_key_value_heads": 2},
+    }
+    pair = construct(Pair, {"weights": "dummy", "models": {"target": model}}, "pair.toml")
+    message = (
+        r"model 'target': quantization = 'int4-g64-a8': its groups divide the inputs of no linear layer of llama, which have"
+        r" 96, 160 inputs; help: quantization = 'int4-g32-a8'$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        resolve_models(pair, ("target",), Path(), Execution(CPU))
+
+
+@needs_torchao
+@pytest.mark.parametrize(("text", "layers_"), [("int4", 12), ("int8", 12), ("nf4", 2)])
+def test_a_matrix_is_freed_before_the_next_one_is_quantized(text, layers_, monkeypatch):
+    """So a model in full precision and one layer's codes are the most that memory holds."""
+    model, alive = random_model("gpt-neo", 3), list[int]()
+    matrices = [weakref.ref(layer.weight) for layer in layers(model, of(text)).values()]
+    found = quantization.quantized
+
+    def counted(layer, kind):
+        alive.append(sum(matrix() is not None for matrix in matrices))
+        return found(layer, kind)
+
+    monkeypatch.setattr(quantization, "quantized", counted)
+    quantize(model, of(text))
+    assert alive == list(range(layers_, 0, -1))
+
+
+@needs_torchao
+@pytest.mark.parametrize("kind", ["int4", "int8-a8"])
+def test_memory_that_is_exhausted_while_a_model_is_quantized_is_one_line(kind):
+    """The limit on memory allows the model, but not the copies of a layer that quantization makes."""
+    config = {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 10240, "num_attention_heads": 8}
+    model = {"path": "meta-llama/Llama-2-7b-hf", "quantization": kind, "config": config | {"num_key_value_heads": 8}}
+    pair = construct(
+        Pair,
+        {"weights": "dummy", "models": {"target": model | {"config": model["config"] | {"vocab_size": 64}}}},
+        "pair.toml",
+    )
+    found = resolve_models(pair, ("target",), Path(), Execution(CPU))
+
+    def limited(*arguments):
+        return_freed_memory()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), limits[1]))
+        quantize(*arguments)
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with patch.object(engines, "quantize", limited), pytest.raises(MissingAsset) as raised:
+            load(found, Path(), CPU)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert str(raised.value).startswith("model 'target': meta-llama/Llama-2-7b-hf does not fit into the memory of cpu")
+    assert "\n" not in str(raised.value)
+
+
 def test_missing_torchao_is_one_line_with_installation_help(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(MissingAsset, match=r"needs torchao.*\n  help: pip install 'specbench\[quantization\]'"):
@@ -332,7 +430,7 @@ def test_graphs_are_chosen_only_for_models_that_can_be_captured():
     Whether torchao's NF4 can be recorded is not known, so it is requested explicitly.
     """
     vicuna, cuda = Architecture(simulated.architecture("lmsys/vicuna-7b-v1.3", {})), torch.device("cuda")
-    plain, *copies = (ModelSpec(path="x", quantization=kind) for kind in ("", *KINDS))
+    plain, *copies = (ModelSpec(path="x", quantization=of(kind)) for kind in ("", *KINDS))
     assert [engine_of("auto", spec, vicuna, cuda) for spec in (plain, *copies)] == ["graph", "graph", "graph", "lean"]
-    assert engine_of("graph", ModelSpec(path="x", quantization="nf4"), vicuna, cuda) == "graph"
-    assert engine_of("auto", ModelSpec(path="x", quantization="int4"), vicuna, CPU) == "lean"
+    assert engine_of("graph", ModelSpec(path="x", quantization=of("nf4")), vicuna, cuda) == "graph"
+    assert engine_of("auto", ModelSpec(path="x", quantization=of("int4")), vicuna, CPU) == "lean"

@@ -9,6 +9,7 @@ import torch
 from specbench import kernels
 from specbench.config.construct import construct
 from specbench.config.pair import PACKAGE, Cost, ModelSpec, Pair
+from specbench.config.quantization_kind import QuantizationKind
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model, read_config
@@ -40,7 +41,7 @@ def bundled(dtype, wide, kind=""):
     if wide:
         widen(model, with_neurons(config, 5 * STEP))
     if kind:
-        quantize(model, kind)
+        quantize(model, QuantizationKind.parse(kind))
     return model
 
 

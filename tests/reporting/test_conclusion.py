@@ -304,9 +304,10 @@ def test_several_runs_without_intervals_say_so():
 
 
 def large(share, parameters=86_000_000, read=13.7e9, checks=None):
-    """Return a run whose baseline has this many parameters and reaches this share of the bandwidth."""
+    """Return a run whose baseline has this many parameters in float32 and reaches this share of the bandwidth."""
     found = run(sd(), headline="")
-    models = {role: replace(model, parameters=parameters) for role, model in found.models.items()}
+    sizes = {"parameters": parameters, "forward_bytes": 4.0 * parameters}
+    models = {role: replace(model, **sizes) for role, model in found.models.items()}
     environment = {**found.environment, "copy_bytes_per_second": 10e9, "forward_checks": checks or {}}
     if read:
         environment["read_bytes_per_second"] = read

@@ -45,7 +45,8 @@ class MachineRow:
     """The estimate of one run: methods that share a baseline, on one pair and task.
 
     `seconds` are under the fast and the slow assumptions; None if the number of prompts is not known. `devices` is the memory
-    of each device. `downloads` are bytes by source. `why` is the reason why there is no estimate.
+    of each device. `downloads` are bytes by source. `quantized` are the models that are quantized when they are loaded, with
+    their kinds. `why` is the reason why there is no estimate.
     """
 
     pair: str
@@ -58,6 +59,7 @@ class MachineRow:
     seconds: tuple[float, float] | None = None
     devices: tuple[Memory, ...] = ()
     downloads: dict[str, int] = field(default_factory=dict)
+    quantized: dict[str, str] = field(default_factory=dict)
     fits: bool = True
     why: str = ""
 
@@ -93,9 +95,26 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
     devices = memory_by_device(outline.models, outline.heads, positions)
     shared = MachineRow(
         pair=outline.name, task=outline.task_name, methods="", devices=tuple(devices), fits=target.fits(devices),
-        downloads=_downloads(outline), prompts=outline.prompts,
+        downloads=_downloads(outline), prompts=outline.prompts, quantized=_quantized(outline.models),
     )  # fmt: skip
     return [_row(shared, group, outline, target.machine) for group in outline.groups]
+
+
+def _quantized(models: Mapping[str, ResolvedModel]) -> dict[str, str]:
+    """Return the kinds of quantization of models that are quantized when they are loaded, by role."""
+    return {role: str(model.spec.quantization) for role, model in models.items() if model.spec.quantization}
+
+
+def quantized_note(rows: Sequence[MachineRow]) -> str:
+    """Return what the estimates assume of quantized copies; empty if there are none."""
+    names = {f"{role} ({kind})" for row in rows for role, kind in row.quantized.items()}
+    if not names:
+        return ""
+    return (
+        f"The cost of a quantized copy is assumed, not measured: {', '.join(sorted(names))}. A forward reads its codes and"
+        " scales. Where a GPU has no kernel for them, it also writes and reads each matrix in the model's precision: int8,"
+        " nf4, int4 in another precision than bfloat16, and int4 with one group per output."
+    )
 
 
 def _downloads(outline: Outline) -> dict[str, int]:
@@ -159,7 +178,7 @@ def _generation(resolved: ResolvedMethod, outline: Outline, machine: Accelerator
     output, prompt = outline.task.max_new_tokens, 0 if fast else _longest_prompt(models, outline.task)
     seconds = {}
     for role, model in models.items():
-        read = model.size.forward_bytes + model.size.cache_bytes(prompt + output // 2)
+        read = model.size.forward_bytes + model.size.rebuilt_bytes + model.size.cache_bytes(prompt + output // 2)
         seconds[role] = forward_seconds(machine, model.engine, read, model.size.layers, fast)
     for name, head in outline.heads.items():
         if name in method.heads:

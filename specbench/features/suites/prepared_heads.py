@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.config.construct import Table
+from specbench.config.construct import Table, to_table
 from specbench.config.options import Options
 from specbench.config.pair import Pair, head_named
 from specbench.config.presets import preset
@@ -169,7 +169,7 @@ def identity_of(step: TrainingStep) -> Table:
         "task": head.task,
         "source": selection.source_of(head.task, pair, options),
         "skip": step.skipped(),
-        "models": {role: asdict(spec) for role, spec in pair.models.items()},
+        "models": {role: to_table(spec) for role, spec in pair.models.items()},
         "dtype": options.dtype,
         "overrides": [[key, value] for key, value in options.overrides],
     }

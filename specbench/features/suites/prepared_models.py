@@ -52,7 +52,7 @@ class TuningStep:
             "task": self.model.task,
             "source": selection.source_of(self.model.task, pair, self.options),
             "skip": self.skipped(),
-            "model": asdict(pair.models[self.model.role]),
+            "model": to_table(pair.models[self.model.role]),
             "prompts": to_table(selection.read_task(self.model.task, pair, self.options)[1]),
         }
         return dict(json.loads(json.dumps(about)))

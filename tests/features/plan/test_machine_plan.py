@@ -209,6 +209,33 @@ def test_a_longer_answer_takes_longer_and_a_quantized_model_less_memory():
     assert row(engine="eager").seconds[1] > plain.seconds[1]
 
 
+def test_a_quantized_copy_costs_what_a_gpu_does_with_it():
+    """A forward by kernels for 4 bits reads the codes; without kernels, matrices are written and read in bfloat16 too."""
+    suite = read_suite("polybasic-table2")
+
+    def seconds(kind):
+        overrides = (("pair.models.target.quantization", kind),)
+        options = Options(device="auto", limit=2, overrides=overrides)
+        line = suite.grid[0].__class__(methods=("ar",), pairs=("llama-2",), tasks=("gsm8k",), options=options)
+        (found,) = rows_on_h200(suite.__class__(name="", paper="", shows="", description="", grid=(line,)))
+        assert found.quantized == ({"target": kind} if kind else {})
+        return found.seconds[0]
+
+    plain = seconds("")
+    assert seconds("int4") < seconds("int4-g32-sym") * 1.01 < 0.6 * plain
+    assert all(seconds(kind) > 1.5 * plain for kind in ("int8", "int4-channel", "nf4")), "as slow as their matrices"
+
+
+def test_a_plan_says_that_the_cost_of_a_quantized_copy_is_assumed(tmp_path):
+    command = ("plan", "-p", "gpt-neo", "-m", "sd", "-t", "gsm8k", "-n", "4", "--for", "h100")
+    quantized = (*command, "--set", "pair.models.target.quantization=int8-g64")
+    said = " ".join(specbench(*quantized, cwd=tmp_path).stdout.split())
+    assert "The cost of a quantized copy is assumed, not measured: target (int8-g64)." in said
+    assert "quantized" not in specbench(*command, cwd=tmp_path).stdout
+    (row,) = json.loads(specbench(*quantized, "--json", cwd=tmp_path).stdout)["runs"]
+    assert row["quantized"] == {"target": "int8-g64"}
+
+
 def test_a_plan_for_another_machine_opens_no_connection(monkeypatch):
     def refuse(*_):
         raise AssertionError("a connection")

@@ -48,8 +48,8 @@ ENOUGH = {"cuts": 18, "decoding": Decoding(24)}  # for a mutant; sound methods t
 class World:
     """A bundled pair loaded twice, and its prompts. Ensembles are of draft and target, the cheapest two models."""
 
-    def __init__(self, name: str, *names: str) -> None:
-        self.options = Options(limit=2, device="cpu", overrides=(("pair.ensemble", ["draft", "target"]),))
+    def __init__(self, name: str, *names: str, overrides: tuple[tuple[str, str], ...] = ()) -> None:
+        self.options = Options(limit=2, device="cpu", overrides=(("pair.ensemble", ["draft", "target"]), *overrides))
         found_pair, self.pair = selection.read_pair(name, self.options)
         base, device = found_pair.path.parent, device_of("cpu")
         needed = tuple(role for role in ("draft", "middle", "target") if role in self.pair.models)
