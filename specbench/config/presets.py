@@ -222,7 +222,8 @@ def _architectures() -> list[Path]:
 
 @cache
 def _config_in(path: Path) -> Table:
-    return convert(read_toml(path)["config"], Table, f"{path}: config")
+    config: Table = convert(read_toml(path)["config"], Table, f"{path}: config")
+    return config
 
 
 @cache

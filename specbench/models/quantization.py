@@ -43,6 +43,7 @@ from specbench.models.products import kernels_for
 
 PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros, by bits
 TILED = (32, 64, 128)  # inputs that share a scale in torch's kernels for 4 bits
+LEAST = 1e-36  # the largest input of a block that is rounded to zeros, since 127 / it would overflow
 HELP = (
     "quantization needs torchao, which is not installed\n  help: pip install 'specbench[quantization]'; the bundled pair"
     " tiny-dequantized needs no torchao"
@@ -149,8 +150,7 @@ def rounded_rows(x: Tensor, block: int) -> Tensor:
     """Return rows (n, in) that are rounded to 8 bits in blocks of inputs, as numbers: what the kernels multiply with."""
     blocks = x.float().view(len(x), -1, block)  # (n, blocks, block)
     top = blocks.abs().amax(-1, keepdim=True)
-    # Of numbers so small that the factor has no float, all codes are 0
-    factor = torch.where(top > 127.0 / torch.finfo(torch.float32).max, 127.0 / top, 0.0)
+    factor = torch.where(top > LEAST, 127.0 / top, 0.0)
     rounded = (blocks * factor).round() * (top / 127.0)  # (n, blocks, block)
     return rounded.view(x.shape).to(x.dtype)
 

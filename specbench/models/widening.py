@@ -55,7 +55,7 @@ def bytes_of(cost: Cost, dtype: str) -> float:
     if cost.like:
         table = architecture_named(cost.like)
         return cost.scale * float(size_of(simulated.configuration(table), dtype).forward_bytes)
-    return cost.numbers * getattr(torch, dtype).itemsize
+    return cost.numbers * float(getattr(torch, dtype).itemsize)
 
 
 def with_neurons(config: PreTrainedConfig, neurons: int) -> PreTrainedConfig:

@@ -107,3 +107,13 @@ def test_blocks_of_inputs_never_reach_over_a_group():
         assert [QuantizationKind.parse(kind).block_of(inputs) for inputs in (256, 192, 96, 40)] == [128, 64, 32, 0]
     assert QuantizationKind.parse("int8-g64-a8").block_of(256) == 64
     assert QuantizationKind("int4").block_of(256) == 0
+
+
+def test_a_block_of_tiny_inputs_is_rounded_to_zeros():
+    x = torch.full((1, 64), 1.0)
+    x[:, 32:] = 1e-38
+    assert rounded_rows(x, 32)[0, 32:].eq(0).all()
+    found = kernels.kernels()
+    layer, codes = nn.Linear(64, 32, bias=False), torch.full((32, 64), 3, dtype=torch.int8)
+    product = PanelCodes(layer, found.width, Codes(8, codes, torch.full((32, 1), 1e30)), 32)
+    torch.testing.assert_close(product(x), torch.full((1, 32), 96e30))
