@@ -1,8 +1,9 @@
 """Compare decoding by specbench and by llama.cpp on a CPU, one thread each: part of `make bench`.
 
 All methods of a model alternate prompt by prompt in one run, greedy and at a fixed length: `ar`, llama.cpp servers with the
-same weights in float32 and with Q8_0, and Transformers' `generate`. On the bundled pair, `sd` is compared with llama.cpp's
-speculation and with Transformers' assisted generation. Writes one section per processor to results/llamacpp.md.
+same weights, and Transformers' `generate`. On the bundled pair, `sd` is compared with llama.cpp's speculation and with
+Transformers' assisted generation. GGUF files of Q8_0 and Q4_0 are decoded by both, and blocks of tokens are timed. Writes one
+section per processor to results/llamacpp.md.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from scripts.block_prices import SHAPES
+from scripts.llamacpp.blocks import CONTEXT, SIZES, BlockRow, block_row
 from scripts.llamacpp.peer import LlamaCpp, ServerFacts, serving
 from scripts.llamacpp.to_gguf import DTYPES
 from scripts.sections import processor, write_section
@@ -49,9 +51,10 @@ PEERS = {"ar": ("hf-generate",), "sd": ("hf-assisted",)}  # besides the servers
 INTRODUCTION = [
     "# specbench against llama.cpp on a CPU",
     "",
-    "One thread each, greedy, a fixed number of new tokens. The methods of a model alternate prompt by prompt in one run:"
-    " specbench's `ar` and Transformers' `generate` in float32, and llama.cpp with the same weights in float32 (F32) and with"
-    " Q8_0, which are other weights of about a quarter of the size. llama.cpp stores keys and values in float16 by default."
+    "One thread each, greedy, a fixed number of new tokens. The methods of a model alternate prompt by prompt in one run."
+    " In float32 these are specbench's `ar`, Transformers' `generate`, and llama.cpp with the same weights (F32). With Q8_0 and"
+    ' Q4_0, both read the same GGUF file, and specbench rounds inputs to 8 bits, as llama.cpp does (`quantization = "a8"`).'
+    " llama.cpp stores keys and values in float16 by default, specbench in float32."
     " With a float32 cache, which has the precision of specbench's, its flash attention is off, because it is slow there. On"
     " the bundled pair, `sd` is compared with llama.cpp's own speculation (`draft-simple`) at the same draft length, and with"
     " Transformers' assisted generation.",
@@ -85,15 +88,17 @@ SERVERS = (
     ServerSpec("llamacpp-f32", "llama.cpp F32, float32 cache", "ar", "F32", float32_cache=True),
     ServerSpec("llamacpp-f32-f16", "llama.cpp F32, float16 cache", "ar", "F32"),
     ServerSpec("llamacpp-q8", "llama.cpp Q8_0, float16 cache", "ar", "Q8_0"),
+    ServerSpec("llamacpp-q4", "llama.cpp Q4_0, float16 cache", "ar", "Q4_0"),
     ServerSpec("llamacpp-sd", "llama.cpp F32, float32 cache", "sd", "F32", float32_cache=True),
     ServerSpec("llamacpp-sd-f16", "llama.cpp F32, float16 cache", "sd", "F32"),
 )
 
 
 class Series(NamedTuple):
-    """A measured model: its run, and the servers that took part."""
+    """A measured model: its run with weights of a type, and the servers that took part."""
 
     model: str
+    weights: str
     summary: RunSummary
     records: list[Record]
     servers: Mapping[str, ServerFacts]
@@ -103,6 +108,7 @@ class Row(NamedTuple):
     """A method of specbench beside another one. Ratios are the other's time over specbench's time."""
 
     model: str
+    weights: str
     method: str
     peer: str
     milliseconds: tuple[float, float]  # per decoded token, of both
@@ -127,26 +133,27 @@ def main() -> None:
     if not INSTALLED.exists():
         print(f"llama.cpp is not compared: its environment {ROOT} is missing; help: make {INSTALLED}")
         return
-    series = [measured(name, args) for name in args.models]
-    lines = list(section(series, args))
+    series = [measured(name, weights, args) for name in args.models for weights in DTYPES]
+    blocks = [blocks_of(name, weights) for name in args.models for weights in DTYPES]
+    lines = [*section(series, args), "", *block_table(blocks)]
     write_section(args.out, processor(), lines, INTRODUCTION)
     print("\n".join(lines))
 
 
-def measured(model: str, args: argparse.Namespace) -> Series:
-    """Measure one model, while its llama.cpp servers run."""
+def measured(model: str, weights: str, args: argparse.Namespace) -> Series:
+    """Measure one model with weights of a type, while its llama.cpp servers run."""
     WORK.mkdir(parents=True, exist_ok=True)
-    observer, compared = TerminalObserver(), methods_of(model)
+    observer, compared = TerminalObserver(), methods_of(model, weights)
     with observer.status(f"converting {model}"):
-        folder = checkpoint(model)
-        files = {dtype: str(gguf_of(folder, dtype)) for dtype in DTYPES}
+        files = {dtype: str(gguf_of(checkpoint(model), dtype)) for dtype in DTYPES}
         drafting = ["--draft", str(gguf_of(BUNDLED / "draft", "F32")), "--draft-length", str(args.gamma)]
-    commands = {each.name: each.command(files, drafting) for each in SERVERS if each.method in compared}
-    with serving(PYTHON, WORK / "servers.log", commands) as servers:
-        methods = [name for method in compared for name in (method, *PEERS[method])]
-        methods += [method_file(name, facts["url"]) for name, facts in servers.items()]
+    servers = [each for each in SERVERS if each.method in compared and each.dtype == weights]
+    commands = {each.name: each.command(files, drafting) for each in servers}
+    with serving(PYTHON, WORK / "servers.log", commands) as servers_facts:
+        methods = [name for method in compared for name in (method, *peers_of(method, weights))]
+        methods += [method_file(name, facts["url"]) for name, facts in servers_facts.items()]
         request = Request(
-            methods=tuple(methods), pair=pair_file(model, folder), tasks=("gsm8k",), options=options(model, args),
+            methods=tuple(methods), pair=pair_file(model, weights), tasks=("gsm8k",), options=options(model, args),
             out=WORK / "runs", access=Access(fresh=True),
         )  # fmt: skip
         results = run(request, observer)
@@ -154,13 +161,21 @@ def measured(model: str, args: argparse.Namespace) -> Series:
     if results.some_failed:
         print(f"some generations failed; see {summary.folder}")
         raise SystemExit(ExitCode.SOME_FAILED)
-    return Series(model, summary, list(read(Path(summary.folder))), servers)
+    return Series(model, weights, summary, list(read(Path(summary.folder))), servers_facts)
+
+
+def blocks_of(model: str, weights: str) -> BlockRow:
+    """Time blocks of tokens on one thread, with a server that keeps the cache of prompts."""
+    torch.set_num_threads(1)
+    command = [str(gguf_of(checkpoint(model), weights)), "--reuse-prompts"]
+    with serving(PYTHON, WORK / "servers.log", {"blocks": command}) as servers:
+        return block_row(model, weights, pair_file(model, weights), servers["blocks"]["url"])
 
 
 def options(model: str, args: argparse.Namespace) -> Options:
     """Return the options of the run on a model."""
     return Options(
-        gamma=(("", (args.gamma,)),) if "sd" in methods_of(model) else (),
+        gamma=(("", (args.gamma,)),) if model == TINY else (),
         data=(("", "synthetic"),),
         limit=max(5, args.prompts // FEWER.get(model, 1)),
         max_new_tokens=args.tokens,
@@ -174,9 +189,14 @@ def options(model: str, args: argparse.Namespace) -> Options:
     )
 
 
-def methods_of(model: str) -> tuple[str, ...]:
-    """Return specbench's methods that are measured on a model."""
-    return ("ar", "sd") if model == TINY else ("ar",)
+def methods_of(model: str, weights: str) -> tuple[str, ...]:
+    """Return specbench's methods that are measured on a model with weights of a type."""
+    return ("ar", "sd") if model == TINY and weights == "F32" else ("ar",)
+
+
+def peers_of(method: str, weights: str) -> tuple[str, ...]:
+    """Return the methods besides servers that a method is compared with."""
+    return PEERS[method] if weights == "F32" else ()
 
 
 def checkpoint(model: str) -> Path:
@@ -214,24 +234,30 @@ def method_file(name: str, url: str) -> str:
     return str(path)
 
 
-def pair_file(model: str, folder: Path) -> str:
-    """Write the pair of a model, and return its path; for the bundled model its name."""
-    if model == TINY:
+def pair_file(model: str, weights: str) -> str:
+    """Write the pair of a model with weights of a type, and return its path; for the bundled pair its name."""
+    if model == TINY and weights == "F32":
         return TINY
-    path = WORK / f"random-{model.lower()}.toml"
-    write(path, f"[models.target]\npath = {json.dumps(str(folder.resolve()))}\n")
+    path = WORK / f"{model.lower()}-{weights.lower()}.toml"
+    folder = checkpoint(model)
+    if weights == "F32":
+        keys = f"path = {json.dumps(str(folder.resolve()))}\n"
+    else:
+        file = gguf_of(folder, weights)
+        keys = f'path = {json.dumps(str(file.parent.resolve()))}\ngguf_file = "{file.name}"\nquantization = "a8"\n'
+    write(path, f"[models.target]\n{keys}")
     return str(path)
 
 
 def rows_of(series: Series) -> Iterator[Row]:
     """Yield the comparisons of a model."""
-    for method in methods_of(series.model):
+    for method in methods_of(series.model, series.weights):
         ours = complete(series.records, method)
-        servers = {each.name: each.title for each in SERVERS if each.method == method}
-        for peer, title in (servers | {name: TITLES[name] for name in PEERS[method]}).items():
+        servers = {each.name: each.title for each in SERVERS if each.method == method and each.dtype == series.weights}
+        for peer, title in (servers | {name: TITLES[name] for name in peers_of(method, series.weights)}).items():
             theirs = complete(series.records, peer)
             yield Row(
-                series.model, method, title, (_milliseconds(ours), _milliseconds(theirs)),
+                series.model, series.weights, method, title, (_milliseconds(ours), _milliseconds(theirs)),
                 speedup(ours, theirs), speedup(ours, theirs, end_to_end=True), identical_output(theirs, ours),
                 (accepted(ours), accepted(theirs)),
             )  # fmt: skip
@@ -273,16 +299,31 @@ def _table(rows: Sequence[Row], speculative: bool) -> Iterator[str]:
     more = [" accepted, specbench | accepted, other |", " --: | --: |"] if speculative else ["", ""]
     yield ""
     yield (
-        "| model | specbench | other | ms/token, specbench | ms/token, other | other / specbench | whole calls |"
+        "| model | weights | specbench | other | ms/token, specbench | ms/token, other | other / specbench | whole calls |"
         f" same tokens |{more[0]}"
     )
-    yield f"| :-- | :-- | :-- | --: | --: | --: | --: | --: |{more[1]}"
+    yield f"| :-- | :-- | :-- | :-- | --: | --: | --: | --: | --: |{more[1]}"
     for row in rows:
         drafts = f" {row.accepted[0]} | {row.accepted[1]} |" if speculative else ""
         yield (
-            f"| {row.model} | {row.method} | {row.peer} | {row.milliseconds[0]:.2f} | {row.milliseconds[1]:.2f} |"
+            f"| {row.model} | {row.weights} | {row.method} | {row.peer} | {row.milliseconds[0]:.2f} | {row.milliseconds[1]:.2f} |"
             f" {_times(row.decoding)} | {_times(row.whole)} | {row.same:.0%} |{drafts}"
         )
+
+
+def block_table(rows: Sequence[BlockRow]) -> Iterator[str]:
+    """Yield the lines on blocks of tokens."""
+    yield (
+        f"Blocks of n tokens after {CONTEXT} tokens, of which the logits of the last one are computed, llama.cpp over specbench:"
+        " the time of a forward by each, in turn. llama.cpp has a float16 cache; its times are its server's own."
+    )
+    yield ""
+    heads = " | ".join(f"n = {n}" for n in SIZES)
+    yield f"| model | weights | T(1), specbench, ms | T(1), llama.cpp, ms | {heads} |"
+    yield "| :-- | :-- | --: | --: |" + " --: |" * len(SIZES)
+    for row in rows:
+        cells = " | ".join(map(_times, row.ratios))
+        yield f"| {row.model} | {row.weights} | {row.ours[0]:.2f} | {row.theirs[0]:.2f} | {cells} |"
 
 
 def _load(series: Series) -> float:

@@ -4,16 +4,15 @@ A server that keeps the cache of a prompt reads only the tokens after the common
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
-import requests
 import torch
 
-from scripts.llamacpp.peer import ANSWER_SECONDS, LlamaCppError, Timings
+from scripts.llamacpp.peer import LlamaCppError, Timings, post, request_of
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.config.options import Options
 from specbench.models.cached_session import CachedSession
@@ -63,8 +62,18 @@ def block_row(model: str, weights: str, pair: str, url: str, passes: int = PASSE
 
 
 def _ours(session: CachedSession, first: Sequence[int], block: Sequence[int]) -> float:
+    """Return the seconds of a forward of the block, whose first token differs from that of the block before."""
     ids = [*first, *block]
-    session.score(ids[: len(first)], len(first))  # what the cache keeps
     begin = time.perf_counter()
     session.score(ids, len(ids) - 1)
     return time.perf_counter() - begin
+
+
+def _theirs(url: str, first: Sequence[int], block: Sequence[int]) -> float:
+    """Return the seconds of the same by a server. Raises LlamaCppError if it read another number of tokens."""
+    request = {**request_of([*first, *block], 1), "cache_prompt": True}
+    answer = msgspec.json.decode(post(url, request), type=_Answer)
+    read = answer["timings"]["prompt_n"]
+    if read not in (len(block), len(first) + len(block)):  # the first request reads everything
+        raise LlamaCppError(f"llama.cpp read {read} tokens of a prompt with {len(block)} new ones")
+    return answer["timings"]["prompt_ms"] / 1e3

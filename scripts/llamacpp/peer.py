@@ -91,6 +91,14 @@ def completion_of(content: bytes, tokens: int) -> Completion:
     )
 
 
+def post(url: str, request: Mapping[str, object]) -> bytes:
+    """Send a request to `/completion` and return the answer. Raises LlamaCppError if that is an error."""
+    reply = _HTTP.post(f"{url}/completion", json=request, timeout=ANSWER_SECONDS)
+    if reply.status_code != requests.codes.ok:
+        raise LlamaCppError(f"llama.cpp answered {reply.status_code}: {reply.text[:200]}")
+    return reply.content
+
+
 @dataclass
 class _Served:
     """The cost of a request. All but the decoding counts as prefill, including HTTP."""
@@ -119,10 +127,7 @@ class LlamaCpp(Method, name="llama.cpp"):
         served, count = _Served(), stop.room(models.ids)
         models.track("llama.cpp", served)
         begin = perf_counter()
-        reply = _HTTP.post(f"{self.url}/completion", json=request_of(models.ids, count), timeout=ANSWER_SECONDS)
-        if reply.status_code != requests.codes.ok:
-            raise LlamaCppError(f"llama.cpp answered {reply.status_code}: {reply.text[:200]}")
-        out = completion_of(reply.content, count)
+        out = completion_of(post(self.url, request_of(models.ids, count)), count)
         before = perf_counter() - begin - out.decode_seconds
         served.usage.prefill(len(models.ids), before)
         yield Round(out.tokens, counters={"drafted": out.drafted, "accepted": out.accepted}, at=before)

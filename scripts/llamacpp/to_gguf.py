@@ -1,4 +1,4 @@
-"""Write a Llama checkpoint as GGUF: float32, or Q8_0 with float32 norms.
+"""Write a Llama checkpoint as GGUF: float32, or Q8_0 or Q4_0 with float32 norms.
 
 Runs in the environment of scripts/llamacpp/requirements.txt: `python to_gguf.py FOLDER OUT --dtype F32`. The folder has
 config.json, model.safetensors and tokenizer.json (byte-level BPE).
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = ("F32", "Q8_0")
+DTYPES = ("F32", "Q8_0", "Q4_0")
 NORMAL, CONTROL, UNUSED = 1, 3, 5  # gguf.TokenType
 ROTATED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 

@@ -113,7 +113,7 @@ def test_a_block_of_tiny_inputs_is_rounded_to_zeros():
     x = torch.full((1, 64), 1.0)
     x[:, 32:] = 1e-38
     assert rounded_rows(x, 32)[0, 32:].eq(0).all()
-    found = kernels.kernels()
+    found = kernels()
     layer, codes = nn.Linear(64, 32, bias=False), torch.full((32, 64), 3, dtype=torch.int8)
     product = PanelCodes(layer, found.width, Codes(8, codes, torch.full((32, 1), 1e30)), 32)
     torch.testing.assert_close(product(x), torch.full((1, 32), 96e30))
