@@ -306,7 +306,8 @@ def _table(rows: Sequence[Row], speculative: bool) -> Iterator[str]:
     for row in rows:
         drafts = f" {row.accepted[0]} | {row.accepted[1]} |" if speculative else ""
         yield (
-            f"| {row.model} | {row.weights} | {row.method} | {row.peer} | {row.milliseconds[0]:.2f} | {row.milliseconds[1]:.2f} |"
+            f"| {row.model} | {row.weights} | {row.method} | {row.peer} |"
+            f" {row.milliseconds[0]:.2f} | {row.milliseconds[1]:.2f} |"
             f" {_times(row.decoding)} | {_times(row.whole)} | {row.same:.0%} |{drafts}"
         )
 
@@ -314,8 +315,8 @@ def _table(rows: Sequence[Row], speculative: bool) -> Iterator[str]:
 def block_table(rows: Sequence[BlockRow]) -> Iterator[str]:
     """Yield the lines on blocks of tokens."""
     yield (
-        f"Blocks of n tokens after {CONTEXT} tokens, of which the logits of the last one are computed, llama.cpp over specbench:"
-        " the time of a forward by each, in turn. llama.cpp has a float16 cache; its times are its server's own."
+        f"Blocks of n tokens after {CONTEXT} tokens: the time of a forward by llama.cpp over that by specbench, in turn. Only"
+        " the logits of the last token are computed. llama.cpp has a float16 cache; its times are its server's own."
     )
     yield ""
     heads = " | ".join(f"n = {n}" for n in SIZES)

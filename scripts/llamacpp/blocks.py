@@ -41,14 +41,9 @@ class BlockRow(NamedTuple):
 
 def block_row(model: str, weights: str, pair: str, url: str, passes: int = PASSES) -> BlockRow:
     """Time blocks after CONTEXT tokens. The logits of the last token alone are computed, as llama.cpp does for a prompt."""
-    (name, read) = read_pair(pair, Options())
-    base = Path(pair).parent if Path(pair).exists() else Path()
-    loaded = load(
-        resolve_models(read, ("target",), base, Execution(torch.device("cpu"), "float32", "lean")),
-        base,
-        torch.device("cpu"),
-    )
-    target = loaded.models["target"]
+    read, cpu = read_pair(pair, Options())[1], torch.device("cpu")
+    models = resolve_models(read, ("target",), Path(), Execution(cpu, "float32", "lean"))
+    target = load(models, Path(), cpu).models["target"]
     session, first = CachedSession(target.feeder(target.vocabulary, None)), [5 + i % 900 for i in range(CONTEXT)]
     times: list[list[tuple[float, float]]] = []
     with torch.inference_mode():
