@@ -52,8 +52,8 @@ INTRODUCTION = [
     "# specbench against llama.cpp on a CPU",
     "",
     "One thread each, greedy, a fixed number of new tokens. The methods of a model alternate prompt by prompt in one run."
-    " In float32 these are specbench's `ar`, Transformers' `generate`, and llama.cpp with the same weights (F32). With Q8_0 and"
-    ' Q4_0, both read the same GGUF file, and specbench rounds inputs to 8 bits, as llama.cpp does (`quantization = "a8"`).'
+    " In float32 these are specbench's `ar`, Transformers' `generate`, and llama.cpp with the same weights (F32). With Q8_0"
+    " and Q4_0, both read the same GGUF file, and specbench rounds inputs to 8 bits as llama.cpp does (`a8`)."
     " llama.cpp stores keys and values in float16 by default, specbench in float32."
     " With a float32 cache, which has the precision of specbench's, its flash attention is off, because it is slow there. On"
     " the bundled pair, `sd` is compared with llama.cpp's own speculation (`draft-simple`) at the same draft length, and with"
