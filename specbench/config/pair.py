@@ -15,8 +15,9 @@ Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Generation = Literal["checkpoint", "off"]
-Quantization = Literal["", "int4", "int8", "int4-a8", "int8-a8", "nf4"]
+Quantization = Literal["", "int4", "int8", "int4-a8", "int8-a8", "nf4", "a8"]
 PACKAGE = Path(__file__).parents[1]
+GGUF = ".gguf"
 BUNDLED = "specbench:"  # a path inside the installed package
 FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 
@@ -124,17 +125,19 @@ HEADS = tuple(kind.value for kind in HeadKind)
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
-    Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `engine` runs the model unless `--engine` names another; by default the fastest that can. `device`, or `devices`
-    with `parallel`, are where the model runs (`Placement`), by default the run's device. `allowed_keys` are patterns
-    (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random, or that may be in addition to the
-    architecture's. By default such weights are an error. `chat_template` is the name of a bundled chat template, or a Jinja
-    file; it replaces the tokenizer's. `generation` says whether the rules of the checkpoint's generation_config.json, such as
-    a repetition penalty, apply to its logits (`checkpoint`) or not (`off`).
+    Without a revision, the newest commit is used; runs record it. `gguf_file` is the name of a GGUF file in the folder or the
+    repository, which holds weights, config and tokenizer. `quantization` is applied when unquantized weights are loaded; `a8`
+    rounds the inputs of weights that are quantized already. `engine` runs the model unless `--engine` names another; by
+    default the fastest that can. `device`, or `devices` with `parallel`, are where the model runs (`Placement`), by default
+    the run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are
+    then random, or that may be in addition to the architecture's. By default such weights are an error. `chat_template` is
+    the name of a bundled chat template, or a Jinja file; it replaces the tokenizer's. `generation` says whether the rules of
+    the checkpoint's generation_config.json, such as a repetition penalty, apply to its logits (`checkpoint`) or not (`off`).
     """
 
     path: str
     revision: str = ""
+    gguf_file: str = ""
     dtype: Dtype = Dtype.auto
     quantization: Quantization = ""
     chat_template: str = ""
@@ -151,6 +154,11 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
+        if self.path.endswith(GGUF) and not self.gguf_file:
+            folder, _, name = self.path.rpartition("/")
+            raise ValueError(f'path = "{self.path}" is a file: write path = "{folder or "."}" and gguf_file = "{name}"')
+        if self.gguf_file and not self.gguf_file.endswith(GGUF):
+            raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
         assert self.placement
 
     @property

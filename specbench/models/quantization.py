@@ -41,6 +41,7 @@ from specbench.models.products import kernels_for
 
 PRECISIONS = {8: torch.float32, 4: torch.bfloat16}  # of scales and zeros in panels, by bits
 GROUPS = {"int4": (128, 64, 32), "nf4": (64,)}  # inputs that share a scale; for int8, a whole row
+ROUNDED_INPUTS = "a8"  # the kind for weights that are quantized already: only inputs are rounded
 ROUNDED = "-a8"  # ending of the kinds whose products round their input to 8 bits
 BLOCKS = (128, 64, 32)  # inputs of a row that are rounded together, at most those that share a scale
 HELP = (
@@ -57,7 +58,7 @@ class Bytes(QuantizedLinear):
     scale: Tensor
     zero: Tensor | None
 
-    def __init__(self, layer: nn.Linear, codes: Tensor, scale: Tensor, zero: Tensor | None = None) -> None:
+    def __init__(self, layer: Any, codes: Tensor, scale: Tensor, zero: Tensor | None = None) -> None:
         """Take codes (out, in); scale and zero (out, groups)."""
         super().__init__(layer)
         groups = scale.shape[1]
@@ -70,6 +71,12 @@ class Bytes(QuantizedLinear):
         if self.zero is not None:
             matrix.add_(self.zero)
         return torch.mm(x, matrix.flatten(0, 1))
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        matrix = self.codes[:, :, outputs].float() * self.scale[:, :, outputs].float()  # (groups, size, n)
+        if self.zero is not None:
+            matrix = matrix + self.zero[:, :, outputs].float()
+        return matrix.flatten(0, 1).t()
 
 
 class ByteRows(QuantizedLinear):
@@ -141,9 +148,12 @@ def rounded_rows(x: Tensor, block: int) -> Tensor:
 class RoundedInputs(QuantizedLinear):
     """A quantized layer whose input is rounded to 8 bits."""
 
-    def __init__(self, layer: nn.Linear, inner: QuantizedLinear, block: int) -> None:
+    def __init__(self, layer: Any, inner: QuantizedLinear, block: int) -> None:
         super().__init__(layer)
         self.inner, self.block = inner, block
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        return self.inner.rows(outputs)
 
     def product(self, x: Tensor) -> Tensor:
         return self.inner.product(rounded_rows(x, self.block))
@@ -191,14 +201,14 @@ def _fits_kernel(kind: str, outputs: int, inputs: int) -> bool:
 
 def quantization_method(config: Any) -> str:
     """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
-    stored = _stored(config)
+    stored = stored_table(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
 
 
 def equivalent_kind(config: Any) -> str:
-    """Return the kind whose size matches such a checkpoint; empty if there is none."""
-    stored = _stored(config)
+    """Return the kind whose size matches a checkpoint that transformers loads; empty if there is none."""
+    stored = stored_table(config)
     bits = (
         stored.get("bits")
         or stored.get("w_bit")
@@ -225,7 +235,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
         raise
 
 
-def _stored(config: Any) -> dict[str, Any]:
+def stored_table(config: Any) -> dict[str, Any]:
     """Return the checkpoint's quantization config as a table; empty if there is none."""
     stored = getattr(config, "quantization_config", None) or {}
     return dict(stored if isinstance(stored, dict) else stored.to_dict())

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
-from specbench.config.pair import ModelSpec, Pair, folder
+from specbench.config.pair import GGUF, ModelSpec, Pair, folder
 from specbench.config.presets import chat_template
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
@@ -29,7 +29,8 @@ from specbench.models.checkpoints import (
     unreadable,
 )
 from specbench.models.engines import engine_of
-from specbench.models.quantization import layers, quantization_method, torchao
+from specbench.models.quantization import ROUNDED_INPUTS, layers, quantization_method, torchao
+from specbench.models.quantized_files.registry import unread
 from specbench.models.resolved_model import Architecture, ResolvedModel
 
 CONFIG_FILE = "config.json"  # of every model that Transformers saves
@@ -117,9 +118,9 @@ def require_shared_tokenizer(models: Mapping[str, ResolvedModel], base: Path) ->
 
 def with_other_tokenizer(pair: Pair, base: Path) -> set[str]:
     """Return the models whose tokenizer differs from the last one's. Empty if one of them is not on this machine."""
-    paths = [spec.path for spec in pair.models.values()]
+    specs = pair.models.values()
     if pair.weights != "real" or not all(
-        folder(path, base) or try_to_load_from_cache(path, CONFIG_FILE) for path in paths
+        folder(spec.path, base) or try_to_load_from_cache(spec.path, spec.gguf_file or CONFIG_FILE) for spec in specs
     ):
         return set()
     tokenizers = _tokenizers({role: (spec, spec.revision) for role, spec in pair.models.items()}, base)
@@ -129,20 +130,20 @@ def with_other_tokenizer(pair: Pair, base: Path) -> set[str]:
 
 def _tokenizers(specs: Mapping[str, tuple[ModelSpec, str]], base: Path) -> dict[str, PreTrainedTokenizerBase]:
     """Return the tokenizers of models by role, one per source. Empty if there is one source, or if one is not here."""
-    sources: dict[tuple[str, str], str] = {}
+    sources: dict[tuple[str, str, str], str] = {}
     for role, (spec, revision) in specs.items():
-        sources.setdefault((str(folder(spec.path, base) or spec.path), revision), role)
+        sources.setdefault((str(folder(spec.path, base) or spec.path), revision, spec.gguf_file), role)
     if len(sources) < 2:
         return {}
     try:
-        return {role: _tokenizer(role, source, revision) for (source, revision), role in sources.items()}
+        return {role: _tokenizer(role, *source) for source, role in sources.items()}
     except MissingAsset:
         return {}
 
 
 @lru_cache(maxsize=16)
-def _tokenizer(role: str, source: str, revision: str) -> PreTrainedTokenizerBase:
-    return load_tokenizer(role, source, revision or None)
+def _tokenizer(role: str, source: str, revision: str, gguf_file: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(role, source, revision or None, gguf_file)
 
 
 @contextmanager
@@ -155,7 +156,11 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
     paths = {role: pair.models[role].path for role in roles}
     for role, path in paths.items():
         local = folder(path, base)
-        if local and not (local / CONFIG_FILE).is_file():
+        if local and not pair.models[role].gguf_file and not (local / CONFIG_FILE).is_file():
+            if files := sorted(file.name for file in local.glob(f"*{GGUF}")):
+                raise MissingAsset(
+                    f"model '{role}': no {CONFIG_FILE} in {local}; help: gguf_file = \"{files[0]}\" reads its GGUF file"
+                )
             inner = sorted(file.parent.name for file in local.glob(f"*/{CONFIG_FILE}"))
             where = f"one of its folders: {', '.join(inner)}" if inner else "a folder that save_pretrained has written"
             raise MissingAsset(f"model '{role}': no {CONFIG_FILE} in {local}; help: {where}")
@@ -197,10 +202,12 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         source = str(local or spec.path)
         try:
             commit = "" if local else commit_of(spec.path, spec.revision or None)
-            config = read_config(source, commit or None)
+            config = read_config(source, commit or None, spec.gguf_file)
+        except MissingAsset as error:
+            raise MissingAsset(f"model '{role}': {error}") from None
         except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
-        checksum = local_checksum(local) if local else ""
+        checksum = local_checksum(local, spec.gguf_file) if local else ""
         if spec.generation == "checkpoint":
             try:
                 generation = _generation_config(source, commit, config)
@@ -214,7 +221,7 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         where = f"model '{role}': engine = '{choice}'" if on.engine == "auto" else f"--engine {choice}: model '{role}'"
         raise ConfigError(f"{where}: {error}") from None
     if spec.quantization:
-        _require_quantizable(role, spec, config, on.elsewhere)
+        _require_quantizable(role, spec, config, device, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
     model = ResolvedModel(
         spec, architecture, dtype, engine, pair.weights, commit, checksum, template, local is not None, generation
@@ -282,11 +289,26 @@ def _try_forward(config: PreTrainedConfig) -> None:
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
 
 
-def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, elsewhere: bool) -> None:
+def _require_quantizable(
+    role: str, spec: ModelSpec, config: PreTrainedConfig, device: torch.device, elsewhere: bool
+) -> None:
     """Raise ConfigError for a model that is quantized already or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
-    if method := quantization_method(config):
-        raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
+    method, is_a8 = quantization_method(config), spec.quantization == ROUNDED_INPUTS
+    if method and not is_a8:
+        raise ConfigError(
+            f"{where}: {spec.path} is quantized already, by {method}; leave the key out, or write 'a8' to round the inputs of"
+            " its layers to 8 bits"
+        )
+    if is_a8 and not method:
+        raise ConfigError(
+            f"{where}: {spec.path} is not quantized, and a8 only rounds inputs; write 'int8-a8' or 'int4-a8' to quantize"
+            " weights too"
+        )
+    if method:
+        if why := unread(config, device):
+            raise ConfigError(f"{where}: {why}")
+        return
     if not elsewhere:
         torchao()
     with CONSTRUCTION, torch.device("meta"):

@@ -15,7 +15,8 @@ from specbench.config.presets import ChatTemplate
 from specbench.models.checkpoints import CONSTRUCTION, class_of
 from specbench.models.generation_rules import ignored_in, rules_of, sampling_of
 from specbench.models.products import PANELED
-from specbench.models.quantization import equivalent_kind, sizes
+from specbench.models.quantization import ROUNDED_INPUTS, quantization_method, sizes
+from specbench.models.quantized_files.registry import label_of, stored_sizes
 from specbench.runs.run_spec import GenerationKeys, ModelSource, Shape
 
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
@@ -127,7 +128,11 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantized = sizes(model, quantization or equivalent_kind(config), itemsize)
+    quantized = (
+        stored_sizes(model, config)
+        if quantization_method(config)
+        else sizes(model, "" if quantization == ROUNDED_INPUTS else quantization, itemsize)
+    )
     weights = {id(p): quantized.get(id(p), p.numel() * itemsize) for p in model.parameters()}
     share, experts = share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 
@@ -136,7 +141,7 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
 
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
-    is_packed = is_tied and getattr(torch, dtype) in PANELED
+    is_packed = is_tied and getattr(torch, dtype) in PANELED and id(head) not in quantized
     context = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or 0
     return ModelSize(
         parameters=parameters,
@@ -145,8 +150,8 @@ def _size_of(key: _Key, dtype: str, quantization: str) -> ModelSize:
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
-        lm_head_bytes=head.numel() * itemsize,
-        embedding_bytes=itemsize * (head.numel() + (0 if is_tied else embedding.numel())),
+        lm_head_bytes=weights[id(head)],
+        embedding_bytes=weights[id(head)] + (0 if is_tied else weights[id(embedding)]),
         layers=layers,
         context=context,
     )
@@ -220,6 +225,8 @@ class ResolvedModel:
             revision=self.revision,
             checksum=self.checksum,
             quantization=self.spec.quantization,
+            gguf_file=self.spec.gguf_file,
+            stored=label_of(self.config) if self.weights == "real" else "",
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,
