@@ -37,7 +37,6 @@ from specbench.models.quantization import explained, placement
 from specbench.models.quantized_files import gguf_file as gguf
 from specbench.models.quantized_files.gguf_blocks import Gguf
 from specbench.models.quantized_files.registry import stored_format
-from specbench.models.quantized_files.stored_format import StoredFormat
 from specbench.models.quantized_files.stored_layers import StoredConfig, StoredTensor, Target, decode, register
 
 BUFFERS = (  # masks and tables in old checkpoints, which each forward recomputes
@@ -165,8 +164,8 @@ def load_model(
         with CONSTRUCTION, explained(role, source, config):
             if format is None:
                 model, info = _loaded(checkpoint, dtype, settings)
-            elif checkpoint.gguf_file:
-                model, info = _loaded_gguf(checkpoint, format, dtype)
+            elif isinstance(format, Gguf):
+                model, info, format = _loaded_gguf(checkpoint, format, dtype)
             else:
                 model, info = _loaded(_without_method(checkpoint), dtype, {"quantization_config": StoredConfig(format)})
     except MissingAsset:
@@ -214,13 +213,14 @@ def _without_method(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=config)
 
 
-def _loaded_gguf(checkpoint: Checkpoint, format: StoredFormat, dtype: torch.dtype | str) -> tuple[Any, Table]:
-    """Return the model of a GGUF file whose quantized weights are still blocks, and what `_loaded` returns."""
-    assert isinstance(dtype, torch.dtype) and isinstance(format, Gguf)
+def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype | str) -> tuple[Any, Table, Gguf]:
+    """Return the model of a GGUF file whose quantized weights are still blocks, what `_loaded` returns, and the format."""
+    assert isinstance(dtype, torch.dtype)
     config = _without_method(checkpoint).config
     file = gguf.GgufFile(gguf.located(checkpoint.source, checkpoint.gguf_file, checkpoint.revision))
     with torch.device("meta"):
         bare = class_of(config).from_config(config)
+    format = replace(format, rows=file.rows(bare, format.types))
     state = dict(file.state(bare, format.types, dtype))
     tensors = {name: StoredTensor(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
     register()
@@ -233,10 +233,11 @@ def _loaded_gguf(checkpoint: Checkpoint, format: StoredFormat, dtype: torch.dtyp
         ignore_mismatched_sizes=True,
         quantization_config=StoredConfig(format, tensors),
     )
+    del state
     model.config.name_or_path = checkpoint.source
     if (factors := file.rope_factors()) is not None:
         gguf.divide_frequencies(model, factors)
-    return model, info
+    return model, info, format
 
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.kernels import MatrixStruct, kernels
+from specbench.machine.memory import return_freed_memory
 from specbench.models.products import KernelProduct, addresses, in_panels, on_huge_pages
 
 SCALES = (
@@ -142,10 +143,14 @@ class CodesProduct(KernelProduct):
         }
         if len(layers) > 1:
             for name, tensor in whole.items():
-                pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
+                pieces = (
+                    [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts.pop(name)])
+                )
                 for layer, piece in zip(layers, pieces, strict=True):
                     setattr(layer, name, piece)
                     layer._product = None  # it has the addresses of the earlier tensors
+            del parts
+            return_freed_memory()  # else the earlier tensors of all layers add up to a third of the model
         self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
         pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
         first, groups = layers[0], layers[0].scale.shape[1]

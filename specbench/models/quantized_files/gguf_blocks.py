@@ -6,7 +6,7 @@ weight is q * d + m.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -34,6 +34,9 @@ class Gguf(StoredFormat):
 
     types: Mapping[str, str]
     dequantized: tuple[str, ...]  # types of quantized weights that are read as floating-point numbers
+    rows: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # of the file (out,), by module, if they are in another order
     markers: ClassVar[tuple[str, ...]] = ("weight",)
 
     @classmethod
@@ -49,7 +52,8 @@ class Gguf(StoredFormat):
         return f"GGUF, {kept}" + (f"; dequantized: {', '.join(self.dequantized)}" if self.dequantized else "")
 
     def decoded(self, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, int]) -> Decoded:
-        return Decoded(codes_of_blocks(part(tensors, "weight"), self.types[name], shape))
+        blocks, rows = part(tensors, "weight"), self.rows.get(name)
+        return Decoded(codes_of_blocks(blocks if rows is None else blocks[rows], self.types[name], shape))
 
     def bytes_of(self, name: str, shape: tuple[int, int]) -> int | None:
         kind = self.types.get(name)

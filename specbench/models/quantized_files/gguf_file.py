@@ -99,16 +99,31 @@ class GgufFile:
         return kept, tuple(sorted(others))
 
     def state(self, model: Any, kept: Mapping[str, str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights of a model by name: blocks (out, bytes) of the modules in `kept`, other weights in `dtype`."""
+        """Yield the weights of a model by name: blocks (out, bytes) of the modules in `kept`, other weights in `dtype`.
+
+        Rows of blocks are in the file's order, see `rows`.
+        """
         processor = self._processor(model.config)
         for name, renamed in self.names(model).items():
             stored = self.tensors[name]
-            values = stored.data
-            if renamed.removesuffix(".weight") not in kept:
-                values = package().quants.dequantize(values, stored.tensor_type)
-            moved = processor.process(weights=values, name=name).weights
-            tensor = torch.from_numpy(np.ascontiguousarray(moved))
-            yield renamed, tensor if tensor.dtype == torch.uint8 else tensor.to(dtype)
+            if renamed.removesuffix(".weight") in kept:
+                yield renamed, torch.from_numpy(stored.data)
+                continue
+            values = package().quants.dequantize(stored.data, stored.tensor_type)
+            moved = np.ascontiguousarray(processor.process(weights=values, name=name).weights)
+            yield renamed, torch.from_numpy(moved).to(dtype, copy=True)  # not a view of the file
+
+    def rows(self, model: Any, kept: Mapping[str, str]) -> dict[str, Tensor]:
+        """Return the file's row for each row of the modules in `kept` whose rows are in another order."""
+        processor, orders = self._processor(model.config), dict[str, Tensor]()
+        for name, renamed in self.names(model).items():
+            module = renamed.removesuffix(".weight")
+            if module in kept:
+                numbers = np.arange(len(self.tensors[name].data))
+                moved = processor.process(weights=numbers, name=name).weights
+                if not np.array_equal(moved, numbers):
+                    orders[module] = torch.from_numpy(moved.copy())
+        return orders
 
     def rope_factors(self) -> Tensor | None:
         """Return the factors that divide the frequencies of rotary positions, (d / 2,); None if the file has none."""

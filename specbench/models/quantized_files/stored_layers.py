@@ -21,6 +21,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specbench.data.hub import first_line
 from specbench.errors import ConfigError, MissingAsset
+from specbench.machine.memory import return_freed_memory
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.products import kernels_for
 from specbench.models.quantization import BLOCKS, Bytes, RoundedInputs
@@ -189,6 +190,8 @@ def decode(model: Any, format: StoredFormat, target: Target) -> None:
             model.set_submodule(name, QuantizedEmbedding(form, layer.shape, target.dtype))
         else:
             model.set_submodule(name, form)
+        del layer, first, found, form
+        return_freed_memory()  # else the temporary tensors of all layers add up to a third of the model
 
 
 def _decoded(name: str, layer: StoredLayer, format: StoredFormat, target: Target) -> QuantizedLinear:
