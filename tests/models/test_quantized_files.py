@@ -1,14 +1,22 @@
 """Checkpoints that are quantized already: the logits, sizes and engines of each format, and damaged files."""
 
+import copy
 import json
+import shutil
+import subprocess
+import sys
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, LlamaConfig
 
+import specbench
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
@@ -17,10 +25,12 @@ from specbench.models import products
 from specbench.models.feeder import Feed
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
-from specbench.models.panel_codes import PanelCodes, QuantizedLinear
-from specbench.models.quantization import Bytes
+from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
+from specbench.models.quantization import Bytes, rounded_rows
+from specbench.models.quantized_files.quantized_embedding import QuantizedEmbedding
+from specbench.models.quantized_files.registry import unread
 from specbench.models.resolve_models import Execution, resolve_models
-from tests.fixtures.quantized_checkpoints import Checkpoint, awq, compressed, gptq, write, write_gguf
+from tests.fixtures.quantized_checkpoints import SIZES, TARGET, Checkpoint, awq, compressed, gptq, write, write_gguf
 
 CPU = torch.device("cpu")
 needs_gguf = pytest.mark.skipif(find_spec("gguf") is None, reason="needs gguf: specbench[gguf]")
@@ -118,3 +128,309 @@ def test_logits_are_those_of_the_dequantized_weights(name, with_kernels, engine,
 @pytest.mark.parametrize("name", NAMES)
 def test_auto_runs_them_on_the_lean_engine(name, checkpoints):
     assert brought(checkpoints[name]).models["target"].__class__.__name__ == "LeanModel"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "F16" not in str(name)])
+def test_sizes_are_the_bytes_of_codes_scales_and_zeros(name, checkpoints):
+    pair = construct(
+        Pair, {"models": {"target": {"path": str(checkpoints[name].folder), **checkpoints[name].keys}}}, "p"
+    )
+    size = resolve_models(pair, ("target",), Path(), Execution(CPU, "float32", "eager"))["target"].size
+    model = brought(checkpoints[name], "eager").models["target"].model
+    padded = padding(model)
+    tensors = {id(each): each for each in (*model.parameters(), *model.buffers()) if each.numel()}
+    stored = sum(each.nbytes for key, each in tensors.items() if key not in unsaved(model))
+    assert size.resident_bytes == stored - padded
+    assert size.forward_bytes <= size.resident_bytes
+
+
+def padding(model: torch.nn.Module) -> int:
+    """Return the bytes that fill the last panels."""
+    found = 0
+    for layer in {id(each): each for each in model.modules() if isinstance(each, PanelCodes)}.values():
+        rows = layer.scale.shape[0] * layer.scale.shape[2]
+        tensors = [each for each in (layer.codes, layer.scale, layer.zero) if each is not None]
+        found += sum(each.nbytes * (rows - layer.outputs) // rows for each in tensors)
+    return found
+
+
+def unsaved(model: torch.nn.Module) -> set[int]:
+    """Return the ids of the order of inputs and of buffers that no checkpoint has."""
+    return {id(each) for name, each in model.named_buffers() if name.endswith(("inv_freq", "order", "like"))}
+
+
+@pytest.mark.parametrize("name", ["gptq-4", "pack-8-channel", pytest.param("Q4_0", marks=needs_gguf)])
+@pytest.mark.parametrize("with_kernels", [True, False], ids=["kernels", "torch"])
+def test_a8_rounds_the_inputs_of_products(name, with_kernels, checkpoints, monkeypatch):
+    if not with_kernels:
+        monkeypatch.setattr(products, "kernels", lambda: None)
+    plain, rounded = brought(checkpoints[name], "eager"), brought(checkpoints[name], "eager", quantization="a8")
+    layers = [pair.models["target"].model.model.layers[1].mlp.down_proj for pair in (plain, rounded)]
+    x = torch.randn(3, 96)
+    expected = layers[0](rounded_rows(x, 32).double() if not with_kernels else rounded_rows(x, 32)).float()
+    assert torch.allclose(layers[1](x), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(layers[1](x), layers[0](x), rtol=1e-5, atol=1e-5)
+    found, expected = logits_of(brought(checkpoints[name], "lean", quantization="a8")), logits_of(rounded)
+    assert (found - expected).abs().max() <= 0.05 * expected.abs().max(), (
+        "other sums round some inputs to the next step"
+    )
+
+
+@needs_gguf
+def test_a_tied_head_and_the_embedding_share_their_codes(checkpoints):
+    model = brought(checkpoints["Q4_0"]).models["target"].model
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, QuantizedEmbedding) and embedding.table is model.get_output_embeddings()
+    table = checkpoints["Q4_0"].reference.get_input_embeddings().weight
+    assert torch.allclose(embedding.weight.double(), table, atol=1e-7)
+    ids = torch.tensor([[3, 1023], [0, 17]])
+    assert torch.equal(embedding(ids), embedding.weight[ids])
+
+
+@pytest.mark.parametrize("scales", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("bits", "block"), [(4, 0), (4, 32), (8, 0), (8, 32)])
+@pytest.mark.parametrize("outputs", [70, 200])
+@pytest.mark.skipif(kernels() is None, reason="no kernels on this machine: needs g++ and AVX2")
+def test_rows_of_panels_are_those_of_the_matrix(bits, block, scales, outputs):
+    low, high, dtype = (-128, 128, torch.int8) if bits == 8 else (0, 16, torch.uint8)
+    codes = torch.randint(low, high, (outputs, 64), dtype=dtype)
+    scale, zero = torch.rand(outputs, 2).to(scales), torch.randn(outputs, 2).to(scales)
+    layer = torch.nn.Linear(64, outputs).requires_grad_(False)
+    weights = Codes(bits, codes, scale, zero)
+    panels = PanelCodes(layer, kernels().width, weights, block)
+    stored = codes if bits == 8 else codes.view(torch.int8) - 8
+    ids = torch.tensor([0, 5, outputs - 1, 33, 16, 5])
+    matrix = stored.float().unflatten(1, (2, 32)) * scale.float()[..., None] + zero.float()[..., None]
+    assert torch.equal(panels.rows(ids), matrix.flatten(1)[ids])
+    assert torch.equal(Bytes(layer, stored, scale, zero).rows(ids), matrix.flatten(1)[ids])
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), [
+    ("gptq-4", "int4", "is quantized already, by gptq; leave the key out, or write 'a8'"),
+    ("gptq-4", "int8-a8", "is quantized already, by gptq"),
+    ("", "a8", "is not quantized, and a8 only rounds inputs; write 'int8-a8' or 'int4-a8'"),
+])  # fmt: skip
+def test_kinds_that_do_not_fit_the_checkpoint_are_rejected(name, kind, message, checkpoints):
+    plain = Checkpoint(TARGET, None)
+    with pytest.raises(ConfigError, match=f"model 'target': quantization = '{kind}': .*{message}"):
+        brought(checkpoints[name] if name else plain, quantization=kind)
+
+
+def test_a8_needs_groups_of_whole_blocks(tmp_path):
+    checkpoint = write(tmp_path, gptq_config(4, 16), partial(gptq, bits=4, group=16))
+    assert logits_of(brought(checkpoint)).isfinite().all()
+    with pytest.raises(ConfigError, match=r"in blocks of 32, and the layer model\.layers\.0\..* has groups of 16"):
+        brought(checkpoint, quantization="a8")
+
+
+LAYER = "model.layers.1.mlp.up_proj"
+DAMAGE = {
+    "no scales": (lambda w: w.pop(f"{LAYER}.scales"), "up_proj is damaged: no scales beside g_idx, qweight, qzeros"),
+    "no layer": (lambda w: [w.pop(key) for key in list(w) if LAYER in key], f"1 missing .*: {LAYER}.weight"),
+    "cut weights": (lambda w: cut(w, "qweight"), "up_proj is damaged: .* words for 64 inputs do not have 4 or 8 bits"),
+    "cut zero points": (lambda w: cut(w, "qzeros"), r"qzeros has the shape \[1, 12\], not \[2, 12\]"),
+    "uneven groups": (lambda w: w[f"{LAYER}.g_idx"].zero_(), "g_idx does not assign 32 inputs to each of 2 groups"),
+    "float weights": (lambda w: change(w, "qweight", torch.float32), "packed integers have the type torch.float32"),
+    "integer scales": (lambda w: change(w, "scales", torch.int32), "scales have the type torch.int32"),
+    "infinite scales": (lambda w: w[f"{LAYER}.scales"].fill_(torch.inf), "a scale is not finite"),
+    "no quantized layer": (
+        lambda w: [w.pop(key) for key in list(w) if "proj" in key], "is quantized by gptq: no layer .* has the tensor qweight"
+    ),
+}  # fmt: skip
+
+
+def cut(weights, name):
+    weights[f"{LAYER}.{name}"] = weights[f"{LAYER}.{name}"][:-1].clone()
+
+
+def change(weights, name, dtype):
+    weights[f"{LAYER}.{name}"] = weights[f"{LAYER}.{name}"].to(dtype)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_one_line_with_the_layer(damage, tmp_path, checkpoints):
+    folder = shutil.copytree(checkpoints["gptq-4"].folder, tmp_path / "damaged")
+    weights = load_file(folder / "model.safetensors")
+    DAMAGE[damage][0](weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(MissingAsset, match=f"^model 'target': .*{DAMAGE[damage][1]}") as raised:
+        brought(Checkpoint(folder, None))
+    assert len(str(raised.value).split("\n  help")[0].splitlines()) == 1
+
+
+def test_an_unknown_form_runs_on_the_eager_engine_only(tmp_path, checkpoints):
+    folder = shutil.copytree(checkpoints["gptq-4"].folder, tmp_path / "three")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["bits"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="quantized by GPTQ with 3 bits; only 4 and 8 are read; help: --engine eager"):
+        brought(Checkpoint(folder, None), "lean")
+
+
+@pytest.mark.parametrize("config", [
+    ct_config(4, 32, "nvfp4-pack-quantized"), ct_config(3, 32), {"quant_method": "compressed-tensors"}, AWQ | {"bits": 8},
+    {"quant_method": "gptq", "bits": 4, "group_size": "x"}, {"quant_method": "fp8"}, gptq_config(checkpoint_format="marlin"),
+    {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": [1]},
+])  # fmt: skip
+def test_other_forms_are_a_reason_and_no_traceback(config):
+    found = LlamaConfig()
+    found.quantization_config = config
+    assert unread(found, CPU).startswith("the lean engine cannot run this checkpoint, which is quantized by ")
+
+
+@needs_gguf
+def test_a_file_may_mix_types(tmp_path):
+    """A head of another type is dequantized, and the run says so."""
+    import gguf
+
+    checkpoint = write_gguf(tmp_path, "Q4_0", kinds={"lm_head": "Q5_0", "down_proj": "Q8_0"})
+    pair, expected = brought(checkpoint), exact(checkpoint)
+    assert (logits_of(pair).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
+    model = pair.models["target"].model
+    assert type(model.lm_head) is torch.nn.Linear and model.model.layers[0].mlp.down_proj.bits == 8
+    assert source_of(checkpoint).stored == "GGUF, Q4_0, Q8_0; dequantized: Q5_0"
+    assert gguf.GGUFReader(tmp_path / "model.gguf").tensors
+
+
+def source_of(checkpoint: Checkpoint, **keys: object):
+    model = {"path": str(checkpoint.folder), **checkpoint.keys, **keys}
+    pair = construct(Pair, {"models": {"target": model}}, "pair.toml")
+    return resolve_models(pair, ("target",), Path(), Execution(CPU, "float32"))["target"].source
+
+
+@needs_gguf
+def test_special_tokens_and_rotary_factors_are_those_of_the_file(tmp_path):
+    """transformers reads neither: it keeps the architecture's default end and drops `rope_freqs.weight`."""
+    factors = torch.linspace(1.0, 8.0, 8)
+    checkpoint = write_gguf(tmp_path, "Q8_0", rope_factors=factors)
+    checkpoint.reference.model.rotary_emb.inv_freq /= factors
+    pair, expected = brought(checkpoint), exact(checkpoint)
+    assert (logits_of(pair).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert pair.models["target"].eos == {0}
+
+
+@needs_gguf
+def test_the_file_is_part_of_what_a_run_compares(tmp_path):
+    one = write_gguf(tmp_path / "one", "Q8_0")
+    shutil.copy(one.folder / "model.gguf", one.folder / "other.gguf")
+    other = Checkpoint(one.folder, None, {"gguf_file": "other.gguf"})
+    first = source_of(one)
+    assert first.identity != source_of(other).identity
+    (one.folder / "other.gguf").unlink()
+    assert source_of(one) == first, "other files of the folder do not matter"
+    with (one.folder / "model.gguf").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    assert source_of(one).checksum != first.checksum
+
+
+@needs_gguf
+@pytest.mark.parametrize(("keys", "message"), [
+    ({"gguf_file": "modl.gguf"}, "no modl.gguf in .*; its .gguf files: model.gguf"),
+    ({"gguf_file": ""}, 'no config.json in .*; help: gguf_file = "model.gguf" reads its GGUF file'),
+])  # fmt: skip
+def test_a_missing_file_is_named_with_what_is_there(keys, message, checkpoints):
+    with pytest.raises(MissingAsset, match=f"model 'target': .*{message}"):
+        brought(Checkpoint(checkpoints["Q8_0"].folder, None, keys))
+
+
+@needs_gguf
+@pytest.mark.parametrize("size", [3, 400, 100_000])
+def test_a_file_that_was_cut_is_one_line(size, checkpoints, tmp_path):
+    (tmp_path / "model.gguf").write_bytes((checkpoints["Q8_0"].folder / "model.gguf").read_bytes()[:size])
+    with pytest.raises(MissingAsset, match=r"^model 'target': [^\n]* cannot be loaded: [^\n]*$"):
+        brought(Checkpoint(tmp_path, None, {"gguf_file": "model.gguf"}))
+
+
+def test_a_path_to_a_gguf_file_says_how_to_write_it():
+    with pytest.raises(ConfigError, match=r'write path = "models/a" and gguf_file = "b\.gguf"'):
+        construct(Pair, {"models": {"target": {"path": "models/a/b.gguf"}}}, "pair.toml")
+    with pytest.raises(ConfigError, match=r'gguf_file = "b\.bin" must end with \.gguf'):
+        construct(Pair, {"models": {"target": {"path": "models/a", "gguf_file": "b.bin"}}}, "pair.toml")
+
+
+@needs_gguf
+def test_a_missing_package_is_one_line_with_installation_help(checkpoints, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(
+        MissingAsset, match=r"model 'target': a GGUF file needs .*\n  help: pip install 'specbench\[gguf\]'"
+    ):
+        brought(checkpoints["Q8_0"])
+
+
+@pytest.mark.parametrize("name", ["gptq-4", pytest.param("Q4_0", marks=needs_gguf)])
+def test_runs_write_the_ids_of_the_dequantized_model(name, checkpoints, tmp_path):
+    checkpoint = checkpoints[name]
+    stored, plain = {"path": str(checkpoint.folder), **checkpoint.keys}, {"path": str(tmp_path / "plain")}
+    copy.deepcopy(checkpoint.reference).float().save_pretrained(plain["path"])
+    AutoTokenizer.from_pretrained(checkpoint.folder, **checkpoint.keys).save_pretrained(plain["path"])
+    found = {}
+    for label, model in (("stored", stored), ("plain", plain)):
+        (tmp_path / f"{label}.toml").write_text(tomli_w.dumps({"models": {"target": model, "draft": model}}))
+        found[label] = specbench.run(
+            "sd", str(tmp_path / f"{label}.toml"), "gsm8k", limit=2, repeats=1, max_new_tokens=8, data="synthetic",
+            out=tmp_path / "runs", ignore_eos=True,
+        )  # fmt: skip
+    ids = {label: [record.tokens for record in result.records()] for label, result in found.items()}
+    assert len(ids["stored"]) == 4 and all(map(len, ids["stored"])) and ids["stored"] == ids["plain"]
+    kind = "GPTQ, 4 bits, groups of 32" if name == "gptq-4" else "GGUF, Q4_0"
+    assert f"target: weights are stored as {kind}" in specbench.report(found["stored"], full=True)
+
+
+PEAK = """
+import sys, threading
+from pathlib import Path
+import torch
+from specbench.config.construct import construct
+from specbench.config.pair import Pair
+from specbench.kernels import kernels
+from specbench.models.engines import Lean
+from specbench.models.loader import load
+from specbench.models.resolve_models import Execution, resolve_models
+
+def private():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) << 10
+
+def watch():
+    while not done.wait(0.001):
+        samples.append(private())
+
+Lean.is_checked = False
+kernels()
+pair = construct(Pair, {"models": {"target": {"path": sys.argv[1]}}}, "pair.toml")
+models = resolve_models(pair, ("target",), Path(), Execution(torch.device("cpu"), "float32", "lean"))
+done, samples, before = threading.Event(), [], private()
+thread = threading.Thread(target=watch)
+thread.start()
+loaded = load(models, Path(), torch.device("cpu"))
+done.set()
+thread.join()
+print((max(samples) - before) / models["target"].size.resident_bytes)
+"""
+
+
+@pytest.mark.skipif(kernels() is None or sys.platform != "linux", reason="needs the kernels and /proc/self/status")
+def test_loading_takes_at_most_1_3_times_the_bytes_of_the_quantized_model(tmp_path):
+    """Private memory (RssAnon), which leaves out the mapped file, sampled every millisecond in a process of its own."""
+    layers, width = 12, 1024
+    config = LlamaConfig(
+        **SIZES
+        | {"hidden_size": width, "intermediate_size": width, "num_hidden_layers": layers, "num_key_value_heads": 4}
+    )
+    one = gptq((width, width), 4, 128).tensors
+    weights = {f"{name}.weight": torch.zeros(1024, width).half() for name in ("model.embed_tokens", "lm_head")}
+    weights["model.norm.weight"] = torch.ones(width).half()
+    for layer in range(layers):
+        at = f"model.layers.{layer}"
+        weights |= {f"{at}.{name}_layernorm.weight": torch.ones(width).half() for name in ("input", "post_attention")}
+        for part, names in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down"))):
+            for name, (key, tensor) in product(names, one.items()):
+                weights[f"{at}.{part}.{name}_proj.{key}"] = tensor.clone(memory_format=torch.contiguous_format)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict() | {"quantization_config": gptq_config(4, 128)}))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TARGET / file, tmp_path)
+    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert 0.9 < float(done.stdout.split()[-1]) <= 1.3

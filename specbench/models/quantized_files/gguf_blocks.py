@@ -1,8 +1,8 @@
 """GGUF blocks of Q8_0, Q4_0 and Q4_1: 32 inputs with a float16 scale d, and for Q4_1 a float16 minimum m.
 
-A block of Q8_0 is d and 32 signed bytes q, and a weight is q * d. One of Q4_0 is d and 16 bytes, whose lower halves are inputs
-0 to 15 and whose upper halves are inputs 16 to 31, and a weight is (q - 8) * d. Q4_1 has d, m, and the bytes of Q4_0, and a
-weight is q * d + m.
+A block of Q8_0 is d and 32 signed bytes q, and a weight is q * d. A block of Q4_0 is d and 16 bytes. Their lower halves are
+inputs 0 to 15 and their upper halves inputs 16 to 31, and a weight is (q - 8) * d. Q4_1 has d, m, and the bytes of Q4_0, and
+a weight is q * d + m.
 """
 
 from collections.abc import Mapping

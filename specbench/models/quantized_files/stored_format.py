@@ -93,7 +93,7 @@ def with_zero_points(bits: int, codes: Tensor, scale: Tensor, points: Tensor) ->
 
 
 def in_one_precision(weights: Codes) -> Codes:
-    """Return codes whose zeros have the scale's type; both in float32 if that would round a zero."""
+    """Return codes whose scales keep their type; with zeros, both are float32, since a narrower type would round zeros."""
     scale, zero = weights.scale.contiguous(), weights.zero
     if scale.dtype not in SCALES:
         raise DamagedLayer(f"scales have the type {scale.dtype}, not float32, bfloat16 or float16")
@@ -101,9 +101,6 @@ def in_one_precision(weights: Codes) -> Codes:
         raise DamagedLayer("a scale is not finite")
     if zero is None:
         return Codes(weights.bits, weights.codes, scale)
-    narrow = zero.to(scale.dtype)
-    if torch.equal(narrow.float(), zero.float()):
-        return Codes(weights.bits, weights.codes, scale, narrow.contiguous())
     return Codes(weights.bits, weights.codes, scale.float(), zero.float().contiguous())
 
 

@@ -89,7 +89,8 @@ class StoredQuantizer(HfQuantizer):
     ) -> None:
         config = self.quantization_config
         tensors = tensors_in(checkpoint_files or ()) if config.tensors is None else config.tensors
-        replace_layers(model, config.format, tensors)
+        if not replace_layers(model, config.format, tensors) and config.tensors is None:
+            raise ValueError(f"no layer of the model has the tensor {' or '.join(config.format.markers)} in its files")
 
     def is_serializable(self, **_: object) -> bool:
         return False
@@ -129,8 +130,9 @@ DTYPES = {
 }  # fmt: skip
 
 
-def replace_layers(model: Any, format: StoredFormat, tensors: Mapping[str, StoredTensor]) -> None:
-    """Put a StoredLayer in place of each layer that has one of the format's marker tensors."""
+def replace_layers(model: Any, format: StoredFormat, tensors: Mapping[str, StoredTensor]) -> int:
+    """Put a StoredLayer in place of each layer that has one of the format's marker tensors; return how many there are."""
+    count = 0
     by_module: dict[str, dict[str, StoredTensor]] = {}
     for key, tensor in tensors.items():
         module, _, name = key.rpartition(".")
@@ -143,8 +145,10 @@ def replace_layers(model: Any, format: StoredFormat, tensors: Mapping[str, Store
             continue
         stored = {each: tensor for each, tensor in own.items() if each != BIAS}
         model.set_submodule(name, StoredLayer(module, tuple(module.weight.shape), stored))
+        count += 1
     for target, source in (getattr(model, "_tied_weights_keys", None) or {}).items():
         _replace_tied(model, target.removesuffix(".weight"), source.removesuffix(".weight"))
+    return count
 
 
 def _replace_tied(model: Any, target: str, source: str) -> None:
