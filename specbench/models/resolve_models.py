@@ -18,6 +18,7 @@ from specbench.config.pair import GGUF, ModelSpec, Pair, folder
 from specbench.config.presets import chat_template
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
+from specbench.files import in_one_line
 from specbench.models import simulated
 from specbench.models.checkpoints import (
     CONSTRUCTION,
@@ -198,10 +199,12 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
             raise type(error)(f"model '{role}': {error}") from None
     elif pair.weights == "dummy":
         config = _architecture_config(spec, local)
+        if quantization_method(config):
+            del config.quantization_config  # random weights are not quantized
     else:
         source = str(local or spec.path)
         try:
-            commit = "" if local else commit_of(spec.path, spec.revision or None)
+            commit = "" if local else commit_of(spec.path, spec.revision or None, spec.gguf_file or CONFIG_FILE)
             config = read_config(source, commit or None, spec.gguf_file)
         except MissingAsset as error:
             raise MissingAsset(f"model '{role}': {error}") from None
@@ -319,6 +322,11 @@ def _require_quantizable(
 
 def _architecture_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
+    if local and spec.gguf_file:
+        try:
+            return read_config(local, None, spec.gguf_file)
+        except Exception as error:  # any error that a library raises for a damaged file
+            raise error if isinstance(error, MissingAsset) else MissingAsset(in_one_line(error)) from None
     if local:
         return simulated.architecture_in(local, spec.config)
     return simulated.architecture(spec.path, spec.config)

@@ -306,7 +306,7 @@ def test_a_model_without_linear_layers_is_rejected():
 
 
 @pytest.mark.parametrize(("stored", "library"), [
-    ({"quant_method": "gptq", "bits": 3}, "optimum"),
+    ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "optimum"),
     ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip

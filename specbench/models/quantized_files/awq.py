@@ -16,6 +16,7 @@ from specbench.models.quantized_files.stored_format import (
     Decoded,
     StoredFormat,
     bytes_of_codes,
+    group_in,
     part,
     require_shape,
     unpacked,
@@ -39,7 +40,7 @@ class Awq(StoredFormat):
         form = str(table.get("version") or table.get("format") or "gemm").lower()
         if bits != 4 or form != "gemm":
             raise ValueError(f"AWQ with {bits} bits in the form '{form}'; only 4 bits in the form 'gemm' are read")
-        return cls(max(int(table.get("group_size") or table.get("q_group_size") or 128), 0))
+        return cls(group_in(table, "group_size", "q_group_size"))
 
     @property
     def label(self) -> str:
@@ -63,4 +64,4 @@ class Awq(StoredFormat):
 
 def _in_order(words: Tensor) -> Tensor:
     """Return the numbers of words (n, out / 8) in the order of outputs: (n, out)."""
-    return unpacked(words, 4).unflatten(1, (-1, 8))[:, :, list(PLACES)].flatten(1)
+    return unpacked(words, 4).view(len(words), -1, 8)[:, :, list(PLACES)].flatten(1)

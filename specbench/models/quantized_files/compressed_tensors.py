@@ -7,7 +7,7 @@ numbers, and `weight_shape`; zero points are packed along the outputs. With `int
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from specbench.models.quantized_files.stored_format import (
     StoredFormat,
     bits_of,
     bytes_of_codes,
+    group_in,
     part,
     require_shape,
     signed,
@@ -29,6 +30,7 @@ from specbench.models.quantized_files.stored_format import (
 )
 
 PACKED, BYTES = "pack-quantized", ("int-quantized", "naive-quantized")
+KINDS = {"int with 4 bits", "int with 8 bits"}
 STRATEGIES = ("tensor", "channel", "group")
 
 
@@ -45,26 +47,27 @@ class CompressedTensors(StoredFormat):
     @classmethod
     def of(cls, table: Table) -> "CompressedTensors":
         """Return the format that a quantization config describes. Raises ValueError if it is another."""
-        groups = [group for group in (table.get("config_groups") or {}).values() if isinstance(group, dict)]
+        groups, sparsity = tables_in(table.get("config_groups")), tables_in([table.get("sparsity_config")])
+        weights = [scheme for group in groups for scheme in tables_in([group.get("weights")])]
         forms = {str(group.get("format") or table.get("format")) for group in groups} or {str(table.get("format"))}
-        weights = [group.get("weights") or {} for group in groups]
-        kinds = {(scheme.get("type", "int"), scheme.get("num_bits")) for scheme in weights}
+        kinds = {f"{scheme.get('type', 'int')} with {scheme.get('num_bits')} bits" for scheme in weights}
         if not forms <= {PACKED, *BYTES} or not weights:
             raise ValueError(
                 f"compressed-tensors in the form {', '.join(sorted(forms))}; only {', '.join((PACKED, *BYTES))} are read"
             )
-        if not kinds <= {("int", 4), ("int", 8)}:
-            raise ValueError(f"compressed-tensors with {_kinds(kinds)}; only int with 4 and 8 bits is read")
+        if not kinds <= KINDS:
+            raise ValueError(f"compressed-tensors of {', '.join(sorted(kinds))}; only int with 4 and 8 bits is read")
         if odd := {str(scheme.get("strategy", "tensor")) for scheme in weights} - set(STRATEGIES):
             raise ValueError(f"compressed-tensors by {', '.join(sorted(odd))}; only {', '.join(STRATEGIES)} are read")
-        if (table.get("sparsity_config") or {}).get("format", "dense") != "dense":
+        if any(each.get("format", "dense") != "dense" for each in sparsity):
             raise ValueError("compressed-tensors with sparse weights, which are not read")
         if table.get("kv_cache_scheme"):
             raise ValueError("compressed-tensors with a quantized cache, which is not supported")
         first = weights[0]
-        bits = first["num_bits"] if forms == {PACKED} else 8
-        group, rounds = max(int(first.get("group_size") or 0), 0), any(each.get("input_activations") for each in groups)
-        return cls(bits, group, bool(first.get("symmetric", True)), rounds)
+        bits = 4 if forms == {PACKED} and first.get("num_bits") == 4 else 8
+        group = group_in(first, "group_size") if first.get("group_size") else 0
+        is_symmetric, rounds = bool(first.get("symmetric", True)), any(each.get("input_activations") for each in groups)
+        return cls(bits, group, is_symmetric, rounds)
 
     @property
     def label(self) -> str:
@@ -117,5 +120,7 @@ def _points(tensors: Mapping[str, Tensor], bits: int, shape: tuple[int, int]) ->
     return points.reshape(shape) if points.numel() > 1 else points.reshape(1, 1).expand(shape)
 
 
-def _kinds(kinds: set[tuple[Any, Any]]) -> str:
-    return ", ".join(sorted(f"{kind} with {bits} bits" for kind, bits in kinds))
+def tables_in(value: object) -> list[Table]:
+    """Return the tables among the values of a table or a list; none for anything else."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [each for each in values if isinstance(each, dict)]

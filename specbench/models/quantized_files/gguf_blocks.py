@@ -42,9 +42,10 @@ class Gguf(StoredFormat):
     @classmethod
     def of(cls, table: Table) -> "Gguf":
         """Return the format that `gguf_file.stored_table` describes. Raises ValueError if transformers loads the file."""
-        if not table["is_plain"]:
+        types, others = table.get("types"), table.get("dequantized")
+        if not table.get("is_plain") or not isinstance(types, dict) or not isinstance(others, list):
             raise ValueError("GGUF of an architecture whose weights have another layout there")
-        return cls(table["types"], tuple(table["dequantized"]))
+        return cls(types, tuple(others))
 
     @property
     def label(self) -> str:

@@ -20,6 +20,7 @@ from specbench.models.quantized_files.stored_format import (
     StoredFormat,
     bits_of,
     bytes_of_codes,
+    group_in,
     part,
     require_shape,
     signed,
@@ -43,13 +44,13 @@ class Gptq(StoredFormat):
     @classmethod
     def of(cls, table: Table) -> "Gptq":
         """Return the format that a quantization config describes. Raises ValueError if it is another."""
-        bits, group = table.get("bits"), table.get("group_size", 128)
+        bits = table.get("bits")
         form = str(table.get("checkpoint_format") or "gptq")
-        if bits not in CENTER:
+        if not isinstance(bits, int) or bits not in CENTER:
             raise ValueError(f"GPTQ with {bits} bits; only 4 and 8 are read")
         if form not in OFFSETS:
             raise ValueError(f"GPTQ in the form '{form}'; only {' and '.join(OFFSETS)} are read")
-        return cls(bits, max(int(group), 0), bool(table.get("sym", True)), OFFSETS[form])
+        return cls(bits, group_in(table, "group_size"), bool(table.get("sym", True)), OFFSETS[form])
 
     @property
     def label(self) -> str:

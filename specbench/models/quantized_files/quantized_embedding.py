@@ -34,7 +34,7 @@ class QuantizedEmbedding(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The dequantized table (tokens, width), a new tensor; for heads that read it."""
-        return self(torch.arange(self.num_embeddings, device=self.like.device))
+        return self.forward(torch.arange(self.num_embeddings, device=self.like.device))
 
 
 class Lookup:

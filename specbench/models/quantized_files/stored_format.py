@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specbench.config.construct import Table
 from specbench.models.panel_codes import SCALES, Codes
 
 CENTER = {4: 8, 8: 128}  # the unsigned number that stands for zero in codes of these bits
@@ -46,6 +47,17 @@ class StoredFormat(ABC):
     @abstractmethod
     def bytes_of(self, name: str, shape: tuple[int, int]) -> int | None:
         """Return the bytes in memory of a layer's codes, scales and zeros; None if the layer is not quantized."""
+
+
+def group_in(table: Table, *keys: str) -> int:
+    """Return the inputs per group that one of these keys gives, 128 if none does; 0 for one group per output.
+
+    Raises ValueError for a value that is no number of inputs.
+    """
+    value = next((found for key in keys if (found := table.get(key)) is not None), 128)
+    if not isinstance(value, int) or value == 0:
+        raise ValueError(f"{keys[0]} = {value!r}, which is no number of inputs")
+    return max(value, 0)
 
 
 def part(tensors: Mapping[str, Tensor], name: str) -> Tensor:

@@ -62,7 +62,7 @@ class StoredLayer(nn.Module):
         return {**weights, **dict(self.named_buffers())}
 
 
-class StoredConfig(QuantizationConfigMixin):
+class StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]  # transformers has no types
     """What our quantizer knows: the format, and for files that transformers does not read, their tensors."""
 
     def __init__(self, format: StoredFormat, tensors: Mapping[str, StoredTensor] | None = None) -> None:
@@ -75,7 +75,7 @@ class StoredConfig(QuantizationConfigMixin):
         return {"quant_method": METHOD}
 
 
-class StoredQuantizer(HfQuantizer):
+class StoredQuantizer(HfQuantizer):  # type: ignore[misc]
     """Puts a StoredLayer in place of each quantized layer before transformers loads the weights."""
 
     quantization_config: StoredConfig
