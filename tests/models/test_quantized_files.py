@@ -310,6 +310,32 @@ def test_special_tokens_and_rotary_factors_are_those_of_the_file(tmp_path):
 
 
 @needs_gguf
+@pytest.mark.parametrize(("family", "sizes"), [
+    ("qwen2", {"tie_word_embeddings": True}), ("qwen3", {"head_dim": 32}), ("phi3", {}),
+])  # fmt: skip
+def test_other_architectures_are_read_from_gguf(family, sizes, tmp_path):
+    checkpoint = write_gguf(tmp_path, "Q4_0", family=family, **sizes)
+    found, expected = logits_of(brought(checkpoint)).double(), exact(checkpoint)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_a_quantized_head_and_biases_of_zeros_are_read(tmp_path, checkpoints):
+    """AutoGPTQ may quantize the LM head, and earlier versions wrote a bias for every layer."""
+    one, head = checkpoints["gptq-4"], gptq((1024, 64), 4, 32)
+    folder = shutil.copytree(one.folder, tmp_path / "head")
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    weights |= {f"lm_head.{name}": tensor.contiguous() for name, tensor in head.tensors.items()}
+    names = [name.removesuffix("qweight") for name in weights if name.endswith("qweight")]
+    weights |= {f"{name}bias": torch.zeros(weights[f"{name}scales"].shape[1]).half() for name in names}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    other = Checkpoint(folder, copy.deepcopy(one.reference))
+    other.reference.lm_head.weight.data = head.matrix
+    expected = exact(other)
+    assert (logits_of(brought(other)).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@needs_gguf
 def test_the_file_is_part_of_what_a_run_compares(tmp_path):
     one = write_gguf(tmp_path / "one", "Q8_0")
     shutil.copy(one.folder / "model.gguf", one.folder / "other.gguf")

@@ -1,7 +1,7 @@
 """GGUF files: their config, names and types, and their tensors as transformers names them.
 
 The names and the order of rows are transformers' own (`transformers.modeling_gguf_pytorch_utils`). What transformers does not
-read from a GGUF file is added here: the ids of special tokens and the factors of scaled rotary positions.
+read from a GGUF file is added here: the ids of special tokens, the width of heads, and the factors of rotary positions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -143,6 +143,9 @@ def complete_config(config: PreTrainedConfig, file: GgufFile, model: Any) -> Non
     known = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if scaling not in PLAIN_SCALING and known == "default":
         raise ValueError(f"its rotary positions are scaled ({scaling}), which is not read from a GGUF file")
+    text = config.get_text_config(decoder=True)
+    if (width := file.value(f"{file.architecture}.attention.key_length")) and hasattr(text, "head_dim"):
+        text.head_dim = int(width)
     for key, name in IDS.items():
         if (token := file.value(f"tokenizer.ggml.{key}")) is not None:
             setattr(config, name, int(token))

@@ -47,10 +47,12 @@ class StoredLayer(nn.Module):
         super().__init__()
         self.replaced, self.shape = type(module), shape  # (out, in), or (tokens, width)
         self.out_features, self.in_features = shape
-        self.bias = getattr(module, BIAS, None)
+        self.bias: nn.Parameter | None = getattr(module, BIAS, None)
         for name, tensor in tensors.items():
             empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            if name == WEIGHT:  # transformers ties parameters only
+            if name == BIAS:  # some writers add biases of zeros to layers without one
+                self.bias = self.bias if self.bias is not None else nn.Parameter(empty, requires_grad=False)
+            elif name == WEIGHT:  # transformers ties parameters only
                 self.register_parameter(name, nn.Parameter(empty, requires_grad=False))
             else:
                 self.register_buffer(name, empty)
@@ -143,8 +145,7 @@ def replace_layers(model: Any, format: StoredFormat, tensors: Mapping[str, Store
             continue
         if format.bytes_of(name, tuple(module.weight.shape)) is None:
             continue
-        stored = {each: tensor for each, tensor in own.items() if each != BIAS}
-        model.set_submodule(name, StoredLayer(module, tuple(module.weight.shape), stored))
+        model.set_submodule(name, StoredLayer(module, tuple(module.weight.shape), own))
         count += 1
     for target, source in (getattr(model, "_tied_weights_keys", None) or {}).items():
         _replace_tied(model, target.removesuffix(".weight"), source.removesuffix(".weight"))
