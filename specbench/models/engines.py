@@ -24,7 +24,7 @@ from specbench.models.feeder import Feed, Feeder
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_fuse, network_of, unsupported
 from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import ROUNDED_INPUTS, quantization_method, quantize
-from specbench.models.quantized_files.registry import stored_format, unread
+from specbench.models.quantized_files.registry import stored_format
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import EagerFeeder, boundary_of, new_cache, reads_trees, window_of
 
@@ -209,9 +209,7 @@ class Lean(Engine, name="lean"):
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if model.parallel != "none":
             return f'{self.name} runs a model on one device, and it has parallel = "{model.parallel}"; help: --engine eager'
-        if not quantization_method(architecture.config):
-            return unsupported(architecture.config)
-        return unread(architecture.config, device) or unsupported(architecture.config)
+        return unsupported(architecture.config, device)
 
     def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         loaded, tokenizer = load_transformers(role, model, base, device)

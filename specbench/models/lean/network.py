@@ -17,6 +17,7 @@ from specbench.config.construct import Table
 from specbench.models.lean.cache import Cache
 from specbench.models.products import Product, in_one_block, is_linear, product_of
 from specbench.models.quantized_files.quantized_embedding import Lookup
+from specbench.models.quantized_files.registry import unread
 
 FILLED = 1.125  # of a model's matrices: its panels with the zeros that fill the last one of each
 LEAST_BLOCK = 1 << 20  # bytes, for matrices of less than one panel
@@ -102,13 +103,13 @@ def small_config(family: str, vocabulary: int, positions: int) -> PreTrainedConf
     return AutoConfig.for_model(str(keys.pop("model_type")), **keys, **sizes)
 
 
-def unsupported(config: Any) -> str:
-    """Return why there is no lean model of this configuration; empty if there is one."""
+def unsupported(config: Any, device: torch.device | None = None) -> str:
+    """Return why there is no lean model of this configuration on a device, by default the CPU; empty if there is one."""
     classes = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kind = classes.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
-    return Network.members[kind].unsupported(config)
+    return unread(config, device or torch.device("cpu")) or Network.members[kind].unsupported(config)
 
 
 def can_fuse(config: Any) -> bool:

@@ -32,7 +32,9 @@ def format_of(config: Any) -> StoredFormat:
 
 
 def unread(config: Any, device: torch.device) -> str:
-    """Return why a checkpoint that is quantized already is not read into our own layers on a device; empty if it is."""
+    """Return why a checkpoint is quantized already and not read into our own layers on a device; empty otherwise."""
+    if not quantization_method(config):
+        return ""
     try:
         format_of(config)
     except ValueError as error:
