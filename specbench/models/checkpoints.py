@@ -234,6 +234,7 @@ def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype | str)
         quantization_config=StoredConfig(format, tensors),
     )
     del state
+    info["unexpected_keys"] = {*info["unexpected_keys"], *file.unread(bare)}
     model.config.name_or_path = checkpoint.source
     if (factors := file.rope_factors()) is not None:
         gguf.divide_frequencies(model, factors)

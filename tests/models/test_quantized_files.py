@@ -302,7 +302,7 @@ def source_of(checkpoint: Checkpoint, **keys: object):
 def test_special_tokens_and_rotary_factors_are_those_of_the_file(tmp_path):
     """transformers reads neither: it keeps the architecture's default end and drops `rope_freqs.weight`."""
     factors = torch.linspace(1.0, 8.0, 8)
-    checkpoint = write_gguf(tmp_path, "Q8_0", rope_factors=factors)
+    checkpoint = write_gguf(tmp_path, "Q8_0", tensors={"rope_freqs.weight": factors})
     checkpoint.reference.model.rotary_emb.inv_freq /= factors
     pair, expected = brought(checkpoint), exact(checkpoint)
     assert (logits_of(pair).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
@@ -333,6 +333,18 @@ def test_a_quantized_head_and_biases_of_zeros_are_read(tmp_path, checkpoints):
     other.reference.lm_head.weight.data = head.matrix
     expected = exact(other)
     assert (logits_of(brought(other)).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@needs_gguf
+def test_what_transformers_ignores_in_a_gguf_file_is_an_error(tmp_path):
+    """Scaled rotary positions, and tensors that the model of its config lacks."""
+    scaled = write_gguf(tmp_path / "scaled", "Q8_0", metadata={"llama.rope.scaling.type": "yarn"})
+    with pytest.raises(MissingAsset, match=r"^model 'target': [^\n]*rotary positions are scaled \(yarn\)"):
+        brought(scaled)
+    extra = write_gguf(tmp_path / "extra", "Q8_0", tensors={"blk.1.attn_q.bias": torch.ones(64)})
+    with pytest.raises(MissingAsset, match=r"^model 'target': .*1 unexpected: blk.1.attn_q.bias"):
+        brought(extra)
+    assert logits_of(brought(extra, allowed_keys=["blk.1.attn_q.bias"])).isfinite().all()
 
 
 @needs_gguf

@@ -1,7 +1,7 @@
 """GGUF files: their config, names and types, and their tensors as transformers names them.
 
 The names and the order of rows are transformers' own (`transformers.modeling_gguf_pytorch_utils`). What transformers does not
-read from a GGUF file is added here: the ids of special tokens, the width of heads, and the factors of rotary positions.
+read from a GGUF file is added here: special tokens, widths of heads, windows, and the factors of rotary positions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,6 +81,10 @@ class GgufFile:
         names = get_gguf_hf_weights_map(model, self._processor(model.config), self.architecture)
         return {name: names[name] for name in self.tensors if name in names}
 
+    def unread(self, model: Any) -> set[str]:
+        """Return the tensors of the file that the model lacks, such as biases that its config does not have."""
+        return set(self.tensors) - set(self.names(model)) - {ROPE_FACTORS}
+
     def types(self, model: Any) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the types of the weights that stay quantized, by module, and the types that are dequantized.
 
@@ -146,6 +150,9 @@ def complete_config(config: PreTrainedConfig, file: GgufFile, model: Any) -> Non
     text = config.get_text_config(decoder=True)
     if (width := file.value(f"{file.architecture}.attention.key_length")) and hasattr(text, "head_dim"):
         text.head_dim = int(width)
+    window = file.value(f"{file.architecture}.attention.sliding_window")
+    if window and getattr(text, "sliding_window", 0) is None:
+        text.sliding_window = int(window)
     for key, name in IDS.items():
         if (token := file.value(f"tokenizer.ggml.{key}")) is not None:
             setattr(config, name, int(token))
