@@ -22,22 +22,27 @@ from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
 from specbench.models import products
-from specbench.models.feeder import Feed
-from specbench.models.loaded_pair import LoadedPair
-from specbench.models.loader import load
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.quantization import Bytes, rounded_rows
-from specbench.models.quantized_files.quantized_embedding import QuantizedEmbedding
 from specbench.models.quantized_files.registry import unread
 from specbench.models.resolve_models import Execution, resolve_models
-from tests.fixtures.quantized_checkpoints import SIZES, TARGET, Checkpoint, awq, compressed, gptq, write, write_gguf
+from tests.fixtures.quantized_checkpoints import (
+    CPU,
+    SIZES,
+    TARGET,
+    Checkpoint,
+    awq,
+    brought,
+    compressed,
+    exact,
+    gptq,
+    gptq_config,
+    logits_of,
+    write,
+    write_gguf,
+)  # fmt: skip
 
-CPU = torch.device("cpu")
 needs_gguf = pytest.mark.skipif(find_spec("gguf") is None, reason="needs gguf: specbench[gguf]")
-
-
-def gptq_config(bits=4, group=32, **more):
-    return {"quant_method": "gptq", "bits": bits, "group_size": group or -1, "desc_act": False, "sym": False, **more}
 
 
 def ct_config(bits, group, form="pack-quantized", symmetric=True, **more):
@@ -85,29 +90,6 @@ def checkpoints(tmp_path_factory) -> dict[str, Checkpoint]:
             return self[name]
 
     return Written()
-
-
-def brought(checkpoint: Checkpoint, engine: str = "auto", dtype: str = "float32", **keys: object) -> LoadedPair:
-    model = {"path": str(checkpoint.folder), **checkpoint.keys, **keys}
-    pair = construct(Pair, {"models": {"target": model}}, "pair.toml")
-    return load(resolve_models(pair, ("target",), Path(), Execution(CPU, dtype, engine)), Path(), CPU)
-
-
-IDS = [5, 900, 17, 3, 64, 64, 1000, 2, 8, 31]
-
-
-def logits_of(pair: LoadedPair, ids: list[int] = IDS) -> torch.Tensor:
-    """Return the logits (tokens, vocabulary) after each token."""
-    model = pair.models["target"]
-    feeder = model.feeder(model.vocabulary, None)
-    with torch.inference_mode():
-        return feeder.feed(Feed(torch.tensor(ids), 0), len(ids)).logits
-
-
-def exact(checkpoint: Checkpoint, ids: list[int] = IDS) -> torch.Tensor:
-    """Return the logits of the dequantized weights in float64."""
-    with torch.inference_mode():
-        return checkpoint.reference(torch.tensor([ids])).logits[0]
 
 
 @pytest.mark.parametrize("engine", ["lean", "eager"])
@@ -174,17 +156,6 @@ def test_a8_rounds_the_inputs_of_products(name, with_kernels, checkpoints, monke
     assert (found - expected).abs().max() <= 0.05 * expected.abs().max(), (
         "other sums round some inputs to the next step"
     )
-
-
-@needs_gguf
-def test_a_tied_head_and_the_embedding_share_their_codes(checkpoints):
-    model = brought(checkpoints["Q4_0"]).models["target"].model
-    embedding = model.get_input_embeddings()
-    assert isinstance(embedding, QuantizedEmbedding) and embedding.table is model.get_output_embeddings()
-    table = checkpoints["Q4_0"].reference.get_input_embeddings().weight
-    assert torch.allclose(embedding.weight.double(), table, atol=1e-7)
-    ids = torch.tensor([[3, 1023], [0, 17]])
-    assert torch.equal(embedding(ids), embedding.weight[ids])
 
 
 @pytest.mark.parametrize("scales", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -278,47 +249,6 @@ def test_other_forms_are_a_reason_and_no_traceback(config):
     assert unread(found, CPU).startswith("the lean engine cannot run this checkpoint, which is quantized by ")
 
 
-@needs_gguf
-def test_a_file_may_mix_types(tmp_path):
-    """A head of another type is dequantized, and the run says so."""
-    import gguf
-
-    checkpoint = write_gguf(tmp_path, "Q4_0", kinds={"lm_head": "Q5_0", "down_proj": "Q8_0"})
-    pair, expected = brought(checkpoint), exact(checkpoint)
-    assert (logits_of(pair).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
-    model = pair.models["target"].model
-    assert type(model.lm_head) is torch.nn.Linear and model.model.layers[0].mlp.down_proj.bits == 8
-    assert source_of(checkpoint).stored == "GGUF, Q4_0, Q8_0; dequantized: Q5_0"
-    assert gguf.GGUFReader(tmp_path / "model.gguf").tensors
-
-
-def source_of(checkpoint: Checkpoint, **keys: object):
-    model = {"path": str(checkpoint.folder), **checkpoint.keys, **keys}
-    pair = construct(Pair, {"models": {"target": model}}, "pair.toml")
-    return resolve_models(pair, ("target",), Path(), Execution(CPU, "float32"))["target"].source
-
-
-@needs_gguf
-def test_special_tokens_and_rotary_factors_are_those_of_the_file(tmp_path):
-    """transformers reads neither: it keeps the architecture's default end and drops `rope_freqs.weight`."""
-    factors = torch.linspace(1.0, 8.0, 8)
-    checkpoint = write_gguf(tmp_path, "Q8_0", tensors={"rope_freqs.weight": factors})
-    checkpoint.reference.model.rotary_emb.inv_freq /= factors
-    pair, expected = brought(checkpoint), exact(checkpoint)
-    assert (logits_of(pair).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
-    assert pair.models["target"].eos == {0}
-
-
-@needs_gguf
-@pytest.mark.parametrize(("family", "sizes"), [
-    ("qwen2", {"tie_word_embeddings": True}), ("qwen3", {"head_dim": 32}), ("phi3", {}),
-])  # fmt: skip
-def test_other_architectures_are_read_from_gguf(family, sizes, tmp_path):
-    checkpoint = write_gguf(tmp_path, "Q4_0", family=family, **sizes)
-    found, expected = logits_of(brought(checkpoint)).double(), exact(checkpoint)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
 def test_a_quantized_head_and_biases_of_zeros_are_read(tmp_path, checkpoints):
     """AutoGPTQ may quantize the LM head, and earlier versions wrote a bias for every layer."""
     one, head = checkpoints["gptq-4"], gptq((1024, 64), 4, 32)
@@ -333,67 +263,6 @@ def test_a_quantized_head_and_biases_of_zeros_are_read(tmp_path, checkpoints):
     other.reference.lm_head.weight.data = head.matrix
     expected = exact(other)
     assert (logits_of(brought(other)).double() - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
-@needs_gguf
-def test_what_transformers_ignores_in_a_gguf_file_is_an_error(tmp_path):
-    """Scaled rotary positions, and tensors that the model of its config lacks."""
-    scaled = write_gguf(tmp_path / "scaled", "Q8_0", metadata={"llama.rope.scaling.type": "yarn"})
-    with pytest.raises(MissingAsset, match=r"^model 'target': [^\n]*rotary positions are scaled \(yarn\)"):
-        brought(scaled)
-    extra = write_gguf(tmp_path / "extra", "Q8_0", tensors={"blk.1.attn_q.bias": torch.ones(64)})
-    with pytest.raises(MissingAsset, match=r"^model 'target': .*1 unexpected: blk.1.attn_q.bias"):
-        brought(extra)
-    assert logits_of(brought(extra, allowed_keys=["blk.1.attn_q.bias"])).isfinite().all()
-
-
-@needs_gguf
-def test_the_file_is_part_of_what_a_run_compares(tmp_path):
-    one = write_gguf(tmp_path / "one", "Q8_0")
-    shutil.copy(one.folder / "model.gguf", one.folder / "other.gguf")
-    other = Checkpoint(one.folder, None, {"gguf_file": "other.gguf"})
-    first = source_of(one)
-    assert first.identity != source_of(other).identity
-    (one.folder / "other.gguf").unlink()
-    assert source_of(one) == first, "other files of the folder do not matter"
-    with (one.folder / "model.gguf").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x01")
-    assert source_of(one).checksum != first.checksum
-
-
-@needs_gguf
-@pytest.mark.parametrize(("keys", "message"), [
-    ({"gguf_file": "modl.gguf"}, "no modl.gguf in .*; its .gguf files: model.gguf"),
-    ({"gguf_file": ""}, 'no config.json in .*; help: gguf_file = "model.gguf" reads its GGUF file'),
-])  # fmt: skip
-def test_a_missing_file_is_named_with_what_is_there(keys, message, checkpoints):
-    with pytest.raises(MissingAsset, match=f"model 'target': .*{message}"):
-        brought(Checkpoint(checkpoints["Q8_0"].folder, None, keys))
-
-
-@needs_gguf
-@pytest.mark.parametrize("size", [3, 400, 100_000])
-def test_a_file_that_was_cut_is_one_line(size, checkpoints, tmp_path):
-    (tmp_path / "model.gguf").write_bytes((checkpoints["Q8_0"].folder / "model.gguf").read_bytes()[:size])
-    with pytest.raises(MissingAsset, match=r"^model 'target': [^\n]* cannot be loaded: [^\n]*$"):
-        brought(Checkpoint(tmp_path, None, {"gguf_file": "model.gguf"}))
-
-
-def test_a_path_to_a_gguf_file_says_how_to_write_it():
-    with pytest.raises(ConfigError, match=r'write path = "models/a" and gguf_file = "b\.gguf"'):
-        construct(Pair, {"models": {"target": {"path": "models/a/b.gguf"}}}, "pair.toml")
-    with pytest.raises(ConfigError, match=r'gguf_file = "b\.bin" must end with \.gguf'):
-        construct(Pair, {"models": {"target": {"path": "models/a", "gguf_file": "b.bin"}}}, "pair.toml")
-
-
-@needs_gguf
-def test_a_missing_package_is_one_line_with_installation_help(checkpoints, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(
-        MissingAsset, match=r"model 'target': a GGUF file needs .*\n  help: pip install 'specbench\[gguf\]'"
-    ):
-        brought(checkpoints["Q8_0"])
 
 
 @pytest.mark.parametrize("name", ["gptq-4", pytest.param("Q4_0", marks=needs_gguf)])
