@@ -154,20 +154,24 @@ def load_model(
 ) -> Any:
     """Return a model with all of its weights, in transformers' form. `placed` are arguments that split it over devices.
 
+    The layers of a checkpoint that is quantized already are for `device`, by default the CPU.
+
     Raises MissingAsset if the model is not here, cannot be read, or its weights do not fit its config.
     """
     role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
     device = device or torch.device("cpu")
     settings = {**placement(config, device), **(placed or {})}
     format = None if placed else stored_format(config, device)
+    stored_dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32  # of what is not quantized
     try:
         with CONSTRUCTION, explained(role, source, config):
             if format is None:
                 model, info = _loaded(checkpoint, dtype, settings)
             elif isinstance(format, Gguf):
-                model, info, format = _loaded_gguf(checkpoint, format, dtype)
+                model, info, format = _loaded_gguf(checkpoint, format, stored_dtype)
             else:
-                model, info = _loaded(_without_method(checkpoint), dtype, {"quantization_config": StoredConfig(format)})
+                settings = {"quantization_config": StoredConfig(format)}
+                model, info = _loaded(_without_method(checkpoint), stored_dtype, settings)
     except MissingAsset:
         raise
     except torch.OutOfMemoryError:
@@ -179,9 +183,8 @@ def load_model(
         raise unreadable(role, source, error) from None
     _require_complete(checkpoint, info)
     if format is not None:
-        assert isinstance(dtype, torch.dtype)
         try:
-            decode(model, format, Target(dtype, device, checkpoint.rounded))
+            decode(model, format, Target(stored_dtype, device, checkpoint.rounded))
         except (ConfigError, MissingAsset) as error:
             raise type(error)(f"model '{role}': {source}: {error}") from None
     return model
@@ -213,9 +216,8 @@ def _without_method(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=config)
 
 
-def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype | str) -> tuple[Any, Table, Gguf]:
+def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype) -> tuple[Any, Table, Gguf]:
     """Return the model of a GGUF file whose quantized weights are still blocks, what `_loaded` returns, and the format."""
-    assert isinstance(dtype, torch.dtype)
     config = _without_method(checkpoint).config
     file = gguf.GgufFile(gguf.located(checkpoint.source, checkpoint.gguf_file, checkpoint.revision))
     with torch.device("meta"):

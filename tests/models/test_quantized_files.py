@@ -22,12 +22,15 @@ from specbench.config.pair import Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
 from specbench.models import products
+from specbench.models.checkpoints import Checkpoint as Source
+from specbench.models.checkpoints import load_model, read_config
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.quantization import Bytes, rounded_rows
 from specbench.models.quantized_files.registry import unread
 from specbench.models.resolve_models import Execution, resolve_models
 from tests.fixtures.quantized_checkpoints import (
     CPU,
+    IDS,
     SIZES,
     TARGET,
     Checkpoint,
@@ -185,6 +188,16 @@ def test_kinds_that_do_not_fit_the_checkpoint_are_rejected(name, kind, message, 
     plain = Checkpoint(TARGET, None)
     with pytest.raises(ConfigError, match=f"model 'target': quantization = '{kind}': .*{message}"):
         brought(checkpoints[name] if name else plain, quantization=kind)
+
+
+def test_a_model_without_a_chosen_type_is_loaded_in_float32(checkpoints):
+    """Such as a judge."""
+    folder = str(checkpoints["awq"].folder)
+    model = load_model(Source("judge", folder, read_config(folder)))
+    assert model.model.norm.weight.dtype == torch.float32
+    with torch.inference_mode():
+        found, expected = model(torch.tensor([IDS])).logits[0].double(), exact(checkpoints["awq"])
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a8_needs_groups_of_whole_blocks(tmp_path):
