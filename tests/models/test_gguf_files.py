@@ -2,12 +2,14 @@
 
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
+from specbench.data.download import needs_of_pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.quantized_files.quantized_embedding import QuantizedEmbedding
 from tests.fixtures.quantized_checkpoints import Checkpoint, brought, exact, logits_of, source_of, write_gguf
@@ -120,3 +122,10 @@ def test_a_missing_package_is_one_line_with_installation_help(plain, monkeypatch
         MissingAsset, match=r"model 'target': a GGUF file needs .*\n  help: pip install 'specbench\[gguf\]'"
     ):
         brought(plain)
+
+
+def test_only_the_file_of_a_repository_is_fetched():
+    models = {"target": {"path": "owner/name", "gguf_file": "b.Q4_0.gguf"}, "draft": {"path": "owner/other"}}
+    pair = construct(Pair, {"models": models}, "pair.toml")
+    needs = needs_of_pair("pair", pair, Path(), ("target", "draft"), ())
+    assert [(need.repo, need.files) for need in needs] == [("owner/name", ("b.Q4_0.gguf",)), ("owner/other", ())]
