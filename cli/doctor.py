@@ -43,6 +43,7 @@ REPEATS = 5
 SERVER_SECONDS = 60.0  # longest duration of a request to a server that is checked
 EXTRAS = {
     "torchao": "quantization = ... in a pair needs it: pip install 'specbench[quantization]'",
+    "gguf": "gguf_file = ... in a pair needs it: pip install 'specbench[gguf]'",
     "matplotlib": "plots need it: pip install matplotlib",
 }
 INDENT = 23  # of the second line of an item

@@ -20,6 +20,7 @@ COUNT = re.compile(r"\d+(\.\d+)?[KMB]")  # of parameters
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 MOST_SCALE = 1000.0  # of a cost
 PACKAGE = Path(__file__).parents[1]
+GGUF = ".gguf"
 BUNDLED = "specbench:"  # a path inside the installed package
 FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 
@@ -164,18 +165,20 @@ class Cost:
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
 
-    Without a revision, the newest commit is used; runs record it. `quantization` is applied when unquantized weights are
-    loaded. `engine` runs the model unless `--engine` names another; by default the fastest that can. `device`, or `devices`
-    with `parallel`, are where the model runs (`Placement`), by default the run's device. `allowed_keys` are patterns
-    (`lm_head.*`) of weights that may be missing from the checkpoint, and are then random, or that may be in addition to the
-    architecture's. By default such weights are an error. `chat_template` is the name of a bundled chat template, or a Jinja
-    file; it replaces the tokenizer's. `generation` says whether the rules of the checkpoint's generation_config.json, such as
-    a repetition penalty, apply to its logits (`checkpoint`) or not (`off`). With `cost`, neurons that change no output are
-    added when its weights are loaded, so that a forward reads more weights.
+    Without a revision, the newest commit is used; runs record it. `gguf_file` is the name of a GGUF file in the folder or the
+    repository, which holds weights, config and tokenizer. `quantization` is applied when unquantized weights are loaded; `a8`
+    rounds the inputs of weights that are quantized already. `engine` runs the model unless `--engine` names another; by
+    default the fastest that can. `device`, or `devices` with `parallel`, are where the model runs (`Placement`), by default
+    the run's device. `allowed_keys` are patterns (`lm_head.*`) of weights that may be missing from the checkpoint, and are
+    then random, or that may be in addition to the architecture's. By default such weights are an error. `chat_template` is
+    the name of a bundled chat template, or a Jinja file; it replaces the tokenizer's. `generation` says whether the rules of
+    the checkpoint's generation_config.json, such as a repetition penalty, apply to its logits (`checkpoint`) or not (`off`).
+    With `cost`, neurons that change no output are added when the weights are loaded, so that a forward reads more weights.
     """
 
     path: str
     revision: str = ""
+    gguf_file: str = ""
     dtype: Dtype = Dtype.auto
     quantization: QuantizationKind = NOT_QUANTIZED
     cost: Cost | None = None
@@ -193,6 +196,11 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
+        if self.path.endswith(GGUF) and not self.gguf_file:
+            folder, _, name = self.path.rpartition("/")
+            raise ValueError(f'path = "{self.path}" is a file: write path = "{folder or "."}" and gguf_file = "{name}"')
+        if self.gguf_file and not self.gguf_file.endswith(GGUF):
+            raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
         assert self.placement
 
     @property

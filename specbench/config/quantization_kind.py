@@ -2,6 +2,7 @@
 
 int4 | int8   [-channel | -g32 | -g64 | -g128]   [-sym | -asym]   [-a8]
 nf4
+a8, for weights that are quantized already
 """
 
 import re
@@ -23,7 +24,10 @@ GROUPS = (CHANNEL, "g32", "g64", "g128")
 MAPPINGS = ("sym", "asym")
 ROUNDED = "a8"
 PARTS = (GROUPS, MAPPINGS, (ROUNDED,))  # after the first, in their order
-KNOWN = "int4 or int8, then -channel, -g32, -g64 or -g128, then -sym or -asym, then -a8, each optional; or nf4"
+KNOWN = (
+    "int4 or int8, then -channel, -g32, -g64 or -g128, then -sym or -asym, then -a8, each optional; nf4; a8 for a quantized"
+    " checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,13 @@ class QuantizationKind(Spelled):
             all inputs of an output (`channel`) with int8. Layers that a stated size does not divide are not quantized.
         symmetric: Whether the levels lie around zero; else they span the smallest and the largest weight of a group and zero.
             None is the default: int8 is symmetric, int4 is not.
-        rounds_inputs: Whether products round their inputs to 8 bits.
+        rounds_inputs: Whether products round their inputs to 8 bits. Alone it is `a8`, for weights that are quantized
+            already.
     """
 
-    pattern: ClassVar[str] = rf"^((int4|int8)(-({'|'.join(GROUPS)}))?(-({'|'.join(MAPPINGS)}))?(-{ROUNDED})?|nf4)?$"
+    pattern: ClassVar[str] = (
+        rf"^((int4|int8)(-({'|'.join(GROUPS)}))?(-({'|'.join(MAPPINGS)}))?(-{ROUNDED})?|nf4|{ROUNDED})?$"
+    )
 
     weights: Weights = ""
     group: Group = ""
@@ -50,7 +57,8 @@ class QuantizationKind(Spelled):
     rounds_inputs: bool = False
 
     def __post_init__(self) -> None:
-        assert self.weights in INTEGERS or not (self.group or self.symmetric or self.rounds_inputs), self.weights
+        assert self.weights in INTEGERS or not (self.group or self.symmetric), self.weights
+        assert self.weights != "nf4" or not self.rounds_inputs
         if self.weights == "int8" and self.group == CHANNEL:
             object.__setattr__(self, "group", "")
         if self.symmetric is None:
@@ -59,6 +67,8 @@ class QuantizationKind(Spelled):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the kind of a text. Raises ValueError, which names the wrong part and the nearest right text."""
+        if text == ROUNDED:
+            return cls(rounds_inputs=True)
         if text in ("", "nf4"):
             return cls(text)  # type: ignore[arg-type]  # mypy does not narrow a text to a Literal
         first, *parts = text.split("-")
@@ -89,7 +99,7 @@ class QuantizationKind(Spelled):
         return "-".join(filter(None, (self.weights, self.group, mapping, ROUNDED if self.rounds_inputs else "")))
 
     def __bool__(self) -> bool:
-        return bool(self.weights)
+        return bool(self.weights or self.rounds_inputs)
 
     @property
     def bits(self) -> int:
@@ -119,7 +129,7 @@ NOT_QUANTIZED = QuantizationKind()
 def _texts() -> list[str]:
     """Return every text of a kind."""
     choices = (("", *(f"-{part}" for part in known)) for known in PARTS)
-    return ["nf4", *map("".join, product(INTEGERS, *choices))]
+    return ["nf4", ROUNDED, *map("".join, product(INTEGERS, *choices))]
 
 
 def _nearest_part(word: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -33,7 +33,7 @@ class Need:
     repo: str = ""
     kind: RepositoryKind = "model"
     revision: str = ""  # as given; empty: the newest
-    files: tuple[str, ...] = ()  # of a data set; of a model they are chosen by `weights_once`
+    files: tuple[str, ...] = ()  # of a data set, or a GGUF file; of other models they are chosen by `weights_once`
     why: str = ""
     data: HubData | None = None
 
@@ -83,7 +83,11 @@ def needs_of_pair(name: str, pair: Pair, base: Path, roles: Iterable[str], heads
     specs += [(f"head {head} of {name}", pair.heads[head]) for head in heads]
     if pair.weights == "dummy":
         return [Need(what, why="dummy weights") for what, _ in specs]
-    return [source(what, spec.path, spec.revision, base) for what, spec in specs]
+    needs = [(source(what, spec.path, spec.revision, base), spec) for what, spec in specs]
+    return [
+        replace(need, files=(spec.gguf_file,)) if need.repo and isinstance(spec, ModelSpec) and spec.gguf_file else need
+        for need, spec in needs
+    ]
 
 
 def source(what: str, path: str, revision: str, base: Path) -> Need:
@@ -186,7 +190,8 @@ def _read_hub(repository: Repository) -> None:
     info_of = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
     info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
     sizes = {file.rfilename: file.size for file in info.siblings or []}
-    names = weights_once(sizes) if repository.kind == "model" else list(repository.sizes)
+    is_chosen = repository.kind == "model" and not repository.sizes
+    names = weights_once(sizes) if is_chosen else list(repository.sizes)
     names = repository.data.files(info.sha) if repository.data else names
     absent = [name for name in names if name not in sizes]
     if absent or not names:

@@ -92,10 +92,17 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def local_checksum(folder: Path) -> str:
-    """Return a checksum of 16 hex digits of the files in a model folder, by their content."""
+def local_checksum(folder: Path, gguf_file: str = "") -> str:
+    """Return a checksum of 16 hex digits of the files in a model folder, by their content.
+
+    Of a GGUF model, these are the GGUF file and the generation config; the folder may hold other models.
+    """
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.suffix in MODEL_FILES):
+    of_gguf = [folder / gguf_file, folder / "generation_config.json"]
+    paths = (
+        [p for p in of_gguf if p.is_file()] if gguf_file else [p for p in folder.iterdir() if p.suffix in MODEL_FILES]
+    )
+    for path in sorted(paths):
         digest.update(path.name.encode())
         if path.stat().st_size < LARGE:
             digest.update(path.read_bytes())

@@ -4,10 +4,11 @@ transformers fills weights that a checkpoint lacks with random numbers, and igno
 have. Here both are errors. No code of a repository is run, and no pickled object except tensors is loaded.
 """
 
+import copy
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from pickle import UnpicklingError
@@ -30,9 +31,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
 )
 
+from specbench.config.construct import Table
 from specbench.data.hub import first_line, missing_model
 from specbench.errors import ConfigError, MissingAsset, is_out_of_memory
 from specbench.models.quantization import explained, placement
+from specbench.models.quantized_files import gguf_file as gguf
+from specbench.models.quantized_files.gguf_blocks import Gguf
+from specbench.models.quantized_files.registry import stored_format
+from specbench.models.quantized_files.stored_layers import StoredConfig, StoredTensor, Target, decode, register
 
 BUFFERS = (  # masks and tables in old checkpoints, which each forward recomputes
     "*.attn.bias", "*.attn.masked_bias", "*.attn.causal_mask", "*.attn.attention.bias", "*.attn.attention.masked_bias",
@@ -46,8 +52,13 @@ PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2
 CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
 
 
-def read_config(source: str | Path, revision: str | None = None) -> PreTrainedConfig:
-    """Return a model's config. Raises what transformers raises if it cannot be read, or is of an unknown type."""
+def read_config(source: str | Path, revision: str | None = None, gguf_file: str = "") -> PreTrainedConfig:
+    """Return a model's config, or the one of a GGUF file of the source.
+
+    Raises what transformers raises if it cannot be read, or is of an unknown type.
+    """
+    if gguf_file:
+        return _config_of_gguf(source, revision, gguf_file)
     try:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except ValueError as error:
@@ -55,6 +66,19 @@ def read_config(source: str | Path, revision: str | None = None) -> PreTrainedCo
             raise
         register_for("mimo")
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+
+
+def _config_of_gguf(source: str | Path, revision: str | None, name: str) -> PreTrainedConfig:
+    """Return the config of a GGUF file, with the types of its weights as its quantization config."""
+    gguf.package()
+    file = gguf.GgufFile(gguf.located(source, name, revision))
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        source, revision=revision, trust_remote_code=False, gguf_file=name
+    )
+    with CONSTRUCTION, torch.device("meta"):
+        model = class_of(config).from_config(config)
+    gguf.complete_config(config, file, model)
+    return config
 
 
 def register_for(model_type: object) -> None:
@@ -76,11 +100,12 @@ def class_of(config: Any) -> Any:
     return AutoModelForCausalLM if is_of_text else AutoModelForImageTextToText
 
 
-def load_tokenizer(role: str, source: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Return a tokenizer. Raises MissingAsset if it is not here or cannot be read."""
+def load_tokenizer(role: str, source: str, revision: str | None = None, gguf_file: str = "") -> PreTrainedTokenizerBase:
+    """Return a tokenizer, or the one of a GGUF file. Raises MissingAsset if it is not here or cannot be read."""
+    settings = {"gguf_file": gguf_file} if gguf_file else {}
     try:
         with CONSTRUCTION:
-            return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False, **settings)
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
 
@@ -109,7 +134,8 @@ def require_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenize
 class Checkpoint:
     """A model's weights on disk or on the hub.
 
-    `allowed` are patterns (`lm_head.*`) of weights that may be missing or unexpected.
+    `allowed` are patterns (`lm_head.*`) of weights that may be missing or unexpected. `gguf_file` is the name of a GGUF file
+    that holds the weights. With `rounded`, products with weights that are quantized already round their input to 8 bits.
     """
 
     role: str
@@ -117,6 +143,8 @@ class Checkpoint:
     config: Any
     revision: str | None = None
     allowed: tuple[str, ...] = ()
+    gguf_file: str = ""
+    rounded: bool = False
 
 
 def load_model(
@@ -127,28 +155,34 @@ def load_model(
 ) -> Any:
     """Return a model with all of its weights, in transformers' form. `placed` are arguments that split it over devices.
 
+    The layers of a checkpoint that is quantized already are for `device`, by default the CPU.
+
     Raises MissingAsset if the model is not here, cannot be read, or its weights do not fit its config.
     """
     role, source, config = checkpoint.role, checkpoint.source, checkpoint.config
-    settings = {**(placement(config, device) if device else {}), **(placed or {})}
+    device = device or torch.device("cpu")
+    settings = {**placement(config, device), **(placed or {})}
+    format = None if placed else stored_format(config, device)
+    stored_dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32  # of what is not quantized
     try:
         with CONSTRUCTION, in_memory(role, source, device), explained(role, source, config):
-            model, info = class_of(config).from_pretrained(
-                source,
-                config=config,
-                revision=checkpoint.revision,
-                dtype=dtype,
-                trust_remote_code=False,
-                weights_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # mismatches are listed, and rejected below
-                **settings,
-            )
+            if format is None:
+                model, info = _loaded(checkpoint, dtype, settings)
+            elif isinstance(format, Gguf):
+                model, info, format = _loaded_gguf(checkpoint, format, stored_dtype)
+            else:
+                settings = {"quantization_config": StoredConfig(format)}
+                model, info = _loaded(_without_method(checkpoint), stored_dtype, settings)
     except MissingAsset:
         raise
     except Exception as error:  # any error that a library raises for a damaged file
         raise unreadable(role, source, error) from None
     _require_complete(checkpoint, info)
+    if format is not None:
+        try:
+            decode(model, format, Target(stored_dtype, device, checkpoint.rounded))
+        except (ConfigError, MissingAsset) as error:
+            raise type(error)(f"model '{role}': {source}: {error}") from None
     return model
 
 
@@ -164,6 +198,59 @@ def in_memory(role: str, source: str, device: torch.device | None) -> Iterator[N
             f"model '{role}': {source} does not fit into the memory of {device or 'cpu'} while it is loaded; help: use a"
             " smaller model or another --dtype; a model that `quantization` quantizes is first loaded without it"
         ) from None
+
+
+def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | str, settings: Mapping[str, Any]) -> tuple[Any, Table]:
+    """Return a model that transformers loads, and what it says about missing and unexpected weights."""
+    register()
+    named = {"gguf_file": checkpoint.gguf_file} if checkpoint.gguf_file else {}
+    model, info = class_of(checkpoint.config).from_pretrained(
+        checkpoint.source,
+        config=checkpoint.config,
+        revision=checkpoint.revision,
+        dtype=dtype,
+        trust_remote_code=False,
+        weights_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # mismatches are listed, and rejected later
+        **named,
+        **settings,
+    )
+    return model, info
+
+
+def _without_method(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with a config for which transformers selects no quantizer of its own."""
+    config = copy.deepcopy(checkpoint.config)
+    del config.quantization_config
+    return replace(checkpoint, config=config)
+
+
+def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype) -> tuple[Any, Table, Gguf]:
+    """Return the model of a GGUF file whose quantized weights are still blocks, what `_loaded` returns, and the format."""
+    config = _without_method(checkpoint).config
+    file = gguf.GgufFile(gguf.located(checkpoint.source, checkpoint.gguf_file, checkpoint.revision))
+    with torch.device("meta"):
+        bare = class_of(config).from_config(config)
+    format = replace(format, rows=file.rows(bare, format.types))
+    state = dict(file.state(bare, format.types, dtype))
+    tensors = {name: StoredTensor(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+    register()
+    model, info = type(bare).from_pretrained(
+        None,
+        config=config,
+        state_dict=state,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        quantization_config=StoredConfig(format, tensors),
+    )
+    del state
+    info["unexpected_keys"] = {*info["unexpected_keys"], *file.unread(bare)}
+    model.config.name_or_path = checkpoint.source
+    if (factors := file.rope_factors()) is not None:
+        gguf.divide_frequencies(model, factors)
+    return model, info, format
 
 
 def unreadable(role: str, source: str, error: Exception) -> MissingAsset:

@@ -25,6 +25,7 @@ from specbench.models.feeder import Feed, Feeder
 from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_fuse, network_of, unsupported
 from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import quantization_method, quantize
+from specbench.models.quantized_files.registry import stored_format
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.transformers_session import EagerFeeder, boundary_of, new_cache, reads_trees, window_of
 from specbench.models.widening import widen
@@ -210,7 +211,7 @@ class Lean(Engine, name="lean"):
     def unsupported(self, model: ModelSpec, architecture: Architecture, device: torch.device) -> str:
         if model.parallel != "none":
             return f'{self.name} runs a model on one device, and it has parallel = "{model.parallel}"; help: --engine eager'
-        return unsupported(architecture.config)
+        return unsupported(architecture.config, device)
 
     def load(self, role: str, model: ResolvedModel, base: Path, device: torch.device) -> LoadedModel:
         loaded, tokenizer = load_transformers(role, model, base, device)
@@ -366,15 +367,17 @@ def load_transformers(
             raise ConfigError(
                 f"model '{role}': dummy weights cannot be split over devices; help: --place {role}=cuda:0"
             )
-        loaded = simulated.random_model(config, model.dtype, device, role)
+        loaded, is_placed = simulated.random_model(config, model.dtype, device, role), False
     else:
-        tokenizer = load_tokenizer(role, source, model.revision or None)
+        name = model.spec.gguf_file
+        tokenizer = load_tokenizer(role, source, model.revision or None, name)
         dtype = getattr(torch, model.dtype)
-        checkpoint = Checkpoint(
-            role, source, copy.deepcopy(model.narrow) or config, model.revision or None, model.spec.allowed_keys
-        )
+        rounded = model.spec.quantization.rounds_inputs
+        narrow = copy.deepcopy(model.narrow) or config
+        checkpoint = Checkpoint(role, source, narrow, model.revision or None, model.spec.allowed_keys, name, rounded)
         settings = loading_settings(model.spec.placement)
         loaded = load_model(checkpoint, dtype, device, settings)
+        is_placed = bool(quantization_method(config)) and stored_format(config, device) is None
         remove_with(loaded, settings)
         widen(loaded, config)
     if model.chat_template:
@@ -383,9 +386,9 @@ def load_transformers(
         new_cache(loaded)
     except ValueError as error:
         raise ConfigError(f"model '{role}': {error}") from None
-    if not quantization_method(config) and model.spec.placement.parallel == "none":  # others are where they must stay
+    if not is_placed and model.spec.placement.parallel == "none":  # others are where they must stay
         loaded = loaded.to(device)
     loaded.eval().requires_grad_(False)
-    if model.spec.quantization:
+    if model.spec.quantization and not quantization_method(config):
         quantize(loaded, model.spec.quantization)
     return loaded, tokenizer

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.kernels import MatrixStruct, kernels
+from specbench.machine.memory import return_freed_memory
 from specbench.models.products import KernelProduct, addresses, in_panels, on_huge_pages
 
 SCALES = (
@@ -46,14 +47,18 @@ class QuantizedLinear(nn.Module):
     """A linear layer with a quantized matrix: x (..., in) -> (..., out), of x's dtype.
 
     torchao's own tensors are not used: a product through one costs tens of microseconds of Python, and a forward has
-    hundreds.
+    hundreds. It takes the bias and the numbers of inputs and outputs of the layer that it replaces.
     """
 
     weight = None  # transformers' T5 reads this attribute of its layers
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.bias = layer.bias
+        self.bias, self.in_features, self.out_features = layer.bias, layer.in_features, layer.out_features
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """Return rows of the matrix (n, in), dequantized in float32, for numbers of outputs (n,)."""
+        raise AssertionError
 
     def product(self, x: Tensor) -> Tensor:
         """Return (n, in) -> (n, out), without the bias."""
@@ -80,7 +85,7 @@ class PanelCodes(QuantizedLinear):
     scale: Tensor
     zero: Tensor | None
 
-    def __init__(self, layer: nn.Linear, width: int, weights: Codes, block: int = 0) -> None:
+    def __init__(self, layer: Any, width: int, weights: Codes, block: int = 0) -> None:
         super().__init__(layer)
         self.outputs, self.inputs = weights.codes.shape
         self.bits, self.block, self.precision = weights.bits, block, weights.scale.dtype
@@ -98,6 +103,22 @@ class PanelCodes(QuantizedLinear):
         if self._product is None:
             self._product = CodesProduct([self], None)
         return self._product(x)
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        width, n = self.scale.shape[2], len(outputs)
+        panel, at = outputs // width, outputs % width
+        half = width // 2
+        if self.bits == 4:  # outputs j and j + width / 2 share a byte
+            octets = self.codes[panel, :, at % half].view(n, -1)  # (n, in)
+            codes = torch.where((at < half).unsqueeze(1), octets & 15, octets >> 4).float() - 8.0
+        else:
+            codes = self.codes[panel, :, at].view(n, -1).float()
+        if self.precision == torch.bfloat16:  # see `in_panels`
+            at = at % half * 2 + at // half
+        matrix = codes.view(n, self.scale.shape[1], -1) * self.scale[panel, :, at].float().unsqueeze(-1)
+        if self.zero is not None:
+            matrix = matrix + self.zero[panel, :, at].float().unsqueeze(-1)
+        return matrix.view(n, -1)
 
     def joined(self, layers: Sequence["PanelCodes"]) -> "CodesProduct | None":
         """Return one product for layers with the same input.
@@ -130,10 +151,14 @@ class CodesProduct(KernelProduct):
         }
         if len(layers) > 1:
             for name, tensor in whole.items():
-                pieces = [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts[name]])
+                pieces = (
+                    [None] * len(layers) if tensor is None else tensor.split([len(each) for each in parts.pop(name)])
+                )
                 for layer, piece in zip(layers, pieces, strict=True):
                     setattr(layer, name, piece)
                     layer._product = None  # it has the addresses of the earlier tensors
+            del parts
+            return_freed_memory()  # else the earlier tensors of all layers add up to a third of the model
         self._tensors, inputs = (*whole.values(), bias), layers[0].inputs  # kept, for their addresses
         pointers = addresses(whole["codes"], bias, whole["scale"], whole["zero"])
         first, groups = layers[0], layers[0].scale.shape[1]

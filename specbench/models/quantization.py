@@ -88,6 +88,12 @@ class Rebuilt(QuantizedLinear):
         both = torch.cat([self.codes & 15, self.codes >> 4], 1)[:, : self.size]
         return both.to(torch.int8) - 8
 
+    def rows(self, outputs: Tensor) -> Tensor:
+        matrix = self._signed_codes()[:, :, outputs].float() * self.scale[:, :, outputs].float()  # (groups, size, n)
+        if self.zero is not None:
+            matrix = matrix + self.zero[:, :, outputs].float()
+        return matrix.flatten(0, 1).t()
+
 
 class ByteRows(QuantizedLinear):
     """A weight is a signed byte times its row's scale, for torch's kernel on a CPU."""
@@ -158,9 +164,12 @@ def rounded_rows(x: Tensor, block: int) -> Tensor:
 class RoundedInputs(QuantizedLinear):
     """A quantized layer whose input is rounded to 8 bits."""
 
-    def __init__(self, layer: nn.Linear, inner: QuantizedLinear, block: int) -> None:
+    def __init__(self, layer: Any, inner: QuantizedLinear, block: int) -> None:
         super().__init__(layer)
         self.inner, self.block = inner, block
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        return self.inner.rows(outputs)
 
     def product(self, x: Tensor) -> Tensor:
         return self.inner.product(rounded_rows(x, self.block))
@@ -196,7 +205,10 @@ class MatrixBytes:
 
 def sizes(model: Any, kind: QuantizationKind, dtype: torch.dtype) -> dict[int, MatrixBytes]:
     """Return the bytes of each quantized matrix by the id of its weight. Empty if `kind` quantizes no weights."""
-    return {id(layer.weight): _bytes_of(layer, kind, dtype) for layer in (layers(model, kind).values() if kind else ())}
+    return {
+        id(layer.weight): _bytes_of(layer, kind, dtype)
+        for layer in (layers(model, kind).values() if kind.weights else ())
+    }
 
 
 def _bytes_of(layer: nn.Linear, kind: QuantizationKind, dtype: torch.dtype) -> MatrixBytes:
@@ -218,14 +230,14 @@ def _fits_tiles(bits: int, group: int, outputs: int) -> bool:
 
 def quantization_method(config: Any) -> str:
     """Return the method that quantized a checkpoint before it was saved (gptq, awq, ...); empty if none did."""
-    stored = _stored(config)
+    stored = stored_table(config)
     method = stored.get("quant_method", "a method that its config does not name") if stored else ""
     return str(getattr(method, "value", method))
 
 
 def equivalent_kind(config: Any) -> QuantizationKind:
-    """Return the kind whose size matches such a checkpoint; NOT_QUANTIZED if there is none."""
-    stored = _stored(config)
+    """Return the kind whose size matches a checkpoint that transformers loads; NOT_QUANTIZED if there is none."""
+    stored = stored_table(config)
     bits = (
         stored.get("bits")
         or stored.get("w_bit")
@@ -252,7 +264,7 @@ def explained(role: str, source: str, config: Any) -> Iterator[None]:
         raise
 
 
-def _stored(config: Any) -> dict[str, Any]:
+def stored_table(config: Any) -> dict[str, Any]:
     """Return the checkpoint's quantization config as a table; empty if there is none."""
     stored = getattr(config, "quantization_config", None) or {}
     return dict(stored if isinstance(stored, dict) else stored.to_dict())

@@ -14,11 +14,12 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
-from specbench.config.pair import ModelSpec, Pair, folder
+from specbench.config.pair import GGUF, ModelSpec, Pair, folder
 from specbench.config.presets import chat_template
 from specbench.config.quantization_kind import CHANNEL, Group, QuantizationKind
 from specbench.data.hub import commit_of, first_line, local_checksum
 from specbench.errors import ConfigError, MissingAsset
+from specbench.files import in_one_line
 from specbench.models import simulated
 from specbench.models.checkpoints import (
     CONSTRUCTION,
@@ -31,6 +32,7 @@ from specbench.models.checkpoints import (
 )
 from specbench.models.engines import engine_of
 from specbench.models.quantization import layers, linear_layers, quantization_method, torchao
+from specbench.models.quantized_files.registry import unread
 from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.widening import widened
 
@@ -120,9 +122,9 @@ def require_shared_tokenizer(models: Mapping[str, ResolvedModel], base: Path) ->
 
 def with_other_tokenizer(pair: Pair, base: Path) -> set[str]:
     """Return the models whose tokenizer differs from the last one's. Empty if one of them is not on this machine."""
-    paths = [spec.path for spec in pair.models.values()]
+    specs = pair.models.values()
     if pair.weights != "real" or not all(
-        folder(path, base) or try_to_load_from_cache(path, CONFIG_FILE) for path in paths
+        folder(spec.path, base) or try_to_load_from_cache(spec.path, spec.gguf_file or CONFIG_FILE) for spec in specs
     ):
         return set()
     tokenizers = _tokenizers({role: (spec, spec.revision) for role, spec in pair.models.items()}, base)
@@ -132,20 +134,20 @@ def with_other_tokenizer(pair: Pair, base: Path) -> set[str]:
 
 def _tokenizers(specs: Mapping[str, tuple[ModelSpec, str]], base: Path) -> dict[str, PreTrainedTokenizerBase]:
     """Return the tokenizers of models by role, one per source. Empty if there is one source, or if one is not here."""
-    sources: dict[tuple[str, str], str] = {}
+    sources: dict[tuple[str, str, str], str] = {}
     for role, (spec, revision) in specs.items():
-        sources.setdefault((str(folder(spec.path, base) or spec.path), revision), role)
+        sources.setdefault((str(folder(spec.path, base) or spec.path), revision, spec.gguf_file), role)
     if len(sources) < 2:
         return {}
     try:
-        return {role: _tokenizer(role, source, revision) for (source, revision), role in sources.items()}
+        return {role: _tokenizer(role, *source) for source, role in sources.items()}
     except MissingAsset:
         return {}
 
 
 @lru_cache(maxsize=16)
-def _tokenizer(role: str, source: str, revision: str) -> PreTrainedTokenizerBase:
-    return load_tokenizer(role, source, revision or None)
+def _tokenizer(role: str, source: str, revision: str, gguf_file: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(role, source, revision or None, gguf_file)
 
 
 @contextmanager
@@ -158,7 +160,11 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
     paths = {role: pair.models[role].path for role in roles}
     for role, path in paths.items():
         local = folder(path, base)
-        if local and not (local / CONFIG_FILE).is_file():
+        if local and not pair.models[role].gguf_file and not (local / CONFIG_FILE).is_file():
+            if files := sorted(file.name for file in local.glob(f"*{GGUF}")):
+                raise MissingAsset(
+                    f"model '{role}': no {CONFIG_FILE} in {local}; help: gguf_file = \"{files[0]}\" reads its GGUF file"
+                )
             inner = sorted(file.parent.name for file in local.glob(f"*/{CONFIG_FILE}"))
             where = f"one of its folders: {', '.join(inner)}" if inner else "a folder that save_pretrained has written"
             raise MissingAsset(f"model '{role}': no {CONFIG_FILE} in {local}; help: {where}")
@@ -196,14 +202,18 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
             raise type(error)(f"model '{role}': {error}") from None
     elif pair.weights == "dummy":
         config = _architecture_config(spec, local)
+        if quantization_method(config):
+            del config.quantization_config  # random weights are not quantized
     else:
         source = str(local or spec.path)
         try:
-            commit = "" if local else commit_of(spec.path, spec.revision or None)
-            config = read_config(source, commit or None)
+            commit = "" if local else commit_of(spec.path, spec.revision or None, spec.gguf_file or CONFIG_FILE)
+            config = read_config(source, commit or None, spec.gguf_file)
+        except MissingAsset as error:
+            raise MissingAsset(f"model '{role}': {error}") from None
         except Exception as error:  # any error that a library raises for a damaged file
             raise unreadable(role, source, error) from None
-        checksum = local_checksum(local) if local else ""
+        checksum = local_checksum(local, spec.gguf_file) if local else ""
         if spec.generation == "checkpoint":
             try:
                 generation = _generation_config(source, commit, config)
@@ -211,6 +221,10 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
                 raise unreadable(role, source, error) from None
     narrow = None
     if spec.cost:
+        if method := quantization_method(config):
+            raise ConfigError(
+                f"model '{role}': cost: {spec.path} is quantized already, by {method}, and cannot be widened"
+            )
         try:
             narrow, config = config, widened(config, spec.cost, dtype)
         except ConfigError as error:
@@ -223,7 +237,7 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         where = f"model '{role}': engine = '{choice}'" if on.engine == "auto" else f"--engine {choice}: model '{role}'"
         raise ConfigError(f"{where}: {error}") from None
     if spec.quantization:
-        _require_quantizable(role, spec, config, on.elsewhere)
+        _require_quantizable(role, spec, config, device, on.elsewhere)
     template = chat_template(spec.chat_template, base) if spec.chat_template else None
     model = ResolvedModel(
         spec,
@@ -301,11 +315,26 @@ def _try_forward(config: PreTrainedConfig) -> None:
         model(input_ids=ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {}))
 
 
-def _require_quantizable(role: str, spec: ModelSpec, config: PreTrainedConfig, elsewhere: bool) -> None:
+def _require_quantizable(
+    role: str, spec: ModelSpec, config: PreTrainedConfig, device: torch.device, elsewhere: bool
+) -> None:
     """Raise ConfigError for a model that is quantized already or has nothing to quantize; MissingAsset without torchao."""
     where = f"model '{role}': quantization = '{spec.quantization}'"
-    if method := quantization_method(config):
-        raise ConfigError(f"{where}: {spec.path} is quantized already, by {method}; leave the key out")
+    method, is_a8 = quantization_method(config), not spec.quantization.weights
+    if method and not is_a8:
+        raise ConfigError(
+            f"{where}: {spec.path} is quantized already, by {method}; leave the key out, or write 'a8' to round the inputs of"
+            " its layers to 8 bits"
+        )
+    if is_a8 and not method:
+        raise ConfigError(
+            f"{where}: {spec.path} is not quantized, and a8 only rounds inputs; write 'int8-a8' or 'int4-a8' to quantize"
+            " weights too"
+        )
+    if method:
+        if why := unread(config, device):
+            raise ConfigError(f"{where}: {why}")
+        return
     if not elsewhere:
         torchao()
     with CONSTRUCTION, torch.device("meta"):
@@ -330,6 +359,11 @@ def _fitting_kind(kind: QuantizationKind, widths: Sequence[int]) -> Quantization
 
 def _architecture_config(spec: ModelSpec, local: Path | None) -> PreTrainedConfig:
     """Return a local folder's architecture, or the one known for a hub id, with the spec's changes."""
+    if local and spec.gguf_file:
+        try:
+            return read_config(local, None, spec.gguf_file)
+        except Exception as error:  # any error that a library raises for a damaged file
+            raise error if isinstance(error, MissingAsset) else MissingAsset(in_one_line(error)) from None
     if local:
         return simulated.architecture_in(local, spec.config)
     return simulated.architecture(spec.path, spec.config)

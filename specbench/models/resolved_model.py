@@ -16,7 +16,8 @@ from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.models.checkpoints import CONSTRUCTION, class_of
 from specbench.models.generation_rules import ignored_in, rules_of, sampling_of
 from specbench.models.products import PANELED
-from specbench.models.quantization import equivalent_kind, sizes
+from specbench.models.quantization import quantization_method, sizes
+from specbench.models.quantized_files.registry import label_of, stored_sizes
 from specbench.runs.run_spec import GenerationKeys, ModelSource, Shape
 
 PUBLISHED = {"gpt2": 4, "gpt_neo": 4, "t5": 4}  # bytes per weight of the files on the hub; 2 for other architectures
@@ -130,7 +131,8 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         unread |= {id(p) for p in model.get_encoder().parameters() if p is not head}
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
-    quantized = sizes(model, quantization or equivalent_kind(config), getattr(torch, dtype))
+    is_stored = bool(quantization_method(config))
+    quantized = stored_sizes(model, config) if is_stored else sizes(model, quantization, getattr(torch, dtype))
     weights = {id(p): quantized[id(p)].read if id(p) in quantized else p.numel() * itemsize for p in model.parameters()}
     share, experts = share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 
@@ -139,7 +141,7 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
 
     uncounted = head.numel() if embedding is head and not is_tied else 0
     parameters, layers = sum(p.numel() for p in model.parameters()) + uncounted, shape_of(config).layers
-    is_packed = is_tied and getattr(torch, dtype) in PANELED
+    is_packed = is_tied and getattr(torch, dtype) in PANELED and id(head) not in quantized
     context = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or 0
     return ModelSize(
         parameters=parameters,
@@ -147,12 +149,12 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         rebuilt_bytes=round(sum(size.rebuilt * share_of(p) for p, size in quantized.items() if p not in unread))
-        if quantization  # the library of a checkpoint that was quantized before has kernels of its own
+        if quantization.weights  # the library of a checkpoint that was quantized before has kernels of its own
         else 0,
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
-        lm_head_bytes=head.numel() * itemsize,
-        embedding_bytes=itemsize * (head.numel() + (0 if is_tied else embedding.numel())),
+        lm_head_bytes=weights[id(head)],
+        embedding_bytes=weights[id(head)] + (0 if is_tied else weights[id(embedding)]),
         layers=layers,
         context=context,
     )
@@ -228,6 +230,8 @@ class ResolvedModel:
             checksum=self.checksum,
             quantization=str(self.spec.quantization),
             cost=self.spec.cost,
+            gguf_file=self.spec.gguf_file or None,
+            stored=label_of(self.config) if self.weights == "real" else "",
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,

@@ -180,11 +180,20 @@ def _comparability(summary: RunSummary) -> Iterator[Note]:
         text = f"the system prompts of {counted(without, 'dialogue')} were left out"
         yield warning("system prompts left out", text, help="docs/tasks.md")
     yield from _generation_configs(summary)
+    yield from _stored_weights(summary)
     if summary.data.later_turns and decoding.temperature > 0:
         text = "Later turns continue each method's own answers, so their prompts differ between methods."
         yield Note("later turns", text)
     if decoding.temperature > 0 and not decoding.ignore_eos:
         yield Note(SAMPLED, "Sampled outputs differ in length; --ignore-eos compares speeds at a fixed length.")
+
+
+def _stored_weights(summary: RunSummary) -> Iterator[Note]:
+    """Yield how the weights of checkpoints are stored that are quantized already."""
+    for role, model in summary.spec.pair.models.items():
+        if model.stored:
+            rounded = "; inputs of products are rounded to 8 bits" if model.quantization else ""
+            yield Note("stored weights", f"{role}: weights are stored as {model.stored}{rounded}", subject=role)
 
 
 def _generation_configs(summary: RunSummary) -> Iterator[Note]:

@@ -51,7 +51,8 @@ class ModelSource:
 
     `source` is a folder or a hub id; `revision` the commit of a hub model, `checksum` the hash of a local folder.
     `changes` are keys of a dummy model's architecture. `chat_template` is the name and hash of a template that replaces the
-    tokenizer's. `generation` is None if the checkpoint's generation config sets nothing of these. `placement` says where the
+    tokenizer's. `gguf_file` is the file of a GGUF model, and `stored` says how quantized files hold the weights.
+    `generation` is None if the checkpoint's generation config sets nothing of these. `placement` says where the
     model runs; None for the run's device. A decoding forward reads at least `forward_bytes` of weights and `position_bytes`
     of the cache per position.
     """
@@ -63,6 +64,8 @@ class ModelSource:
     checksum: str = ""
     quantization: str = ""
     cost: Cost | None = None
+    gguf_file: str | None = None
+    stored: str = ""
     allowed_keys: tuple[str, ...] = ()
     weights: Literal["real", "dummy"] = "real"
     changes: Table = field(default_factory=dict)
@@ -84,7 +87,7 @@ class ModelSource:
     @property
     def identity(self) -> Table:
         """What makes a result with this model comparable with another, without what follows from it."""
-        derived = ("engine", "placement", "parameters", "forward_bytes", "position_bytes", "shape")
+        derived = ("engine", "placement", "stored", "parameters", "forward_bytes", "position_bytes", "shape")
         return {key: value for key, value in to_table(self).items() if key not in derived}
 
 

@@ -16,7 +16,7 @@ from tests.fixtures.console import specbench
 
 EVERY = (
     "python, torch, transformers, cpu, load, memory, cpu kernels, gpu, memory bandwidth, clock, disk for results,"
-    " disk for models, hub, hub token, sandbox, torchao, matplotlib, bundled"
+    " disk for models, hub, hub token, sandbox, torchao, gguf, matplotlib, bundled"
 ).split(", ")
 
 

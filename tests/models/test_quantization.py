@@ -404,10 +404,11 @@ def test_a_model_without_linear_layers_is_rejected():
 
 
 @pytest.mark.parametrize(("stored", "library"), [
-    ({"quant_method": "gptq", "bits": 4}, "optimum"), ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
+    ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "optimum"),
+    ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "gptqmodel"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
 ])  # fmt: skip
-def test_an_already_quantized_checkpoint_is_left_to_transformers(stored, library, tmp_path):
+def test_a_quantized_checkpoint_of_another_form_is_left_to_transformers(stored, library, tmp_path):
     """It runs eagerly, is not quantized again, and one line names the library that it needs."""
     folder = shutil.copytree(PACKAGE / "tiny/models/target", tmp_path / "stored")
     config = json.loads((folder / "config.json").read_text())

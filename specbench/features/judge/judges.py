@@ -208,7 +208,11 @@ class _LocalModel(Judge):
             config = AutoConfig.from_pretrained(self._source, trust_remote_code=False)
         except Exception as error:  # of any type, for damaged files
             raise unreadable("judge", self._source, error) from None
-        return load_model(Checkpoint("judge", self._source, config)).eval().to(self.device)
+        return (
+            load_model(Checkpoint("judge", self._source, config), device=torch.device(self.device))
+            .eval()
+            .to(self.device)
+        )
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -59,7 +58,7 @@ class Gemma3(Llama):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.scale = self.embedding.new_tensor(self.config.hidden_size**0.5)
+        self.scale = self.embed.like.new_tensor(self.config.hidden_size**0.5)
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
@@ -70,4 +69,4 @@ class Gemma3(Llama):
         return super().unsupported(config)
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        return self.layers.forward(F.embedding(tokens, self.embedding) * self.scale, cache)
+        return self.layers.forward(self.embed(tokens) * self.scale, cache)

@@ -19,6 +19,7 @@ from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.network import RMSNorm
 from specbench.models.lean.whole import whole_layers
 from specbench.models.products import Product, product_of
+from specbench.models.quantized_files.quantized_embedding import Lookup
 
 SHAPES = 256  # shapes that a function may be compiled for; two models have more block sizes than torch's limit of 8
 Map = Callable[[Tensor], Tensor]
@@ -100,7 +101,7 @@ class Layers:
         self.kv_heads: int = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
         self.dim: int = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         self.heads: int = c.num_attention_heads
-        self.like: Tensor = inner.get_input_embeddings().weight
+        self.like = Lookup(inner.get_input_embeddings()).like  # (any, hidden), for its type and device
         self.elementwise = PLAIN_ELEMENTWISE
         self.ropes = [Rope(angles, self.like) for angles in self.angles(inner)]
         self.layers = [self.layer(module, i) for i, module in enumerate(inner.layers)]

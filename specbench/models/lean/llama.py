@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -54,7 +53,7 @@ class Llama(Network):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         inner: Any = model.get_decoder()
-        self.layers, self.embedding = self.form(inner), inner.get_input_embeddings().weight
+        self.layers = self.form(inner)
 
     @classmethod
     def unsupported(cls, config: Any) -> str:
@@ -76,7 +75,7 @@ class Llama(Network):
         return tuple(table for rope in self.layers.ropes for table in rope.until(0))
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        return self.layers.forward(F.embedding(tokens, self.embedding), cache)
+        return self.layers.forward(self.embed(tokens), cache)
 
 
 class SmolLM3Layers(Layers):
@@ -121,8 +120,7 @@ class Granite(Llama):
     form = GraniteLayers
 
     def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        embedded = F.embedding(tokens, self.embedding) * self.config.embedding_multiplier
-        return self.layers.forward(embedded, cache)
+        return self.layers.forward(self.embed(tokens) * self.config.embedding_multiplier, cache)
 
     def logits(self, hidden: Tensor, vocabulary: int | None = None) -> Tensor:
         out: Tensor = super().logits(hidden, vocabulary) / self.config.logits_scaling

@@ -16,6 +16,8 @@ from transformers.models.auto.modeling_auto import (
 from specbench.config.construct import Table
 from specbench.models.lean.cache import Cache
 from specbench.models.products import Product, in_one_block, is_linear, product_of
+from specbench.models.quantized_files.quantized_embedding import Lookup
+from specbench.models.quantized_files.registry import unread
 
 FILLED = 1.125  # of a model's matrices: its panels with the zeros that fill the last one of each
 LEAST_BLOCK = 1 << 20  # bytes, for matrices of less than one panel
@@ -46,7 +48,8 @@ class Network(ABC):
         self.config: Any = model.config
         self.model = model
         output: Any = model.get_output_embeddings()
-        tied = output.weight is model.get_input_embeddings().weight
+        self.embed = Lookup(model.get_input_embeddings())
+        tied = output.weight is self.embed.like
         self.head: Product = product_of([output], shared=tied)
 
     @property
@@ -100,15 +103,13 @@ def small_config(family: str, vocabulary: int, positions: int) -> PreTrainedConf
     return AutoConfig.for_model(str(keys.pop("model_type")), **keys, **sizes)
 
 
-def unsupported(config: Any) -> str:
-    """Return why there is no lean model of this configuration; empty if there is one."""
+def unsupported(config: Any, device: torch.device | None = None) -> str:
+    """Return why there is no lean model of this configuration on a device, by default the CPU; empty if there is one."""
     classes = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kind = classes.get(config.model_type, config.model_type)
     if kind not in Network.members:
         return f"the lean engine has no {kind}, only {', '.join(sorted(Network.members))}"
-    if getattr(config, "quantization_config", None) is not None:
-        return "the lean engine cannot run a checkpoint that is quantized already"
-    return Network.members[kind].unsupported(config)
+    return unread(config, device or torch.device("cpu")) or Network.members[kind].unsupported(config)
 
 
 def can_fuse(config: Any) -> bool:
@@ -121,7 +122,7 @@ def network_of(model: PreTrainedModel) -> Network:
     """Return the lean model over these weights, which must be supported."""
     _copy_small_weights(model)
     head: Any = model.get_output_embeddings().weight
-    looked_up = {id(model.get_input_embeddings().weight)} - {id(head)}
+    looked_up = {id(Lookup(model.get_input_embeddings()).like)} - {id(head)}
     matrices = [weight for weight in model.parameters() if weight.ndim >= 2 and id(weight) not in looked_up]
     size = sum(weight.nbytes for weight in matrices if weight.device.type == "cpu")
     with in_one_block(int(FILLED * size) + LEAST_BLOCK):
@@ -133,7 +134,7 @@ def _copy_small_weights(model: PreTrainedModel) -> None:
 
     Weights of a safetensors file are views of the mapped file, all of which stays resident as long as one view does.
     """
-    embedding: Any = model.get_input_embeddings().weight
+    embedding: Any = Lookup(model.get_input_embeddings()).like
     multiplied: list[Any] = [*model.get_decoder().modules(), model.get_output_embeddings()]
     linear = {module.weight for module in multiplied if is_linear(module)} - {embedding}
     for weight in model.parameters():

@@ -1,0 +1,88 @@
+"""The formats of quantized files that are read into our own layers, by the method in a config."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from specbench.models.quantization import MatrixBytes, equivalent_kind, quantization_method, sizes, stored_table
+from specbench.models.quantized_files.awq import Awq
+from specbench.models.quantized_files.compressed_tensors import CompressedTensors
+from specbench.models.quantized_files.gguf_blocks import Gguf
+from specbench.models.quantized_files.gptq import Gptq
+from specbench.models.quantized_files.stored_format import StoredFormat
+
+FORMATS: dict[str, type[Gptq] | type[Awq] | type[CompressedTensors] | type[Gguf]] = {
+    "gptq": Gptq,
+    "awq": Awq,
+    "compressed-tensors": CompressedTensors,
+    "gguf": Gguf,
+}
+
+
+def format_of(config: Any) -> StoredFormat:
+    """Return the format of a checkpoint that is quantized already. Raises ValueError, with the reason, for others."""
+    method = quantization_method(config)
+    if method not in FORMATS:
+        raise ValueError(f"{method}; only {', '.join(FORMATS)} are read")
+    try:
+        return FORMATS[method].of(stored_table(config))
+    except (TypeError, AttributeError, KeyError):
+        raise ValueError(f"{method} with a quantization_config of an unknown form") from None
+
+
+def unread(config: Any, device: torch.device) -> str:
+    """Return why a checkpoint is quantized already and not read into our own layers on a device; empty otherwise."""
+    if not quantization_method(config):
+        return ""
+    try:
+        format_of(config)
+    except ValueError as error:
+        return f"the lean engine cannot run this checkpoint, which is quantized by {error}; help: --engine eager"
+    if stored_format(config, device) is None:
+        return "the lean engine runs GPTQ, AWQ and compressed-tensors on a CPU only; help: --engine eager"
+    return ""
+
+
+def stored_format(config: Any, device: torch.device) -> StoredFormat | None:
+    """Return the format of a checkpoint that is read into our own layers on a device; None if it is not, or not quantized.
+
+    On a GPU transformers loads GPTQ, AWQ and compressed-tensors, since its libraries have kernels for these.
+    """
+    method = quantization_method(config)
+    if not method or (device.type != "cpu" and method != "gguf"):
+        return None
+    try:
+        return format_of(config)
+    except ValueError:
+        return None
+
+
+def label_of(config: Any) -> str:
+    """Return how the weights of a checkpoint are stored, in words; empty if they are not quantized."""
+    method = quantization_method(config)
+    try:
+        return format_of(config).label if method else ""
+    except ValueError:
+        return f"{method}, loaded by transformers"
+
+
+def stored_sizes(model: Any, config: Any) -> dict[int, MatrixBytes]:
+    """Return the bytes of codes, scales and zeros of each matrix that a checkpoint holds quantized, by the id of its weight.
+
+    Args:
+        model: The architecture on the meta device.
+        config: Its config, which says how the weights are stored. By it, an LM head is quantized in GGUF files only.
+    """
+    try:
+        format = format_of(config)
+    except ValueError:
+        return sizes(model, equivalent_kind(config), torch.bfloat16)
+    head, names = model.get_output_embeddings(), (nn.Linear, nn.Embedding) if isinstance(format, Gguf) else (nn.Linear,)
+    found: dict[int, MatrixBytes] = {}
+    for name, module in model.named_modules():
+        if type(module) not in names or (module is head and not isinstance(format, Gguf)):
+            continue
+        if (size := format.bytes_of(name, tuple(module.weight.shape))) is not None:
+            found[id(module.weight)] = MatrixBytes(size, 0)
+    return found
