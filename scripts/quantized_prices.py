@@ -37,12 +37,13 @@ MODELS = {
     "100M": SHAPES["100M"],
     "450M": SHAPES["450M"],
 }
-FORMS = ("float32", "bfloat16", "int8", "int4", "int8-a8", "int4-a8")
+FORMS = ("float32", "bfloat16", "int8", "int4", "int8-a8", "int4-a8", "int4-g32-sym-a8")
 INTRODUCTION = [
     "# Quantized weights on a CPU",
     "",
     f"Forwards of n tokens after {CONTEXT} tokens, with each form of the weights over float32, and 95 % intervals."
-    " A ratio below 1 means faster than float32. All forms of a model alternate in one process. LM head and embedding are"
+    " A ratio below 1 means faster than float32. All forms of a model alternate in one process, and each timed forward"
+    " follows one of the same size, as in decoding. LM head and embedding are"
     " not quantized. *bytes* is what T(1) would take over float32's if both were bound by the weights and the cache that"
     " they read, *GB/s* these bytes over T(1), and *share* that of the read bandwidth. The models have random weights: only"
     " their shapes matter. Made by `make bench`, with one section per processor.",
@@ -102,7 +103,7 @@ def rows_of(name: str, forms: Sequence[str], threads: int, seconds: float) -> li
     passes: list[list[list[float]]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(passes) < 6:
-        passes.append([[timed(session, first, n, len(passes)) for n in SIZES] for session in sessions])
+        passes.append([[second(session, first, n, len(passes)) for n in SIZES] for session in sessions])
     times, bandwidth = np.array(passes[1:]), read_bandwidth("cpu")  # (passes, forms, sizes); the first is the warm-up
     rows = []
     for at, form in enumerate(forms):
@@ -113,6 +114,12 @@ def rows_of(name: str, forms: Sequence[str], threads: int, seconds: float) -> li
         read = int(size.forward_bytes + size.cache_bytes(CONTEXT))
         rows.append(Row(name, form, threads, 1e3 * one, ratios, read, read / one / bandwidth))
     return rows
+
+
+def second(session: CachedSession, first: Sequence[int], n: int, at: int) -> float:
+    """Return the seconds of a forward of n tokens that follows another one, as in decoding."""
+    timed(session, list(first), n, 2 * at)
+    return timed(session, list(first), n, 2 * at + 1)
 
 
 def dtype_of(form: str) -> str:
