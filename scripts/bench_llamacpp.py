@@ -153,7 +153,7 @@ def measured(model: str, weights: str, args: argparse.Namespace) -> Series:
         methods = [name for method in compared for name in (method, *peers_of(method, weights))]
         methods += [method_file(name, facts["url"]) for name, facts in servers_facts.items()]
         request = Request(
-            methods=tuple(methods), pair=pair_file(model, weights), tasks=("gsm8k",), options=options(model, args),
+            methods=tuple(methods), pair=pair_file(model, weights), tasks=("gsm8k",), options=options(model, weights, args),
             out=WORK / "runs", access=Access(fresh=True),
         )  # fmt: skip
         results = run(request, observer)
@@ -172,10 +172,10 @@ def blocks_of(model: str, weights: str) -> BlockRow:
         return block_row(model, weights, pair_file(model, weights), servers["blocks"]["url"])
 
 
-def options(model: str, args: argparse.Namespace) -> Options:
-    """Return the options of the run on a model."""
+def options(model: str, weights: str, args: argparse.Namespace) -> Options:
+    """Return the options of the run on a model with weights of a type."""
     return Options(
-        gamma=(("", (args.gamma,)),) if model == TINY else (),
+        gamma=(("", (args.gamma,)),) if "sd" in methods_of(model, weights) else (),
         data=(("", "synthetic"),),
         limit=max(5, args.prompts // FEWER.get(model, 1)),
         max_new_tokens=args.tokens,
