@@ -316,7 +316,8 @@ def block_table(rows: Sequence[BlockRow]) -> Iterator[str]:
     """Yield the lines on blocks of tokens."""
     yield (
         f"Blocks of n tokens after {CONTEXT} tokens: the time of a forward by llama.cpp over that by specbench, in turn. Only"
-        " the logits of the last token are computed. llama.cpp has a float16 cache; its times are its server's own."
+        " the logits of the last token are computed. llama.cpp has a float16 cache; its times are its server's own. As the"
+        " two alternate, no block finds weights in the processor's caches, so small models take longer than in decoding."
     )
     yield ""
     heads = " | ".join(f"n = {n}" for n in SIZES)

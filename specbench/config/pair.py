@@ -201,6 +201,10 @@ class ModelSpec:
             raise ValueError(f'path = "{self.path}" is a file: write path = "{folder or "."}" and gguf_file = "{name}"')
         if self.gguf_file and not self.gguf_file.endswith(GGUF):
             raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
+        if self.parallel != "none" and (self.gguf_file or self.cost or str(self.quantization) == "a8"):
+            raise ValueError('gguf_file, cost and quantization = "a8" need a model on one device, without parallel')
+        if self.cost and str(self.quantization) == "nf4":
+            raise ValueError("cost and nf4 conflict: the scales of added weights would change those of others")
         assert self.placement
 
     @property

@@ -47,7 +47,8 @@ class Need:
 class Repository:
     """The files needed from one repository at one revision, their purposes, and the cached files.
 
-    `wrong` is the reason why it is unavailable. `sizes` are bytes by file, None if unknown. `here` are the cached files.
+    `needs_weights` says that one of its users needs all weights of a model, besides files by name. `wrong` is the reason why
+    it is unavailable. `sizes` are bytes by file, None if unknown. `here` are the cached files.
     """
 
     repo: str
@@ -59,6 +60,7 @@ class Repository:
     gated: bool = False
     sizes: dict[str, int | None] = field(default_factory=dict)
     here: set[str] = field(default_factory=set)
+    needs_weights: bool = False
     wrong: str = ""
 
     @property
@@ -142,6 +144,7 @@ def gathered(needs: Iterable[Need]) -> list[Repository]:
             repository = repositories.setdefault(need.key, new)
             repository.purposes.append(need.what)
             repository.sizes |= dict.fromkeys(need.files)
+            repository.needs_weights |= need.kind == "model" and not need.files
     return list(repositories.values())
 
 
@@ -190,8 +193,8 @@ def _read_hub(repository: Repository) -> None:
     info_of = HfApi().model_info if repository.kind == "model" else HfApi().dataset_info
     info: Any = info_of(repository.repo, revision=repository.revision or None, files_metadata=True)
     sizes = {file.rfilename: file.size for file in info.siblings or []}
-    is_chosen = repository.kind == "model" and not repository.sizes
-    names = weights_once(sizes) if is_chosen else list(repository.sizes)
+    chosen = weights_once(sizes) if repository.needs_weights else []
+    names = list(dict.fromkeys([*chosen, *repository.sizes]))
     names = repository.data.files(info.sha) if repository.data else names
     absent = [name for name in names if name not in sizes]
     if absent or not names:
@@ -215,7 +218,7 @@ def _read_cache(repository: Repository) -> None:
     except LocalEntryNotFoundError:  # its message is long
         raise FileNotFoundError("it is not in the local cache") from None
     cached = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-    needed = set(repository.sizes) or set(weights_once(cached))
+    needed = set(repository.sizes) | set(weights_once(cached) if repository.needs_weights else ())
     if repository.kind == "model":
         indices = [snapshot / name for name in needed if INDEX.fullmatch(name)]
         needed |= {shard for index in indices for shard in _shards(index, needed)}

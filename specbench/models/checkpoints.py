@@ -284,8 +284,9 @@ def _require_complete(checkpoint: Checkpoint, info: Mapping[str, Any]) -> None:
     }
     if any(wrong.values()):
         lists = "; ".join(f"{len(keys)} {what}: {_listed(keys)}" for what, keys in wrong.items() if keys)
+        what = checkpoint.gguf_file or "its config.json"
         raise MissingAsset(
-            f"model '{checkpoint.role}': the weights of {checkpoint.source} do not fit its config.json: {lists}\n"
+            f"model '{checkpoint.role}': the weights of {checkpoint.source} do not fit {what}: {lists}\n"
             '  help: get the whole checkpoint, or name the weights that may differ in the pair: allowed_keys = ["PATTERN"]'
         )
 

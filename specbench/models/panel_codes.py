@@ -71,6 +71,14 @@ class QuantizedLinear(nn.Module):
         return out.view(*x.shape[:-1], -1)
 
 
+def rows_of(layer: Any, outputs: Tensor) -> Tensor:
+    """Return rows (n, in) of the matrix of a linear layer, quantized or not."""
+    if isinstance(layer, QuantizedLinear):
+        return layer.rows(outputs)
+    rows: Tensor = layer.weight.data[outputs.to(layer.weight.device)]
+    return rows
+
+
 class PanelCodes(QuantizedLinear):
     """A matrix in panels for `specbench/kernels/`, with 4 or 8 bits per weight. Products are in float32, or of integers.
 

@@ -75,21 +75,23 @@ class Rebuilt(QuantizedLinear):
 
     def product(self, x: Tensor) -> Tensor:
         # With zeros, the parts cancel, so their sum is rounded to x's dtype, not each part
-        matrix = self._signed_codes().to(x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
+        matrix = self._signed(self.codes).to(x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
         matrix.mul_(self.scale)
         if self.zero is not None:
             matrix = matrix.add_(self.zero).to(x.dtype)
         return torch.mm(x, matrix.flatten(0, 1))
 
-    def _signed_codes(self) -> Tensor:
-        """Return the codes (groups, size, out) as signed bytes, of which 0 stands for zero."""
+    def _signed(self, codes: Tensor) -> Tensor:
+        """Return stored codes (groups, stored size, n) as signed bytes (groups, size, n), of which 0 stands for zero."""
         if self.bits == 8:
-            return self.codes
-        both = torch.cat([self.codes & 15, self.codes >> 4], 1)[:, : self.size]
+            return codes
+        both = torch.cat([codes & 15, codes >> 4], 1)[:, : self.size]
         return both.to(torch.int8) - 8
 
     def rows(self, outputs: Tensor) -> Tensor:
-        matrix = self._signed_codes()[:, :, outputs].float() * self.scale[:, :, outputs].float()  # (groups, size, n)
+        matrix = (
+            self._signed(self.codes[:, :, outputs]).float() * self.scale[:, :, outputs].float()
+        )  # (groups, size, n)
         if self.zero is not None:
             matrix = matrix + self.zero[:, :, outputs].float()
         return matrix.flatten(0, 1).t()

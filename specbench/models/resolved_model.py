@@ -149,7 +149,7 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         packed_head_bytes=head.numel() * itemsize if is_packed else 0,
         forward_bytes=round(sum(size * share_of(p) for p, size in weights.items() if p not in unread)),
         rebuilt_bytes=round(sum(size.rebuilt * share_of(p) for p, size in quantized.items() if p not in unread))
-        if quantization.weights  # the library of a checkpoint that was quantized before has kernels of its own
+        if quantization.weights or is_stored
         else 0,
         position_bytes=_position_bytes(config, itemsize),
         download_bytes=parameters * PUBLISHED.get(config.model_type, 2),
@@ -231,7 +231,7 @@ class ResolvedModel:
             quantization=str(self.spec.quantization),
             cost=self.spec.cost,
             gguf_file=self.spec.gguf_file or None,
-            stored=label_of(self.config) if self.weights == "real" else "",
+            stored=self._stored,
             allowed_keys=self.spec.allowed_keys,
             weights="real" if self.weights == "real" else "dummy",
             changes=self.spec.config,
@@ -243,6 +243,11 @@ class ResolvedModel:
             position_bytes=float(self.size.position_bytes),
             shape=self.architecture.shape,
         )
+
+    @property
+    def _stored(self) -> str | None:
+        """How the files hold quantized weights; None if they are not quantized."""
+        return (label_of(self.config) or None) if self.weights == "real" else None
 
     def copy_of(self, role: str) -> str:
         """Return a key that is equal for roles which share one copy of the weights. Random weights are not shared."""

@@ -45,7 +45,7 @@ class EagerFeeder(Feeder):
     def logits_of(self, states: Tensor) -> Tensor:
         head: Any = self._model.get_output_embeddings()
         config: Any = self._model.config
-        logits: Tensor = head(states.to(head.weight.dtype))[:, : self._vocabulary]
+        logits: Tensor = head(states.to(self._model.dtype))[:, : self._vocabulary]
         logits = (
             logits * (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
         )

@@ -29,7 +29,7 @@ TOLERANCE = 0.15  # of the bytes of a cost
 
 
 def widened(config: PreTrainedConfig, cost: Cost, dtype: str) -> PreTrainedConfig:
-    """Return a config with so many more neurons that a forward of one token reads the bytes of weights that `cost` says.
+    """Return a config with enough neurons for a forward of one token to read the bytes of weights of a cost.
 
     Raises ConfigError if that is less than the model reads, or if the model has no MLP that can be widened.
     """
@@ -78,13 +78,15 @@ def _part(config: Any) -> Any:
 
 def _key(config: PreTrainedConfig) -> str:
     inner = _part(config)
-    if any(getattr(inner, key, None) for key in ("num_local_experts", "num_experts")):
+    if any(getattr(inner, key, None) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
         raise ConfigError(
             f"cost: a mixture of experts ({config.model_type}) cannot be widened; help: leave the key out"
         )
     key = next((key for key in KEYS if hasattr(inner, key)), None)
-    if key is None:
-        raise ConfigError(f"cost: {config.model_type} has no MLP that can be widened; help: leave the key out")
+    if key is None or isinstance(getattr(inner, key), list | tuple):
+        raise ConfigError(
+            f"cost: {config.model_type} has no MLP of one size that can be widened; help: leave the key out"
+        )
     return key
 
 

@@ -192,7 +192,7 @@ def _stored_weights(summary: RunSummary) -> Iterator[Note]:
     """Yield how the weights of checkpoints are stored that are quantized already."""
     for role, model in summary.spec.pair.models.items():
         if model.stored:
-            rounded = "; inputs of products are rounded to 8 bits" if model.quantization else ""
+            rounded = "; products round inputs to 8 bits" if model.quantization else "; products do not round inputs"
             yield Note("stored weights", f"{role}: weights are stored as {model.stored}{rounded}", subject=role)
 
 

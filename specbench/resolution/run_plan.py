@@ -148,6 +148,7 @@ def _pair(spec: RunSpec) -> Pair:
                 "path": source.source,
                 "revision": source.revision,
                 "quantization": source.quantization,
+                "gguf_file": source.gguf_file or "",
                 **({"cost": to_table(source.cost)} if source.cost else {}),
                 "allowed_keys": list(source.allowed_keys),
                 "config": source.changes,

@@ -65,7 +65,7 @@ class ModelSource:
     quantization: str = ""
     cost: Cost | None = None
     gguf_file: str | None = None
-    stored: str = ""
+    stored: str | None = None
     allowed_keys: tuple[str, ...] = ()
     weights: Literal["real", "dummy"] = "real"
     changes: Table = field(default_factory=dict)

@@ -25,6 +25,7 @@ from specbench.errors import ConfigError
 from specbench.models.heads import DFlashHead, DraftHead, DSparkHead, Eagle1Head, Eagle3Head
 from specbench.models.heads.head import UNREADABLE
 from specbench.models.loaded_pair import LoadedPair
+from specbench.models.panel_codes import rows_of
 from specbench.observer import Observer
 from specbench.training.draft_head_losses import losses_by_text, losses_of
 from specbench.training.fitting import is_falling
@@ -168,8 +169,7 @@ class _Fit:
         head = Eagle3Head.of(config, recipe.layers, recipe.vocabulary)
         if head.lm_head is not None:
             head.tokens = self._seen.most_frequent(recipe.vocabulary)
-            output = model.get_output_embeddings().weight
-            head.lm_head.weight.data.copy_(output[head.tokens.to(output.device)])
+            head.lm_head.weight.data.copy_(rows_of(model.get_output_embeddings(), head.tokens))
         return head
 
     def resume(self, checkpoint: TrainingCheckpoint) -> None:

@@ -208,7 +208,7 @@ class Writing:
         width, device, pad = max(len(text.prompt) for text in texts), model.device, min(pair.eos, default=0)
         ids = torch.tensor([[pad] * (width - len(text.prompt)) + text.prompt for text in texts])  # (b, n)
         mask = torch.tensor([[0] * (width - len(text.prompt)) + [1] * len(text.prompt) for text in texts])  # (b, n)
-        extra = range(pair.vocabulary, model.get_output_embeddings().weight.shape[0])
+        extra = range(pair.vocabulary, pair.models[self.role].vocabulary)
         sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
         config = GenerationConfig(
             max_new_tokens=new,

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaConfig
 
 import specbench
 from specbench.config.construct import construct
-from specbench.config.pair import Pair
+from specbench.config.pair import ModelSpec, Pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.kernels import kernels
 from specbench.models import products
@@ -26,6 +26,7 @@ from specbench.models.checkpoints import Checkpoint as Source
 from specbench.models.checkpoints import load_model, read_config
 from specbench.models.panel_codes import Codes, PanelCodes, QuantizedLinear
 from specbench.models.quantization import Rebuilt, rounded_rows
+from specbench.models.quantized_files.gptq import Gptq
 from specbench.models.quantized_files.registry import unread
 from specbench.models.resolve_models import Execution, resolve_models
 from tests.fixtures.quantized_checkpoints import (
@@ -354,3 +355,32 @@ def test_loading_takes_at_most_1_3_times_the_bytes_of_the_quantized_model(tmp_pa
     done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert 0.9 < float(done.stdout.split()[-1]) <= 1.3
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_gptq_zero_point_of_zero_borrows_from_its_neighbor(bits):
+    outputs, inputs = 32, 32
+    points = torch.arange(outputs).remainder(5)[None]  # (1, out), with zeros
+    whole = torch.zeros(1, outputs * bits // 32, dtype=torch.int64)
+    for at in range(outputs):
+        whole[0, at * bits // 32] += points[0, at] << (at * bits % 32)
+    stored = whole - (0x11111111 if bits == 4 else 0x01010101)  # as GPTQModel writes the form `gptq`
+    tensors = {
+        "qweight": torch.zeros(inputs * bits // 32, outputs, dtype=torch.int32),
+        "scales": torch.ones(1, outputs, dtype=torch.float16),
+        "qzeros": ((stored + 2**31) % 2**32 - 2**31).int(),
+    }
+    codes = Gptq(bits, inputs, False, 1).decoded("layer", tensors, (outputs, inputs)).codes
+    assert codes.matrix().equal(-points.t().double().expand(-1, inputs))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"gguf_file": "a.gguf"}, {"quantization": "a8"}, {"cost": {"parameters": "80M"}},
+    ],
+)  # fmt: skip
+def test_what_needs_one_device_is_not_split(keys):
+    table = {"path": "x", "parallel": "layers", "devices": ["cuda:0", "cuda:1"], **keys}
+    with pytest.raises(ConfigError, match="need a model on one device"):
+        construct(ModelSpec, table, "pair")

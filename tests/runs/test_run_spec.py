@@ -109,6 +109,11 @@ def test_the_hash_covers_everything_but_traits():
     assert RunSpec.from_toml(table).sha256 != spec.sha256
 
 
+def test_keys_that_a_model_does_not_use_are_not_stored():
+    models = specs_of(["sd"], "tiny", "gsm8k", Options())[0].to_toml()["pair"]["models"]
+    assert all({"cost", "gguf_file", "stored"}.isdisjoint(model) for model in models.values())  # else older runs differ
+
+
 def test_reading_a_spec_does_not_import_torch():
     code = "import sys, specbench.runs.run_folder; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

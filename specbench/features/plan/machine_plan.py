@@ -101,8 +101,11 @@ def machine_rows(part: GridPart, target: PlannedMachine) -> list[MachineRow]:
 
 
 def _quantized(models: Mapping[str, ResolvedModel]) -> dict[str, str]:
-    """Return the kinds of quantization of models that are quantized when they are loaded, by role."""
-    return {role: str(model.spec.quantization) for role, model in models.items() if model.spec.quantization}
+    """Return the kinds of quantization of models by role, also of GGUF files, whose products are ours."""
+    kinds = {
+        role: str(model.spec.quantization) or ("GGUF" if model.spec.gguf_file else "") for role, model in models.items()
+    }
+    return {role: kind for role, kind in kinds.items() if kind}
 
 
 def quantized_note(rows: Sequence[MachineRow]) -> str:

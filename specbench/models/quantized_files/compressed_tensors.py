@@ -63,6 +63,8 @@ class CompressedTensors(StoredFormat):
             raise ValueError("compressed-tensors with sparse weights, which are not read")
         if table.get("kv_cache_scheme"):
             raise ValueError("compressed-tensors with a quantized cache, which is not supported")
+        if table.get("transform_config"):
+            raise ValueError("compressed-tensors with transforms of inputs, which are not read")
         first = weights[0]
         bits = 4 if forms == {PACKED} and first.get("num_bits") == 4 else 8
         group = group_in(first, "group_size") if first.get("group_size") else 0
@@ -73,7 +75,7 @@ class CompressedTensors(StoredFormat):
     def label(self) -> str:
         groups = f"groups of {self.group}" if self.group else "one group per output"
         return f"compressed-tensors, {self.bits} bits, {groups}" + (
-            "; inputs are not rounded as its config says" if self.rounds_inputs else ""
+            "; its config specifies 8-bit inputs" if self.rounds_inputs else ""
         )
 
     def decoded(self, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, int]) -> Decoded:

@@ -28,6 +28,7 @@ from specbench.models.quantized_files.stored_format import (
     with_zero_points,
 )
 
+ONES = {4: 0x11111111, 8: 0x01010101}  # a word of ones, by bits
 OFFSETS = {"gptq": 1, "gptq_v2": 0}  # what is added to stored zero points, by `checkpoint_format`
 
 
@@ -67,7 +68,8 @@ class Gptq(StoredFormat):
         if inputs % max(groups, 1) or not groups:
             raise DamagedLayer(f"{inputs} inputs cannot be divided into {groups} equal groups")
         numbers = unpacked(words.t(), bits)  # (out, in)
-        points = unpacked(tensors["qzeros"], bits).int() + self.offset  # (groups, out)
+        # Added to whole words, since writers subtract it from them: a zero point of 0 borrows from its neighbor
+        points = unpacked(tensors["qzeros"] + self.offset * ONES[bits], bits).int()  # (groups, out)
         order = order_of(tensors.get("g_idx"), inputs, groups)
         if order is not None:
             numbers = numbers[:, order]

@@ -50,12 +50,18 @@ def stored_format(config: Any, device: torch.device) -> StoredFormat | None:
     On a GPU transformers loads GPTQ, AWQ and compressed-tensors, since its libraries have kernels for these.
     """
     method = quantization_method(config)
-    if not method or (device.type != "cpu" and method != "gguf"):
+    if not method or (device.type != "cpu" and method != "gguf") or has_experts(config):
         return None
     try:
         return format_of(config)
     except ValueError:
         return None
+
+
+def has_experts(config: Any) -> bool:
+    """Return whether a model has a mixture of experts, whose files transformers loads."""
+    inner = config.get_text_config(decoder=True)
+    return any(getattr(inner, key, None) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
 
 
 def label_of(config: Any) -> str:
@@ -77,12 +83,15 @@ def stored_sizes(model: Any, config: Any) -> dict[int, MatrixBytes]:
     try:
         format = format_of(config)
     except ValueError:
-        return sizes(model, equivalent_kind(config), torch.bfloat16)
+        read = sizes(model, equivalent_kind(config), torch.bfloat16)
+        return {key: MatrixBytes(each.read, 0) for key, each in read.items()}  # its library has kernels of its own
     head, names = model.get_output_embeddings(), (nn.Linear, nn.Embedding) if isinstance(format, Gguf) else (nn.Linear,)
     found: dict[int, MatrixBytes] = {}
     for name, module in model.named_modules():
         if type(module) not in names or (module is head and not isinstance(format, Gguf)):
             continue
         if (size := format.bytes_of(name, tuple(module.weight.shape))) is not None:
-            found[id(module.weight)] = MatrixBytes(size, 0)
+            # On a GPU, the matrices of a GGUF are rebuilt for every product
+            rebuilt = 2 * module.weight.numel() * module.weight.dtype.itemsize if isinstance(format, Gguf) else 0
+            found[id(module.weight)] = MatrixBytes(size, rebuilt)
     return found
