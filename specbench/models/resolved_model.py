@@ -132,7 +132,8 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         once = (".EncDecAttention.k.", ".EncDecAttention.v.")
         unread |= {id(p) for name, p in model.named_parameters() if any(word in name for word in once)}
     is_stored = bool(quantization_method(config))
-    quantized = stored_sizes(model, config) if is_stored else sizes(model, quantization, getattr(torch, dtype))
+    precision = getattr(torch, dtype)
+    quantized = stored_sizes(model, config, precision) if is_stored else sizes(model, quantization, precision)
     weights = {id(p): quantized[id(p)].read if id(p) in quantized else p.numel() * itemsize for p in model.parameters()}
     share, experts = share_of_experts(config), {id(p) for name, p in model.named_parameters() if ".experts." in name}
 

@@ -41,7 +41,7 @@ class Gguf(StoredFormat):
 
     @classmethod
     def of(cls, table: Table) -> "Gguf":
-        """Return the format that `gguf_file.stored_table` describes. Raises ValueError if transformers loads the file."""
+        """Return the format that `gguf_file.table_of_gguf` describes. Raises ValueError if transformers loads the file."""
         types, others = table.get("types"), table.get("dequantized")
         if not table.get("is_plain") or not isinstance(types, dict) or not isinstance(others, list):
             raise ValueError("GGUF of an architecture whose weights have another layout there")

@@ -160,10 +160,10 @@ def complete_config(config: PreTrainedConfig, file: GgufFile, model: Any) -> Non
     if len(ends) > 1:
         config.eos_token_id = list(ends)
     kept, others = file.types(model) if file.has_plain_layout else ({}, ())
-    config.quantization_config = stored_table(kept, others, file.has_plain_layout)
+    config.quantization_config = table_of_gguf(kept, others, file.has_plain_layout)
 
 
-def stored_table(kept: Mapping[str, str], dequantized: tuple[str, ...], is_plain: bool) -> Table:
+def table_of_gguf(kept: Mapping[str, str], dequantized: tuple[str, ...], is_plain: bool) -> Table:
     """Return the quantization config of a GGUF file. transformers loads the file itself unless `is_plain`."""
     return {"quant_method": METHOD, "types": dict(kept), "dequantized": list(dequantized), "is_plain": is_plain}
 

@@ -73,25 +73,27 @@ def label_of(config: Any) -> str:
         return f"{method}, loaded by transformers"
 
 
-def stored_sizes(model: Any, config: Any) -> dict[int, MatrixBytes]:
+def stored_sizes(model: Any, config: Any, dtype: torch.dtype) -> dict[int, MatrixBytes]:
     """Return the bytes of codes, scales and zeros of each matrix that a checkpoint holds quantized, by the id of its weight.
 
     Args:
         model: The architecture on the meta device.
         config: Its config, which says how the weights are stored. By it, an LM head is quantized in GGUF files only.
+        dtype: The model's precision.
     """
     try:
         format = format_of(config)
     except ValueError:
         read = sizes(model, equivalent_kind(config), torch.bfloat16)
         return {key: MatrixBytes(each.read, 0) for key, each in read.items()}  # its library has kernels of its own
-    head, names = model.get_output_embeddings(), (nn.Linear, nn.Embedding) if isinstance(format, Gguf) else (nn.Linear,)
+    head, is_gguf = model.get_output_embeddings(), isinstance(format, Gguf)
     found: dict[int, MatrixBytes] = {}
     for name, module in model.named_modules():
-        if type(module) not in names or (module is head and not isinstance(format, Gguf)):
+        is_stored = type(module) is nn.Linear and (is_gguf or module is not head)
+        if not is_stored and not (is_gguf and type(module) is nn.Embedding):
             continue
         if (size := format.bytes_of(name, tuple(module.weight.shape))) is not None:
             # On a GPU, the matrices of a GGUF are rebuilt for every product
-            rebuilt = 2 * module.weight.numel() * module.weight.dtype.itemsize if isinstance(format, Gguf) else 0
+            rebuilt = 2 * module.weight.numel() * dtype.itemsize if is_gguf and is_stored else 0
             found[id(module.weight)] = MatrixBytes(size, rebuilt)
     return found
