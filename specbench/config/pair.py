@@ -137,13 +137,13 @@ class Cost:
 
     def __post_init__(self) -> None:
         if bool(self.like) == bool(self.parameters):
-            raise ValueError('cost needs one of `like` and `parameters`: { like = "llama-2-7b", scale = 0.012 }')
-        if not 0.0 < self.scale <= MOST_SCALE or (self.parameters and self.scale != 1.0):
-            raise ValueError(
-                f"cost: scale = {self.scale} must be positive, at most {MOST_SCALE:g}, and belongs to `like`"
-            )
+            raise ValueError('one of `like` and `parameters` is needed: { like = "llama-2-7b", scale = 0.012 }')
+        if self.parameters and self.scale != 1.0:
+            raise ValueError(f"scale = {self.scale} goes with `like`, not with `parameters`")
+        if not 0.0 < self.scale <= MOST_SCALE:
+            raise ValueError(f"scale = {self.scale} must be positive and at most {MOST_SCALE:g}")
         if self.parameters and not COUNT.fullmatch(self.parameters):
-            raise ValueError(f"cost: parameters = '{self.parameters}' must be a number such as 80M or 1.5B")
+            raise ValueError(f"parameters = '{self.parameters}' must be a number with K, M or B, such as 80M or 1.5B")
 
     @property
     def numbers(self) -> float:
@@ -196,9 +196,12 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
-        if self.path.endswith(GGUF) and not self.gguf_file:
+        if self.path.endswith(GGUF):
             folder, _, name = self.path.rpartition("/")
-            raise ValueError(f'path = "{self.path}" is a file: write path = "{folder or "."}" and gguf_file = "{name}"')
+            raise ValueError(
+                f'path = "{self.path}" names a GGUF file; in a pair file, write path = "{folder or "."}" and'
+                f' gguf_file = "{name}"'
+            )
         if self.gguf_file and not self.gguf_file.endswith(GGUF):
             raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
         if self.parallel != "none" and (self.gguf_file or self.cost or str(self.quantization) == "a8"):

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from specbench.config.construct import Table, convert
 from specbench.config.pair import ModelSpec, folder
-from specbench.errors import ConfigError, MissingAsset, hint, nearest
+from specbench.errors import ConfigError, MissingAsset, hint, nearest, suggestion
 from specbench.files import read_json, read_toml
 
 PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # the name of a preset, not a path
@@ -211,7 +211,7 @@ def architecture_named(name: str) -> Table:
     """
     tables = {path.stem: _config_in(path) for path in _architectures()} | _by_id()
     if name not in tables:
-        raise ConfigError(f"no architecture '{name}' in configs/architectures/{hint(name, tables)}")
+        raise ConfigError(f"no architecture '{name}' in configs/architectures/{suggestion(name, tables)}")
     return tables[name]
 
 

@@ -107,7 +107,7 @@ def load_tokenizer(role: str, source: str, revision: str | None = None, gguf_fil
         with CONSTRUCTION:
             return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False, **settings)
     except Exception as error:  # any error that a library raises for a damaged file
-        raise unreadable(role, source, error) from None
+        raise unreadable(role, source, error, gguf_file) from None
 
 
 def is_same_tokenizer(one: PreTrainedTokenizerBase, two: PreTrainedTokenizerBase) -> bool:
@@ -176,7 +176,7 @@ def load_model(
     except MissingAsset:
         raise
     except Exception as error:  # any error that a library raises for a damaged file
-        raise unreadable(role, source, error) from None
+        raise unreadable(role, source, error, checkpoint.gguf_file) from None
     _require_complete(checkpoint, info)
     if format is not None:
         try:
@@ -253,7 +253,7 @@ def _loaded_gguf(checkpoint: Checkpoint, format: Gguf, dtype: torch.dtype) -> tu
     return model, info, format
 
 
-def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
+def unreadable(role: str, source: str, error: Exception, gguf_file: str = "") -> MissingAsset:
     """Return the error for a checkpoint that a library could not load, because it is missing or damaged."""
     if isinstance(error, UnpicklingError) or "weights_only" in str(error).lower():
         why = "its .bin file holds pickled objects besides tensors, which are not loaded; convert it to safetensors"
@@ -263,6 +263,11 @@ def unreadable(role: str, source: str, error: Exception) -> MissingAsset:
         return missing_model(role, source, error)
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
+        if gguf_file:
+            source, why = (
+                f"{source}/{gguf_file}",
+                f"it may be damaged or incomplete ({why}); help: copy or fetch it again",
+            )
     return MissingAsset(f"model '{role}': {source} cannot be loaded: {why}")
 
 

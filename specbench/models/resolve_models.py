@@ -212,7 +212,7 @@ def _resolve_model(role: str, pair: Pair, base: Path, on: Execution) -> Resolved
         except MissingAsset as error:
             raise MissingAsset(f"model '{role}': {error}") from None
         except Exception as error:  # any error that a library raises for a damaged file
-            raise unreadable(role, source, error) from None
+            raise unreadable(role, source, error, spec.gguf_file) from None
         checksum = local_checksum(local, spec.gguf_file) if local else ""
         if spec.generation == "checkpoint":
             try:

@@ -194,6 +194,9 @@ def _stored_weights(summary: RunSummary) -> Iterator[Note]:
         if model.stored:
             rounded = "; products round inputs to 8 bits" if model.quantization else "; products do not round inputs"
             yield Note("stored weights", f"{role}: weights are stored as {model.stored}{rounded}", subject=role)
+        if model.cost:
+            text = f"{role}: costs as much as {model.cost.label}, and answers as {model.source}: neurons were added"
+            yield Note("cost", text, subject=role)
 
 
 def _generation_configs(summary: RunSummary) -> Iterator[Note]:
