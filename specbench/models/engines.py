@@ -379,7 +379,8 @@ def load_transformers(
         loaded = load_model(checkpoint, dtype, device, settings)
         is_placed = bool(quantization_method(config)) and stored_format(config, device) is None
         remove_with(loaded, settings)
-        widen(loaded, config)
+        if model.narrow is not None:
+            widen(loaded, config)
     if model.chat_template:
         tokenizer.chat_template = model.chat_template.text
     try:

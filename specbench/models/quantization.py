@@ -75,22 +75,21 @@ class Rebuilt(QuantizedLinear):
 
     def product(self, x: Tensor) -> Tensor:
         # With zeros, the parts cancel, so their sum is rounded to x's dtype, not each part
-        matrix = self._signed(self.codes).to(x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
+        matrix = self._numbers(self.codes, x.dtype if self.zero is None else torch.float32)  # (groups, size, out)
         matrix.mul_(self.scale)
         if self.zero is not None:
             matrix = matrix.add_(self.zero).to(x.dtype)
         return torch.mm(x, matrix.flatten(0, 1))
 
-    def _signed(self, codes: Tensor) -> Tensor:
-        """Return stored codes (groups, stored size, n) as signed bytes (groups, size, n), of which 0 stands for zero."""
+    def _numbers(self, codes: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return stored codes (groups, stored size, n) as numbers (groups, size, n), of which 0 stands for zero."""
         if self.bits == 8:
-            return codes
-        both = torch.cat([codes & 15, codes >> 4], 1)[:, : self.size]
-        return both.to(torch.int8) - 8
+            return codes.to(dtype)
+        return torch.cat([codes & 15, codes >> 4], 1)[:, : self.size].to(dtype).sub_(8)
 
     def rows(self, outputs: Tensor) -> Tensor:
         matrix = (
-            self._signed(self.codes[:, :, outputs]).float() * self.scale[:, :, outputs].float()
+            self._numbers(self.codes[:, :, outputs], torch.float32) * self.scale[:, :, outputs].float()
         )  # (groups, size, n)
         if self.zero is not None:
             matrix = matrix + self.zero[:, :, outputs].float()

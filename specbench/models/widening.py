@@ -94,8 +94,6 @@ def _key(config: PreTrainedConfig) -> str:
 def widen(model: PreTrainedModel, config: PreTrainedConfig) -> None:
     """Give a loaded model the neurons of a wider config, in place. New numbers depend on the names of the weights alone."""
     neurons = neurons_of(config) - neurons_of(model.config)
-    if not neurons:
-        return
     with CONSTRUCTION, torch.device("meta"):
         shapes = {name: weight.shape for name, weight in class_of(config).from_config(config).named_parameters()}
     for name, module in model.named_modules():
