@@ -93,6 +93,7 @@ def _models(summary: RunSummary) -> Iterator[Note]:
         yield _not_real(summary)
     for role, words in summary.environment.get("translations", {}).items():
         yield from _tokenizers_differ(summary, role, words)
+        yield from _nothing_drafted(summary, role)
     for name, head in summary.heads.items():
         data = summary.data
         unseen = data.samples <= head.skipped and not data.drawn and not data.shard
@@ -186,6 +187,15 @@ def _comparability(summary: RunSummary) -> Iterator[Note]:
         yield Note("later turns", text)
     if decoding.temperature > 0 and not decoding.ignore_eos:
         yield Note(SAMPLED, "Sampled outputs differ in length; --ignore-eos compares speeds at a fixed length.")
+
+
+def _nothing_drafted(summary: RunSummary, role: str) -> Iterator[Note]:
+    """Yield a warning for each method that never drafted, although a model with another tokenizer drafts for it."""
+    for row in summary.methods:
+        traits, is_measured = summary.traits(row), row.generations > row.failed
+        if role in traits.roles and traits.draft_length and is_measured and row.acceptance_rate is None:
+            text = f"{row.method} drafted nothing: {role} can read none of the prompts with its own tokenizer"
+            yield warning("nothing drafted", text, help="a draft with the target's special tokens", subject=row.method)
 
 
 def _stored_weights(summary: RunSummary) -> Iterator[Note]:
