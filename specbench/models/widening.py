@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from specbench.config.pair import Cost
+from specbench.config.cost import Cost
 from specbench.config.presets import architecture_named
 from specbench.errors import ConfigError
 from specbench.models import simulated

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal, Self
 
 from specbench.config.construct import Table, construct, to_table
-from specbench.config.pair import Cost
+from specbench.config.cost import Cost
 from specbench.decoding.traits import Traits
 from specbench.runs.settings import settings_in
 

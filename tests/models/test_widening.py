@@ -8,7 +8,8 @@ import torch
 
 from specbench import kernels
 from specbench.config.construct import construct
-from specbench.config.pair import PACKAGE, Cost, ModelSpec, Pair
+from specbench.config.cost import Cost
+from specbench.config.pair import PACKAGE, ModelSpec, Pair
 from specbench.config.quantization_kind import QuantizationKind
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
