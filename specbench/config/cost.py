@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 COUNT = re.compile(r"\d+(\.\d+)?[KMB]")  # of parameters
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
-MOST_SCALE = 1000.0  # of a cost
+MAX_SCALE = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """The weights that a forward of one token reads: `scale` times those of an architecture, or a number of `parameters`.
 
-    `like` is a name or hub id of configs/architectures/. `parameters` is such as `80M` or `1.5B`.
+    `like` is a name or hub id of configs/architectures/. `parameters` is a count such as `80M` or `1.5B`.
     """
 
     like: str = ""
@@ -24,13 +24,13 @@ class Cost:
             raise ValueError('one of `like` and `parameters` is needed: { like = "llama-2-7b", scale = 0.012 }')
         if self.parameters and self.scale != 1.0:
             raise ValueError(f"scale = {self.scale} goes with `like`, not with `parameters`")
-        if not 0.0 < self.scale <= MOST_SCALE:
-            raise ValueError(f"scale = {self.scale} must be positive and at most {MOST_SCALE:g}")
+        if not 0.0 < self.scale <= MAX_SCALE:
+            raise ValueError(f"scale = {self.scale} must be positive and at most {MAX_SCALE:g}")
         if self.parameters and not COUNT.fullmatch(self.parameters):
             raise ValueError(f"parameters = '{self.parameters}' must be a number with K, M or B, such as 80M or 1.5B")
 
     @property
-    def numbers(self) -> float:
+    def parameter_count(self) -> float:
         """`parameters` as a number."""
         return float(self.parameters[:-1]) * UNITS[self.parameters[-1]]
 

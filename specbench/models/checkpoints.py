@@ -263,11 +263,7 @@ def unreadable(role: str, source: str, error: Exception, gguf_file: str = "") ->
         return missing_model(role, source, error)
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
-        if gguf_file:
-            source, why = (
-                f"{source}/{gguf_file}",
-                f"it may be damaged or incomplete ({why}); help: copy or fetch it again",
-            )
+        source = f"{source}/{gguf_file}" if gguf_file else source
     return MissingAsset(f"model '{role}': {source} cannot be loaded: {why}")
 
 

@@ -14,6 +14,7 @@ from specbench.config.pair import ModelSpec
 from specbench.config.presets import ChatTemplate
 from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.models.checkpoints import CONSTRUCTION, class_of
+from specbench.models.experts import share_of_experts
 from specbench.models.generation_rules import ignored_in, rules_of, sampling_of
 from specbench.models.products import PANELED
 from specbench.models.quantization import quantization_method, sizes
@@ -159,13 +160,6 @@ def _size_of(key: _Key, dtype: str, quantization: QuantizationKind) -> ModelSize
         layers=layers,
         context=context,
     )
-
-
-def share_of_experts(config: PreTrainedConfig) -> float:
-    """Return the share of its experts that a mixture reads for one token; 1 without experts."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
-    count = next((n for name in names if (n := getattr(config, name, None))), None)
-    return config.num_experts_per_tok / count if count and getattr(config, "num_experts_per_tok", None) else 1.0
 
 
 def _has_untied_head(config: PreTrainedConfig) -> bool:

@@ -182,6 +182,7 @@ def _comparability(summary: RunSummary) -> Iterator[Note]:
         yield warning("system prompts left out", text, help="docs/tasks.md")
     yield from _generation_configs(summary)
     yield from _stored_weights(summary)
+    yield from _costs(summary)
     if summary.data.later_turns and decoding.temperature > 0:
         text = "Later turns continue each method's own answers, so their prompts differ between methods."
         yield Note("later turns", text)
@@ -190,11 +191,11 @@ def _comparability(summary: RunSummary) -> Iterator[Note]:
 
 
 def _nothing_drafted(summary: RunSummary, role: str) -> Iterator[Note]:
-    """Yield a warning for each method that never drafted, although a model with another tokenizer drafts for it."""
+    """Yield a warning for each method without a tested draft token, if a model with another tokenizer drafts for it."""
     for row in summary.methods:
         traits, is_measured = summary.traits(row), row.generations > row.failed
         if role in traits.roles and traits.draft_length and is_measured and row.acceptance_rate is None:
-            text = f"{row.method} drafted nothing: {role} can read none of the prompts with its own tokenizer"
+            text = f"{row.method} tested no drafted token; {role} has another tokenizer, and may be unable to read the prompts"
             yield warning("nothing drafted", text, help="a draft with the target's special tokens", subject=row.method)
 
 
@@ -204,9 +205,14 @@ def _stored_weights(summary: RunSummary) -> Iterator[Note]:
         if model.stored:
             rounded = "; products round inputs to 8 bits" if model.quantization else "; products do not round inputs"
             yield Note("stored weights", f"{role}: weights are stored as {model.stored}{rounded}", subject=role)
+
+
+def _costs(summary: RunSummary) -> Iterator[Note]:
+    """Yield which models have the cost of a larger one."""
+    for role, model in summary.spec.pair.models.items():
         if model.cost:
-            text = f"{role}: costs as much as {model.cost.label}, and answers as {model.source}: neurons were added"
-            yield Note("cost", text, subject=role)
+            answers = f", and answers as {model.source}" if model.weights == "real" else ""
+            yield Note("cost", f"{role}: costs as much as {model.cost.label}{answers}", subject=role)
 
 
 def _generation_configs(summary: RunSummary) -> Iterator[Note]:

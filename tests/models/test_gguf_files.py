@@ -12,7 +12,7 @@ from specbench.config.pair import Pair
 from specbench.data.download import needs_of_pair
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.quantized_files.quantized_embedding import QuantizedEmbedding
-from tests.fixtures.quantized_checkpoints import Checkpoint, brought, exact, logits_of, source_of, write_gguf
+from tests.fixtures.quantized_checkpoints import Checkpoint, brought, exact, logits_of, resolved, source_of, write_gguf
 
 gguf = pytest.importorskip("gguf", reason="needs gguf: specbench[gguf]")
 
@@ -37,6 +37,12 @@ def test_a_tied_head_and_the_embedding_share_their_codes(tied):
     assert torch.allclose(embedding.weight.double(), table, atol=1e-7)
     ids = torch.tensor([[3, 1023], [0, 17]])
     assert torch.equal(embedding(ids), embedding.weight[ids])
+
+
+def test_a_tied_head_is_rebuilt_for_every_product_as_an_own_one_is(tied, tmp_path):
+    own = write_gguf(tmp_path, "Q4_0")
+    sizes = [resolved(checkpoint).size.rebuilt_bytes for checkpoint in (tied, own)]
+    assert sizes[0] == sizes[1] > 0
 
 
 def test_a_file_may_mix_types(tmp_path):
@@ -94,7 +100,7 @@ def test_the_file_is_part_of_what_a_run_compares(tmp_path):
 
 
 @pytest.mark.parametrize(("keys", "message"), [
-    ({"gguf_file": "modl.gguf"}, "no modl.gguf in .*; its .gguf files: model.gguf"),
+    ({"gguf_file": "modl.gguf"}, r"no modl.gguf in .* \(did you mean 'model.gguf'\?\); its .gguf files: model.gguf$"),
     ({"gguf_file": ""}, 'no config.json in .*; help: gguf_file = "model.gguf" reads its GGUF file'),
 ])  # fmt: skip
 def test_a_missing_file_is_named_with_what_is_there(keys, message, plain):
@@ -105,7 +111,9 @@ def test_a_missing_file_is_named_with_what_is_there(keys, message, plain):
 @pytest.mark.parametrize("size", [3, 400, 100_000])
 def test_a_file_that_was_cut_is_one_line(size, plain, tmp_path):
     (tmp_path / "model.gguf").write_bytes((plain.folder / "model.gguf").read_bytes()[:size])
-    with pytest.raises(MissingAsset, match=r"^model 'target': [^\n]* cannot be loaded: [^\n]*$"):
+    with pytest.raises(
+        MissingAsset, match=r"^model 'target': [^\n]* cannot be loaded: it may be damaged or incomplete [^\n]*$"
+    ):
         brought(Checkpoint(tmp_path, None, {"gguf_file": "model.gguf"}))
 
 

@@ -128,11 +128,11 @@ def test_what_differs_from_the_presets_is_in_every_format(tmp_path):
 
 
 @pytest.mark.parametrize(("rate", "is_named"), [(None, True), (0.5, False)])
-def test_a_draft_that_can_read_no_prompt_is_named(rate, is_named):
+def test_a_draft_that_never_drafted_gets_a_warning(rate, is_named):
     table = spec_table(["sd"])
     table["methods"]["sd"]["traits"] = {"roles": ["draft", "target"], "draft_length": "5"}
     values = {} if rate is None else {"acceptance_rate": rate}
     summary = replace(run_summary(method_summary("sd", values=values)), spec=RunSpec.from_toml(table))
     summary = replace(summary, environment={**summary.environment, "translations": {"draft": "other tokens"}})
     lines = [note.line for note in notes(summary)]
-    assert any("sd drafted nothing: draft can read none of the prompts" in line for line in lines) == is_named
+    assert any("sd tested no drafted token; draft has another tokenizer" in line for line in lines) == is_named

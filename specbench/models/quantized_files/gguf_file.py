@@ -21,10 +21,11 @@ from transformers.modeling_gguf_pytorch_utils import (
 from transformers.utils import cached_file
 
 from specbench.config.construct import Table
-from specbench.errors import MissingAsset
+from specbench.errors import MissingAsset, hint
+from specbench.files import in_one_line
 from specbench.models.quantized_files.gguf_blocks import BLOCK_BYTES, FLOATS
 
-METHOD = "gguf"
+GGUF = "gguf"
 HELP = "a GGUF file needs the package gguf, which is not installed\n  help: pip install 'specbench[gguf]'"
 ROPE_FACTORS = "rope_freqs.weight"  # by which llama.cpp divides the frequencies of rotary positions, (d / 2,)
 PLAIN_SCALING = ("", "none")
@@ -42,12 +43,15 @@ def package() -> Any:
 
 
 def located(source: str | Path, name: str, revision: str | None) -> Path:
-    """Return the path of a file in a folder, or of a hub id, from which it is fetched. Raises OSError if it is missing."""
+    """Return the path of a file in a folder, or of a hub id, from which it is fetched.
+
+    Raises MissingAsset, with the nearest name, if the folder lacks it, and OSError if it cannot be fetched.
+    """
     if Path(source).is_dir():
         path = Path(source) / name
         if not path.is_file():
-            names = ", ".join(sorted(file.name for file in Path(source).glob("*.gguf"))) or "none"
-            raise FileNotFoundError(f"no {name} in {source}; its .gguf files: {names}")
+            names = [file.name for file in Path(source).glob("*.gguf")]
+            raise MissingAsset(f"no {name} in {source}{hint(name, names, 'its .gguf files')}")
         return path
     return Path(cached_file(source, name, revision=revision))
 
@@ -56,8 +60,15 @@ class GgufFile:
     """An open GGUF file whose tensors are mapped into memory."""
 
     def __init__(self, path: Path) -> None:
-        # Copy-on-write, so that torch can view the mapped bytes
-        self._reader = package().GGUFReader(path, "c")
+        """Open a file. Raises MissingAsset if it is damaged or incomplete."""
+        reader = package().GGUFReader
+        try:
+            self._reader = reader(path, "c")  # copy-on-write, so that torch can view the mapped bytes
+        except Exception as error:  # any error that the library raises for a damaged file
+            why = f"{type(error).__name__}: {in_one_line(error)}"
+            raise MissingAsset(
+                f"{path} cannot be loaded: it may be damaged or incomplete ({why}); help: copy or fetch it again"
+            ) from None
         self.architecture = str(self.value("general.architecture") or "")
         self.tensors: dict[str, Any] = {tensor.name: tensor for tensor in self._reader.tensors}
 
@@ -165,7 +176,7 @@ def complete_config(config: PreTrainedConfig, file: GgufFile, model: Any) -> Non
 
 def table_of_gguf(kept: Mapping[str, str], dequantized: tuple[str, ...], is_plain: bool) -> Table:
     """Return the quantization config of a GGUF file. transformers loads the file itself unless `is_plain`."""
-    return {"quant_method": METHOD, "types": dict(kept), "dequantized": list(dequantized), "is_plain": is_plain}
+    return {"quant_method": GGUF, "types": dict(kept), "dequantized": list(dequantized), "is_plain": is_plain}
 
 
 def divide_frequencies(model: Any, factors: Tensor) -> None:

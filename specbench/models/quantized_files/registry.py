@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specbench.models.experts import experts_in
 from specbench.models.quantization import MatrixBytes, equivalent_kind, quantization_method, sizes, stored_table
 from specbench.models.quantized_files.awq import Awq
 from specbench.models.quantized_files.compressed_tensors import CompressedTensors
@@ -50,18 +51,12 @@ def stored_format(config: Any, device: torch.device) -> StoredFormat | None:
     On a GPU transformers loads GPTQ, AWQ and compressed-tensors, since its libraries have kernels for these.
     """
     method = quantization_method(config)
-    if not method or (device.type != "cpu" and method != "gguf") or has_experts(config):
+    if not method or (device.type != "cpu" and method != "gguf") or experts_in(config):
         return None
     try:
         return format_of(config)
     except ValueError:
         return None
-
-
-def has_experts(config: Any) -> bool:
-    """Return whether a model has a mixture of experts, whose files transformers loads."""
-    inner = config.get_text_config(decoder=True)
-    return any(getattr(inner, key, None) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
 
 
 def label_of(config: Any) -> str:
@@ -89,11 +84,12 @@ def stored_sizes(model: Any, config: Any, dtype: torch.dtype) -> dict[int, Matri
     head, is_gguf = model.get_output_embeddings(), isinstance(format, Gguf)
     found: dict[int, MatrixBytes] = {}
     for name, module in model.named_modules():
-        is_stored = type(module) is nn.Linear and (is_gguf or module is not head)
-        if not is_stored and not (is_gguf and type(module) is nn.Embedding):
+        is_linear = type(module) is nn.Linear and (is_gguf or module is not head)
+        if not is_linear and not (is_gguf and type(module) is nn.Embedding):
             continue
         if (size := format.bytes_of(name, tuple(module.weight.shape))) is not None:
+            is_multiplied = is_linear or module.weight is head.weight  # a tied embedding is the LM head too
             # On a GPU, the matrices of a GGUF are rebuilt for every product
-            rebuilt = 2 * module.weight.numel() * dtype.itemsize if is_gguf and is_stored else 0
+            rebuilt = 2 * module.weight.numel() * dtype.itemsize if is_gguf and is_multiplied else 0
             found[id(module.weight)] = MatrixBytes(size, rebuilt)
     return found

@@ -29,7 +29,7 @@ from specbench.models.quantization import Rebuilt, RoundedInputs
 from specbench.models.quantized_files.quantized_embedding import QuantizedEmbedding
 from specbench.models.quantized_files.stored_format import DamagedLayer, StoredFormat
 
-METHOD = "specbench"  # the name of our quantizer in transformers
+QUANTIZER = "specbench"  # the name of our quantizer in transformers
 BIAS, WEIGHT = "bias", "weight"
 
 
@@ -69,13 +69,13 @@ class StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]  # transforme
     """What our quantizer knows: the format, and for files that transformers does not read, their tensors."""
 
     def __init__(self, format: StoredFormat, tensors: Mapping[str, StoredTensor] | None = None) -> None:
-        self.quant_method, self.format, self.tensors = METHOD, format, tensors
+        self.quant_method, self.format, self.tensors = QUANTIZER, format, tensors
 
     def __deepcopy__(self, memo: object) -> "StoredConfig":
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        return {"quant_method": METHOD}
+        return {"quant_method": QUANTIZER}
 
 
 class StoredQuantizer(HfQuantizer):  # type: ignore[misc]
@@ -109,9 +109,9 @@ class StoredQuantizer(HfQuantizer):  # type: ignore[misc]
 
 def register() -> None:
     """Register our quantizer with transformers, once."""
-    if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
-        register_quantization_config(METHOD)(StoredConfig)
-        register_quantizer(METHOD)(StoredQuantizer)
+    if QUANTIZER not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        register_quantization_config(QUANTIZER)(StoredConfig)
+        register_quantizer(QUANTIZER)(StoredQuantizer)
 
 
 def tensors_in(paths: Iterable[str]) -> dict[str, StoredTensor]:
