@@ -157,12 +157,13 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
-        if self.path.endswith(GGUF):
-            folder, _, name = self.path.rpartition("/")
-            raise ValueError(
-                f'path = "{self.path}" names a GGUF file; in a pair file, write path = "{folder or "."}" and'
-                f' gguf_file = "{name}"'
-            )
+        for path in (self.path, *self.by_task.values()):
+            if path.lower().endswith(GGUF):
+                folder, _, name = path.rpartition("/")
+                parent = folder or ("/" if path.startswith("/") else ".")
+                raise ValueError(
+                    f'path = "{path}" names a GGUF file; in a pair file, write path = "{parent}" and gguf_file = "{name}"'
+                )
         if self.gguf_file and not self.gguf_file.endswith(GGUF):
             raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
         if self.parallel != "none" and (self.gguf_file or self.cost or str(self.quantization) == "a8"):
@@ -286,6 +287,10 @@ class Pair:
     def differs_by_task(self) -> bool:
         """Whether a model has a checkpoint of its own for a task."""
         return any(spec.by_task for spec in self.models.values())
+
+    def without_costs(self) -> "Pair":
+        """Return the pair with every model at its own cost, which computes the same faster."""
+        return replace(self, models={role: replace(spec, cost=None) for role, spec in self.models.items()})
 
     def on(self, task: str) -> "Pair":
         """Return the pair with the checkpoints of a task. A variant without an entry has its task's."""

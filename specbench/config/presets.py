@@ -90,7 +90,8 @@ def _bundled(kind: str) -> tuple[str, ...]:
 def preset(kind: str, name: str) -> Preset:
     """Return the preset of a name, or of a path to a TOML file. A pair may also be models: `draft=PATH,target=PATH`.
 
-    A bundled file with `same_as` is a second name of another preset. Raises ConfigError with the nearest known name.
+    A bundled file with `same_as` is a second name of another preset. The keys of a file with `extends = NAME` replace those
+    of a bundled preset, key by key in tables. Raises ConfigError with the nearest known name.
     """
     if not isinstance(name, str):  # from a TOML file
         raise ConfigError(f"{kind} = {name!r} must be a name")
@@ -113,7 +114,20 @@ def preset(kind: str, name: str) -> Preset:
     table = read_toml(path)
     if "same_as" in table and path is not file:
         return preset(kind, table["same_as"])
+    if "extends" in table:
+        parent = table.pop("extends")
+        if parent not in names(kind) or parent == name:
+            raise ConfigError(f"{path}: extends = {parent!r} is no other {kind} of configs/{hint(parent, names(kind))}")
+        table = _merged(preset(kind, parent).table, table)
     return Preset(path.stem if path is file else name, path, table)
+
+
+def _merged(table: Table, changes: Table) -> Table:
+    """Return a table with changed keys; the keys of tables in it are replaced one by one."""
+    return table | {
+        key: _merged(table[key], value) if isinstance(value, dict) and isinstance(table.get(key), dict) else value
+        for key, value in changes.items()
+    }
 
 
 def _of_models(text: str) -> Preset:

@@ -8,7 +8,9 @@ The number of new neurons is a multiple of STEP, so that groups and blocks of qu
 """
 
 import copy
+import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from specbench.config.presets import architecture_named
 from specbench.errors import ConfigError
 from specbench.models import simulated
 from specbench.models.checkpoints import CONSTRUCTION, class_of
+from specbench.models.experts import experts_in
 from specbench.models.resolved_model import size_of
 
 STEP = 128  # neurons; the largest group of quantized weights
@@ -29,25 +32,25 @@ TOLERANCE = 0.15  # of the bytes of a cost
 
 
 def widened(config: PreTrainedConfig, cost: Cost, dtype: str) -> PreTrainedConfig:
-    """Return a config with enough neurons for a forward of one token to read the bytes of weights of a cost.
+    """Return a config with enough neurons for a forward of one token to read the bytes of weights of a cost, within 15 %.
 
-    Raises ConfigError if that is less than the model reads, or if the model has no MLP that can be widened.
+    Raises ConfigError if the cost is more than 15 % below what the model reads, or if it has no MLP that can be widened.
     """
     wanted, own = bytes_of(cost, dtype), size_of(config, dtype).forward_bytes
     step = size_of(with_neurons(config, STEP), dtype).forward_bytes - own
-    count = round((wanted - own) / step)
     if wanted < own * (1.0 - TOLERANCE):
         raise ConfigError(
             f"cost: {cost.label} is {wanted / 1e6:.1f} MB of weights per token, but the model reads {own / 1e6:.1f} MB;"
             " help: a larger cost, or leave the key out"
         )
-    reached = own + max(0, count) * step
-    if abs(reached / wanted - 1.0) > TOLERANCE:
+    steps = max(0.0, (wanted - own) / step)
+    if abs((own + round(steps) * step) / wanted - 1.0) > TOLERANCE:
+        below, above = ((own + count * step) / 1e6 for count in (math.floor(steps), math.ceil(steps)))
         raise ConfigError(
-            f"cost: {cost.label} is {wanted / 1e6:.1f} MB of weights per token; the model can have {own / 1e6:.1f} or"
-            f" {(own + step) / 1e6:.1f} MB, since its MLPs grow by {STEP} neurons at a time"
+            f"cost: {cost.label} is {wanted / 1e6:.1f} MB of weights per token; the model can have {below:.1f} or"
+            f" {above:.1f} MB, since its MLPs grow by {STEP} neurons at a time"
         )
-    return with_neurons(config, STEP * max(0, count))
+    return with_neurons(config, STEP * round(steps))
 
 
 def bytes_of(cost: Cost, dtype: str) -> float:
@@ -55,7 +58,7 @@ def bytes_of(cost: Cost, dtype: str) -> float:
     if cost.like:
         table = architecture_named(cost.like)
         return cost.scale * float(size_of(simulated.configuration(table), dtype).forward_bytes)
-    return cost.numbers * float(getattr(torch, dtype).itemsize)
+    return cost.parameter_count * float(getattr(torch, dtype).itemsize)
 
 
 def with_neurons(config: PreTrainedConfig, neurons: int) -> PreTrainedConfig:
@@ -78,7 +81,7 @@ def _part(config: Any) -> Any:
 
 def _key(config: PreTrainedConfig) -> str:
     inner = _part(config)
-    if any(getattr(inner, key, None) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
+    if experts_in(config):
         raise ConfigError(
             f"cost: a mixture of experts ({config.model_type}) cannot be widened; help: leave the key out"
         )
@@ -101,11 +104,11 @@ def widen(model: PreTrainedModel, config: PreTrainedConfig) -> None:
             isinstance(module, nn.Linear | Conv1D)
             and shapes.get(f"{name}.weight", module.weight.shape) != module.weight.shape
         ):
-            _widen_layer(module, shapes[f"{name}.weight"], neurons, name)
+            widen_layer(module, shapes[f"{name}.weight"], neurons, name)
     setattr(_part(model.config), _key(config), neurons_of(config))
 
 
-def _widen_layer(layer: Any, shape: torch.Size, neurons: int, name: str) -> None:
+def widen_layer(layer: Any, shape: Sequence[int], neurons: int, name: str) -> None:
     """Give a layer the shape of its weight in the widened model: new outputs are random, new inputs are multiplied by zero.
 
     A layer whose outputs grow by several times the neurons has several matrices in one, such as gate and up projection.

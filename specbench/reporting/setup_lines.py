@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
+from specbench.runs.run_spec import ModelSource
 
 MOST_VALUES = 3  # different values that are listed; of more, only the number is given
 
@@ -82,7 +83,14 @@ def _description(name: str) -> str:
 
 
 def _sources(summary: RunSummary) -> str:
-    return ", ".join(f"{role} {model.source}" for role, model in summary.models.items())
+    return ", ".join(_described(role, model) for role, model in summary.models.items())
+
+
+def _described(role: str, model: ModelSource) -> str:
+    """Return a model's role and source, how it was quantized, and whose cost it has."""
+    cost = model.cost and f"costs as much as {model.cost.label}"
+    changes = ", ".join(filter(None, (model.quantization, cost)))
+    return f"{role} {model.source}{f' ({changes})' if changes else ''}"
 
 
 def _joined(word: str, plural: str, values: Iterable[str]) -> str:

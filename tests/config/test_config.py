@@ -359,3 +359,16 @@ def test_a_path_with_a_comma_is_one_path_in_a_pair_of_models():
     assert {role: model["path"] for role, model in preset("pair", text).table["models"].items()} == {
         "draft": "p/a,b", "target": "p/c"
     }  # fmt: skip
+
+
+def test_a_pair_extends_another_one_key_by_key(tmp_path):
+    file = tmp_path / "wide.toml"
+    file.write_text('extends = "tiny"\nstands_for = "llama-2"\n[models.target]\ncost = { parameters = "80M" }\n')
+    pair, tiny = read_pair(str(file), Options())[1], TINY
+    assert pair.models["target"].path == tiny.models["target"].path
+    assert pair.models["target"].cost.parameters == "80M" and pair.models["draft"] == tiny.models["draft"]
+    assert (pair.stands_for, pair.heads, pair.defaults) == ("llama-2", tiny.heads, tiny.defaults)
+    assert preset("pair", "tiny").table["models"]["target"].keys() == {"path"}, "the other one is as before"
+    file.write_text('extends = "tyni"\n')
+    with pytest.raises(ConfigError, match=r"extends = 'tyni' is no other pair of configs/ \(did you mean 'tiny'"):
+        read_pair(str(file), Options())

@@ -9,16 +9,24 @@ import torch
 from specbench import kernels
 from specbench.config.construct import construct
 from specbench.config.cost import Cost
-from specbench.config.pair import PACKAGE, ModelSpec, Pair
+from specbench.config.pair import PACKAGE, ModelSpec, Pair, folder
+from specbench.config.presets import preset
 from specbench.config.quantization_kind import QuantizationKind
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model, read_config
+from specbench.models.feeder import Feed
+from specbench.models.heads import BlockHead, DraftHead
+from specbench.models.heads.head import kind_named
+from specbench.models.heads.head_size import size_of_head
+from specbench.models.heads.resolve_heads import load_head, resolve_heads
+from specbench.models.heads.widened_head import forward_bytes, read_weights, widen_head
 from specbench.models.lean import LeanFeeder, network_of, small_config
+from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.quantization import quantize
 from specbench.models.resolve_models import Execution, resolve_models
-from specbench.models.resolved_model import size_of
+from specbench.models.resolved_model import ResolvedModel, size_of
 from specbench.models.simulated import random_model
 from specbench.models.transformers_session import EagerFeeder
 from specbench.models.widening import STEP, neurons_of, widen, widened, with_neurons
@@ -101,12 +109,61 @@ def test_a_pair_widens_its_models_and_records_the_cost():
     assert neurons_of(wide.config) == neurons_of(models["target"].config) > neurons_of(models["target"].narrow)
 
 
+def tiny(cost: Cost | None) -> tuple[dict[str, ResolvedModel], LoadedPair, Pair]:
+    """Return the bundled target at a cost, with its heads."""
+    pair = construct(Pair, preset("pair", "tiny").table, "tiny")
+    pair = replace(pair, models={**pair.models, "target": replace(pair.models["target"], cost=cost)})
+    models = resolve_models(pair, ("target",), Path(), Execution(CPU))
+    return models, load(models, Path(), CPU), pair
+
+
+def head_of(name: str, cost: Cost | None) -> DraftHead:
+    models, loaded, pair = tiny(cost)
+    return load_head(name, resolve_heads(pair, (name,), Path())[name], models, Path(), loaded.models["target"])
+
+
+def drafted(head: DraftHead) -> torch.Tensor:
+    """Return what the base's LM head reads of a draft from random states."""
+    with torch.no_grad():
+        tokens, states = head.made_up(4)
+        cache = head.new_cache()
+        cache.begin(Feed(tokens, 0, states=states))
+        if not isinstance(head, BlockHead):
+            return head.advance(tokens, head.fuse(states), cache)[0]
+        head.store(states, cache)
+        rows = head.block.length + (not head.block.from_anchor)
+        cache.begin(Feed(tokens[:1].expand(rows), len(tokens)))
+        return head.forward_block(tokens[-1:], rows, cache)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash", "dspark"])
+def test_heads_of_a_widened_base_draft_the_same_bits_at_the_cost_of_a_real_head(kind):
+    cost = Cost(like="llama-2-7b", scale=0.003)
+    narrow, wide = head_of(kind, None), head_of(kind, cost)
+    assert torch.equal(drafted(narrow), drafted(wide))
+    models, _, pair = tiny(cost)
+    base, head = models["target"], kind_named(kind).read(folder(pair.heads[kind].path, Path()))
+    widen_head(head, base)
+    wanted = forward_bytes(kind, base)
+    assert read_weights(head, base.config) * 4 + base.size.lm_head_bytes == pytest.approx(wanted, rel=0.1)
+    assert size_of_head(kind, "target", base).forward_bytes == pytest.approx(wanted, rel=0.01)
+    assert wanted / base.size.forward_bytes < 0.2, "a head has one layer of many"
+
+
+def test_a_head_of_a_base_at_a_number_of_parameters_grows_as_its_base():
+    base = tiny(Cost(parameters="10M"))[0]["target"]
+    own = size_of_head("eagle", "target", tiny(None)[0]["target"]).forward_bytes
+    assert size_of_head("eagle", "target", base).forward_bytes == pytest.approx(own * 10.0 / 3.3, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({}, "one of `like` and `parameters`"),
         ({"like": "llama-2-7b", "parameters": "80M"}, "one of `like` and `parameters`"),
         ({"like": "llama-2-7b", "scale": 0.0}, "scale = 0.0"),
+        ({"parameters": "80M", "scale": 0.5}, "scale = 0.5 goes with `like`"),
         ({"like": "llama-2-7b", "scale": float("nan")}, "scale = nan"),
         ({"parameters": "many"}, "parameters = 'many'"),
     ],

@@ -167,7 +167,7 @@ def _job(request: TrainRequest) -> _ResolvedRequest:
         raise ConfigError("name the tasks to train on: -t TASK")
     if pair.differs_by_task and len(tasks) > 1:
         raise ConfigError(f"{request.pair} has a checkpoint for each task; help: one task, such as -t {tasks[0]}")
-    pair = pair.on(tasks[0])
+    pair = pair.on(tasks[0]).without_costs()
     recipe = recipe_of(kind, pair, request.recipe)
     check_recipe(kind, recipe, request.features)
     if kind != HeadKind.sprinter and (request.features, request.tau) != (FEATURES, TAU):

@@ -121,6 +121,7 @@ class _WholeModel:
         """Raise ConfigError for a mistake in the request, and MissingAsset if the model is not here."""
         options = request.options
         preset, pair = selection.read_pair(request.pair, options)
+        pair = pair.without_costs()
         pair.group(role)
         if pair.weights == "dummy":
             raise ConfigError("a model with dummy weights cannot be fine-tuned, and has no outputs to learn from")

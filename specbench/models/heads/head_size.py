@@ -10,9 +10,10 @@ from specbench.models.heads.block_head import BlockHead
 from specbench.models.heads.draft_head import DraftHead
 from specbench.models.heads.eagle1 import Eagle1Head
 from specbench.models.heads.eagle3 import Eagle3Head
+from specbench.models.heads.fresh_head import fresh_head
 from specbench.models.heads.head import kind_named
-from specbench.models.heads.resolve_heads import fresh_head
-from specbench.models.resolved_model import ResolvedModel, share_of_experts, values_of
+from specbench.models.heads.widened_head import forward_bytes, read_weights
+from specbench.models.resolved_model import ResolvedModel, values_of
 
 PUBLISHED = 2  # bytes per weight of the files on the hub
 
@@ -37,20 +38,21 @@ class HeadSize:
 
 def size_of_head(kind: str, role: str, base: ResolvedModel) -> HeadSize:
     """Return the sizes of a head of a kind that drafts, for a base with this role."""
+    config = base.narrow or base.config
     with CONSTRUCTION, torch.device("meta"):
-        head = fresh_head(kind_named(kind), base.config)
+        head = fresh_head(kind_named(kind), config)
     assert isinstance(head, DraftHead)
-    weights = {name: p.numel() for name, p in head.named_parameters() if "embed_tokens" not in name}
-    parameters, share = sum(weights.values()), share_of_experts(base.config)
-    read = sum(round(count * (share if ".experts." in name else 1.0)) for name, count in weights.items())
-    layers, layer = _layers_of(head, base.config)
+    parameters = sum(p.numel() for name, p in head.named_parameters() if "embed_tokens" not in name)
+    layers, layer = _layers_of(head, config)
     itemsize = getattr(torch, base.dtype).itemsize
+    own = read_weights(head, config) * itemsize + base.size.lm_head_bytes
+    read = max(own, round(forward_bytes(kind, base))) if base.narrow else own
     return HeadSize(
         base=role,
         layers=layers,
-        weights=parameters * itemsize,
+        weights=parameters * itemsize + read - own,
         position_bytes=itemsize * (layers * values_of(layer) + head.states * base.architecture.shape.d),
-        forward_bytes=read * itemsize + base.size.lm_head_bytes,
+        forward_bytes=read,
         download_bytes=parameters * PUBLISHED,
     )
 

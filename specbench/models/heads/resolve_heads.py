@@ -6,28 +6,22 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import PreTrainedConfig
 
 from specbench.config.construct import Table
-from specbench.config.pair import HeadSpec, Pair, drafts, folder
+from specbench.config.pair import HeadSpec, Pair, folder
 from specbench.data.hub import commit_of, local_checksum, missing_model
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.models.engines import GraphModel, LoadedModel
 from specbench.models.heads import (
     BlockHead,
-    DFlashHead,
     DraftHead,
-    DSparkHead,
-    Eagle1Head,
-    Eagle3Head,
     EagleHead,
     EagleNetwork,
     Head,
-    LengthHead,
-    MtpHead,
     Provenance,
     Verifier,
 )
+from specbench.models.heads.fresh_head import fresh_head
 from specbench.models.heads.head import (
     FILE,
     UNREADABLE,
@@ -37,6 +31,7 @@ from specbench.models.heads.head import (
     provenance_in,
     same_model,
 )
+from specbench.models.heads.widened_head import widen_head
 from specbench.models.lean import Graphs
 from specbench.models.resolved_model import ResolvedModel
 from specbench.runs.run_spec import HeadSource
@@ -109,7 +104,8 @@ def load_head(
     Raises ConfigError, with both names, if it was trained on other models or does not fit the base's width, and
     MissingAsset if it cannot be fetched or read.
     """
-    kind, config = kind_named(head.spec.kind), models[head.spec.base].config
+    kind, resolved = kind_named(head.spec.kind), models[head.spec.base]
+    config = resolved.narrow or resolved.config
     if head.weights == "dummy":
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
@@ -124,6 +120,8 @@ def load_head(
             f" ({models[head.spec.base].spec.path}) has {width}"
         )
     if isinstance(loaded, DraftHead):
+        if resolved.narrow is not None:
+            widen_head(loaded, resolved)
         try:
             loaded.goes_with(model.transformers().get_input_embeddings().weight, config)
         except ConfigError as error:
@@ -151,16 +149,6 @@ def _require_output(name: str, head: ResolvedHead, loaded: Head) -> None:
         raise
     except (MissingAsset, ConfigError, IndexError, *UNREADABLE) as error:
         raise MissingAsset(f"head '{name}' ({head.spec.path}) cannot draft: {in_one_line(error)}") from None
-
-
-def fresh_head(kind: type[Head], config: PreTrainedConfig) -> Head:
-    """Return an untrained head, for models with random weights."""
-    if drafts(kind.kind):
-        of_kind: dict[str, type[Eagle3Head | MtpHead | BlockHead]] = {
-            "eagle3": Eagle3Head, "dflash": DFlashHead, "dspark": DSparkHead, "mtp": MtpHead,
-        }  # fmt: skip
-        return of_kind.get(kind.kind, Eagle1Head).of(config)
-    return kind(**({} if kind is LengthHead else {"hidden": config.hidden_size}))
 
 
 def fetched(name: str, path: str, base: Path, revision: str = "") -> Path:
