@@ -1,73 +1,126 @@
 """Add the first verdicts of expectations to the ledger, configs/expectations.json: `make ledger`, after `make suites`.
 
-An expectation whose comparison changed, or that was removed, after its verdict was recorded is an error. Quote the paper's
-sentence and the reason in a decision, and name it: `make ledger ARGS="--decision 0037"`. The old comparison then stays in the
-ledger, and a line on the suite's page shows it permanently.
+A comparison, a grid or a cell that changed or left after its verdict was recorded is an error. Quote the paper's sentence
+and the reason in a decision, and name both: `make ledger ARGS="--decision 0037 --reason 'the pairs have other costs'"`. What
+was there before stays in the ledger, and a line on the suite's page shows it permanently.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.features.archive.run_archive import unpacked_results
-from specbench.features.suites.papers.claims_ledger import LEDGER, EarlierComparison, LedgerEntry, ledger
+from specbench.features.suites.papers.claims_ledger import (
+    LEDGER,
+    EarlierComparison,
+    EarlierGrid,
+    FormerCells,
+    LedgerEntry,
+    SuiteLedger,
+    ledger,
+    measured_hash,
+    outcomes_by_cell,
+)
 from specbench.features.suites.papers.expectations import ExpectationVerdict, verdict_text
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import collect
 
 PAGES, OUT = Path("results/suites"), Path("configs") / LEDGER
+NEW = LedgerEntry("", "", "", "")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The decision that explains changes, and the reason in one sentence; both are empty if nothing may change."""
+
+    decision: str = ""
+    reason: str = ""
+
+    def require(self, what: str) -> None:
+        """Exit with a message unless a change may be recorded."""
+        if not (self.decision and self.reason):
+            sys.exit(f"{what}; help: --decision NUMBER, which quotes the paper, and --reason SENTENCE")
 
 
 def main() -> None:
     """Write the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--decision", default="", help="number of the decision that explains changed comparisons")
-    decision, out = parser.parse_args().decision, {}
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="suites to read; by default all that have a page")
+    parser.add_argument("--decision", default="", help="number of the decision that explains what changed")
+    parser.add_argument("--reason", default="", help="why, in a sentence")
+    args = parser.parse_args()
+    change, out = Change(args.decision, args.reason), dict[str, SuiteLedger]()
     for name in sorted({*ledger(), *(path.parent.name for path in PAGES.glob("*/runs.zip.xz"))}):
-        archive = PAGES / name / "runs.zip.xz"
+        if args.suites and name not in args.suites:
+            out |= {name: ledger()[name]} if name in ledger() else {}
+            continue
+        archive, suite = PAGES / name / "runs.zip.xz", read_suite(name)
         if not archive.exists():
             sys.exit(f"{name}: in the ledger, but without {archive}; help: restore it")
         with unpacked_results(archive) as results:
-            collected = collect(read_suite(name), results)
-        date = max(str(summary.environment.get("date", "")) for summary in collected.summaries)[:10]
-        if entries := with_verdicts(name, ledger().get(name, {}), collected.judged, date, decision):
-            out[name] = entries
-    content = {name: {key: asdict(entry) for key, entry in entries.items()} for name, entries in out.items()}
+            collected = collect(suite, results)
+        if suite.expect or name in ledger():
+            date = max(str(summary.environment.get("date", "")) for summary in collected.summaries)[:10]
+            kept = ledger().get(name, SuiteLedger())
+            out[name] = with_verdicts(
+                name, with_grid(name, kept, measured_hash(suite), change), collected.judged, date, change
+            )
+    content = {name: asdict(entries) for name, entries in out.items()}
     OUT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def with_verdicts(
-    suite: str,
-    entries: Mapping[str, LedgerEntry],
-    verdicts: Sequence[ExpectationVerdict],
-    date: str,
-    decision: str,
-) -> dict[str, LedgerEntry]:
-    """Return a suite's entries, with an entry for each expectation without one, and with changed comparisons recorded.
+def with_grid(suite: str, kept: SuiteLedger, measured: str, change: Change) -> SuiteLedger:
+    """Return a suite's entries with what it measures now. Exits with a message for a change without a decision."""
+    if kept.measured in ("", measured):
+        return replace(kept, measured=measured)
+    change.require(f"{suite}: what is measured changed")
+    was = EarlierGrid(kept.measured, time.strftime("%Y-%m-%d"), change.reason, change.decision)
+    return replace(kept, measured=measured, earlier=(*kept.earlier, was))
 
-    Exits with a message for a changed or removed comparison without a decision.
+
+def with_verdicts(
+    suite: str, kept: SuiteLedger, verdicts: Sequence[ExpectationVerdict], date: str, change: Change
+) -> SuiteLedger:
+    """Return a suite's entries, with an entry for each expectation without one, and with what changed or left recorded.
+
+    Exits with a message for a changed or removed comparison, or for a cell that left, without a decision.
     """
     now = {verdict.expected.id: verdict for verdict in verdicts}
     out: dict[str, LedgerEntry] = {}
-    for key, entry in entries.items():
+    for key, entry in kept.expectations.items():
+        entry = _without_former_cells(
+            f"{suite}: {key}", entry, outcomes_by_cell(now[key]) if key in now else {}, change
+        )
         if not entry.comparison or (key in now and now[key].expected.fingerprint == entry.comparison):
             out[key] = entry
-        elif not decision:
-            sys.exit(f"{suite}: the comparison of '{key}' changed; help: --decision NUMBER, which quotes the paper")
         else:
-            was = EarlierComparison(entry.says, entry.verdict, time.strftime("%Y-%m-%d"), decision)
-            out[key] = LedgerEntry("", "", "", "", (*entry.earlier, was))
+            change.require(f"{suite}: the comparison of '{key}' changed")
+            was = EarlierComparison(entry.says, entry.verdict, time.strftime("%Y-%m-%d"), change.decision)
+            out[key] = replace(NEW, earlier=(*entry.earlier, was), former=entry.former)
     for key, verdict in now.items():
-        entry, expected = out.get(key, LedgerEntry("", "", "", "")), verdict.expected
+        entry, expected = out.get(key, NEW), verdict.expected
         if verdict.outcomes and not entry.comparison:
-            out[key] = replace(
+            entry = replace(
                 entry, comparison=expected.fingerprint, says=expected.says, verdict=verdict_text(verdict), date=date
             )
-    return out
+        if entry.comparison:
+            out[key] = replace(entry, cells={**outcomes_by_cell(verdict), **entry.cells})
+    return replace(kept, expectations=out)
+
+
+def _without_former_cells(what: str, entry: LedgerEntry, now: dict[str, str], change: Change) -> LedgerEntry:
+    """Return an entry whose cells are still measured; others are recorded as former ones."""
+    gone = {cell: outcome for cell, outcome in entry.cells.items() if cell not in now}
+    if not gone:
+        return entry
+    change.require(f"{what}: {len(gone)} cells with a verdict are no longer measured, such as {min(gone)}")
+    former = FormerCells(gone, time.strftime("%Y-%m-%d"), change.reason, change.decision)
+    cells = {cell: outcome for cell, outcome in entry.cells.items() if cell in now}
+    return replace(entry, cells=cells, former=(*entry.former, former))
 
 
 if __name__ == "__main__":

@@ -211,12 +211,17 @@ class Stage:
     optimizer: Literal["adamw", "adafactor"] = "adamw"
 
 
+SMALLEST = Shape(layers=1, hidden=64, heads=4, intermediate=192)
 SMALL = Shape(layers=1, hidden=160, heads=4, intermediate=512)
 MEDIUM = Shape(layers=3, hidden=192, heads=4, intermediate=576)
 LARGE = Shape(layers=7, hidden=192, heads=4, intermediate=512)
 SMALL_T5 = Shape(layers=1, hidden=128, heads=4, intermediate=320, encoder=1)
 LARGE_T5 = Shape(layers=4, hidden=192, heads=4, intermediate=512, encoder=4)
 STAGES = {
+    # Drafts whose acceptance is in the range of the papers' pairs, by their tokens of training
+    "draft-600k": Stage(shape=SMALLEST, tokens=600_000, rate=3e-3, seed=31, mix=EVERYTHING),
+    "draft-1200k": Stage(shape=SMALLEST, tokens=1_200_000, rate=3e-3, seed=31, mix=EVERYTHING),
+    "draft-2000k": Stage(shape=SMALLEST, tokens=2_000_000, rate=3e-3, seed=31, mix=EVERYTHING),
     "draft-core": Stage(shape=SMALL, tokens=5_000_000, rate=2e-3, seed=1, mix=LATER),
     "draft": Stage(shape=SMALL, tokens=1_000_000, rate=1e-3, seed=13, mix=EVERYTHING, start="draft-core"),
     "middle-core": Stage(shape=MEDIUM, tokens=4_500_000, rate=2e-3, seed=2, mix=LATER),
@@ -244,7 +249,9 @@ STAGES = {
     "t5-base": Stage(shape=LARGE_T5, tokens=8_000_000, rate=1.5e-3, seed=9, mix=SEQ2SEQ),
     "t5-large": Stage(shape=LARGE_T5, tokens=1_000_000, rate=1e-3, seed=10, mix=TRANSLATING, start="t5-base"),
 }
-PUBLISHED = ("draft", "middle", "target", "code", "math", "t5-small", "t5-large")
+PUBLISHED = (
+    "draft", "draft-600k", "draft-1200k", "draft-2000k", "middle", "target", "code", "math", "t5-small", "t5-large",
+)  # fmt: skip
 
 
 def make_tokenizer(texts: int = 24_000) -> Tokenizer:

@@ -17,7 +17,7 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -122,9 +122,9 @@ def preset(kind: str, name: str) -> Preset:
     return Preset(path.stem if path is file else name, path, table)
 
 
-def _merged(table: Table, changes: Table) -> Table:
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with changed keys; the keys of tables in it are replaced one by one."""
-    return table | {
+    return {**table} | {
         key: _merged(table[key], value) if isinstance(value, dict) and isinstance(table.get(key), dict) else value
         for key, value in changes.items()
     }

@@ -195,7 +195,7 @@ def _nothing_drafted(summary: RunSummary, role: str) -> Iterator[Note]:
     for row in summary.methods:
         traits, is_measured = summary.traits(row), row.generations > row.failed
         if role in traits.roles and traits.draft_length and is_measured and row.acceptance_rate is None:
-            text = f"{row.method} tested no drafted token; {role} has another tokenizer, and may be unable to read the prompts"
+            text = f"{row.method} tested no drafted token: {role} has a tokenizer of its own, and may read no prompt"
             yield warning("nothing drafted", text, help="a draft with the target's special tokens", subject=row.method)
 
 

@@ -88,7 +88,7 @@ def _sources(summary: RunSummary) -> str:
 
 def _described(role: str, model: ModelSource) -> str:
     """Return a model's role and source, how it was quantized, and whose cost it has."""
-    cost = model.cost and f"costs as much as {model.cost.label}"
+    cost = f"costs as much as {model.cost.label}" if model.cost else ""
     changes = ", ".join(filter(None, (model.quantization, cost)))
     return f"{role} {model.source}{f' ({changes})' if changes else ''}"
 

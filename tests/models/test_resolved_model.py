@@ -19,6 +19,7 @@ PUBLISHED = {
     "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
     "EleutherAI/pythia-1.4b": 1_414_647_808,
     "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
     "Qwen/Qwen3-0.6B": 596_049_920,
     "Qwen/Qwen3-30B-A3B": 30_532_122_624,
     "google/gemma-3-1b-it": 999_885_952,

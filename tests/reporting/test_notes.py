@@ -135,4 +135,4 @@ def test_a_draft_that_never_drafted_gets_a_warning(rate, is_named):
     summary = replace(run_summary(method_summary("sd", values=values)), spec=RunSpec.from_toml(table))
     summary = replace(summary, environment={**summary.environment, "translations": {"draft": "other tokens"}})
     lines = [note.line for note in notes(summary)]
-    assert any("sd tested no drafted token; draft has another tokenizer" in line for line in lines) == is_named
+    assert any("sd tested no drafted token: draft has a tokenizer of its own" in line for line in lines) == is_named

@@ -16,7 +16,15 @@ from specbench.features.profile.chain_tables import forwards_table, pairs_table,
 from specbench.features.suites.frontier import fastest_within, frontier_points
 from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons
-from specbench.features.suites.papers.expectations import ExpectationVerdict, outcome_counts, outcome_lines, outcomes_of
+from specbench.features.suites.papers.expectations import (
+    ExpectationVerdict,
+    outcome_caveats,
+    outcome_counts,
+    outcome_lines,
+    outcomes_of,
+)
+from specbench.features.suites.papers.fidelity import fidelity_tables
+from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.papers.verifiers import (
     VerifierReport,
     verifier_reports,
@@ -84,15 +92,16 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     verifiers = verifier_reports(suite, results, measured)
     measured = with_auc(suite, with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
-    judged = outcomes_of(suite, measured, Comparisons(summaries))
+    stand_ins = StandIns(summaries, measured)
+    judged = outcomes_of(suite, measured, Comparisons(summaries), stand_ins)
     tables = suite_tables(suite, measured)
-    changes = change_lines(suite.name, judged, ledger())
-    lines = [Note("expectation", line) for line in (*outcome_lines(judged), *changes)]
+    lines = [Note("expectation", line) for line in outcome_lines(judged)]
     lines += unknown_values(suite, measured, is_timed)
     beside = _printed_lengths(suite, summaries) if suite.kind == "profile" else []
     tables += paper_tables([row for row in without_counterpart(suite, measured) if row not in beside])
     tables += stated_table(stated_values(suite.of), measured)
     tables += choice_tables(measured)
+    tables += fidelity_tables(stand_ins, reference_of(suite.of))
     chain_verdicts: list[Note] = []
     if suite.kind == "profile":
         profile_tables, chain_verdicts = _profiles(suite, summaries, [run.levels for run in runs])
@@ -139,7 +148,7 @@ def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
 
 
 def suite_notes(collected: Collected) -> list[Note]:
-    """Return the expectations with their outcomes, the conditions, the warnings, and the missing runs, in this order."""
+    """Return the expectations with their outcomes, the conditions, the warnings, the missing runs and the log of changes."""
     lines = [*collected.verdicts, *(Note("suite", text) for text in [collected.suite.note] if text)]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
         text = f"{SELECTED} the best of several settings, chosen by the first of these numbers, as in the paper."
@@ -163,7 +172,9 @@ def suite_notes(collected: Collected) -> list[Note]:
         text = "measured with an earlier definition of the suite"
         lines.append(warning("earlier definition", text, help="measure it again"))
     absent = [run for run in collected.index.runs.values() if run.state != DONE]
-    return lines + [warning("absent run", f"{run.state}: {run.pair}, {run.task}: {run.why}") for run in absent]
+    lines += [warning("absent run", f"{run.state}: {run.pair}, {run.task}: {run.why}") for run in absent]
+    changes = change_lines(collected.suite.name, collected.judged, ledger())
+    return lines + [Note("changed expectation", line) for line in changes]
 
 
 def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
@@ -210,17 +221,18 @@ def _conclusion(
     chains: Sequence[Note],
     measured: Sequence[Point],
 ) -> list[Note]:
-    """Return the conclusion of a suite: the verdicts on its chains if there are any, else its speeds and expectations.
+    """Return the conclusion of a suite: the verdicts on its chains if there are any, else its claims and then its speeds.
 
     A suite that compares whole curves has no sentences on speeds, except on slow baselines.
     """
+    counts = [Note("outcomes", text) for text in outcome_counts(judged, suite.is_of_paper)]
+    caveats = [Note("errors of outcomes", text) for text in outcome_caveats(judged)]
     if chains:
-        return [*overstated(summaries), *chains]
+        return [*counts, *overstated(summaries), *chains, *caveats]
     speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
     fastest = fastest_within(measured, suite.drop)
-    counts = [Note("outcomes", text) for text in outcome_counts(judged, suite.is_of_paper)]
     stand_ins = [Note("stand-ins", STAND_INS)] if counts and suite.is_tiny and suite.is_of_paper else []
-    return [*speeds, *fastest, *counts, *stand_ins]
+    return [*counts, *speeds, *fastest, *caveats, *stand_ins]
 
 
 def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:

@@ -35,7 +35,8 @@ def forward_bytes(kind: str, base: ResolvedModel) -> float:
 def _forward_bytes(kind: str, config: PreTrainedConfig, dtype: str) -> int:
     with CONSTRUCTION, torch.device("meta"):
         head = fresh_head(kind_named(kind), config)
-    return read_weights(head, config) * getattr(torch, dtype).itemsize + size_of(config, dtype).lm_head_bytes
+    itemsize: int = getattr(torch, dtype).itemsize
+    return read_weights(head, config) * itemsize + size_of(config, dtype).lm_head_bytes
 
 
 def read_weights(head: nn.Module, base: PreTrainedConfig) -> int:

@@ -1,19 +1,33 @@
-"""The ledger of expectations: the first verdict of each, and every comparison that was changed after its verdict was seen.
+"""The ledger of expectations: the first verdict of each, and everything that was changed after a verdict was seen.
 
-`configs/expectations.json` holds an entry for each expectation of a suite whose page is in this repository, by the suite's
-name and the expectation's id. `scripts/expectation_ledger.py` adds entries and records changes. An expectation whose
-comparison changed keeps a line on its page permanently.
+`configs/expectations.json` holds an entry for each suite whose page is in this repository: a hash of what it measures, and
+for each expectation its comparison, its first verdict, and the outcome of each cell. `scripts/expectation_ledger.py` adds
+entries and records changes, each with the decision that explains it. A changed comparison, a changed grid and a cell that is
+no longer measured keep a line on the page permanently.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from specbench.config.presets import preset
 from specbench.features.suites.papers.expectations import ExpectationVerdict, verdict_text
+from specbench.features.suites.suite import Suite
 from specbench.files import parse_json
 
 LEDGER = "expectations.json"  # in configs/
+MEASURED_OF_PAIRS = (
+    "models",
+    "heads",
+    "ensemble",
+    "weights",
+    "logits",
+    "defaults",
+)  # keys of pairs that results depend on
 
 
 @dataclass(frozen=True)
@@ -27,10 +41,21 @@ class EarlierComparison:
 
 
 @dataclass(frozen=True)
+class FormerCells:
+    """Cells that are no longer measured: their outcomes by cell, their last day, why they left, and the decision."""
+
+    outcomes: dict[str, str]
+    until: str
+    reason: str
+    decision: str
+
+
+@dataclass(frozen=True)
 class LedgerEntry:
     """An expectation's comparison, by its fingerprint, with its wording, its first verdict and the date of that.
 
-    `earlier` are the comparisons that it replaced. An expectation that was removed has no fingerprint.
+    `cells` are the first outcomes by cell. `earlier` are the comparisons that it replaced, and `former` the cells that are no
+    longer measured. An expectation that was removed has no fingerprint.
     """
 
     comparison: str
@@ -38,30 +63,92 @@ class LedgerEntry:
     verdict: str
     date: str
     earlier: tuple[EarlierComparison, ...] = ()
+    cells: dict[str, str] = field(default_factory=dict)
+    former: tuple[FormerCells, ...] = ()
 
 
-Ledger = Mapping[str, Mapping[str, LedgerEntry]]  # by suite and id
+@dataclass(frozen=True)
+class EarlierGrid:
+    """What a suite measured until a day: a hash of it, why it changed, and the decision that explains the change."""
+
+    measured: str
+    until: str
+    reason: str
+    decision: str
+
+
+@dataclass(frozen=True)
+class SuiteLedger:
+    """A suite's entries by the ids of expectations, and a hash of what it measures; `earlier` is what it measured before."""
+
+    measured: str = ""
+    earlier: tuple[EarlierGrid, ...] = ()
+    expectations: dict[str, LedgerEntry] = field(default_factory=dict)
+
+
+Ledger = Mapping[str, SuiteLedger]  # by suite
 
 
 @cache
 def ledger() -> Ledger:
     """Return the ledger of the bundled suites."""
     text = (resources.files("specbench.configs") / LEDGER).read_text(encoding="utf-8")
-    return parse_json(text, dict[str, dict[str, LedgerEntry]], LEDGER)
+    return parse_json(text, dict[str, SuiteLedger], LEDGER)
+
+
+def measured_hash(suite: Suite) -> str:
+    """Return a hash of what a suite measures: its grid and options, what it trains, its methods, and its pairs' models."""
+    pairs = {name: preset("pair", name).table for line in suite.grid for name in line.pairs}
+    methods = {name: preset("method", name).table for line in suite.grid for name in line.methods}
+    table = {
+        "definition": suite.definition,
+        "pairs": {name: {key: each[key] for key in MEASURED_OF_PAIRS if key in each} for name, each in pairs.items()},
+        "methods": {
+            name: {key: value for key, value in each.items() if key != "description"} for name, each in methods.items()
+        },
+    }
+    return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def outcomes_by_cell(verdict: ExpectationVerdict) -> dict[str, str]:
+    """Return the outcomes of an expectation by cell: the outcome that was found, also where it is not counted."""
+    cells: dict[str, list[str]] = defaultdict(list)
+    for point in verdict.outcomes:
+        cells[point.setting].append(str(point.found or point.outcome))
+    return {setting: " / ".join(dict.fromkeys(outcomes)) for setting, outcomes in cells.items()}
 
 
 def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Ledger) -> list[str]:
-    """Return a line for each comparison of a suite that was changed or removed after its verdict was seen."""
+    """Return a line for each comparison, grid and cell of a suite that was changed or removed after its verdict was seen."""
+    kept = entries.get(suite, SuiteLedger())
     today = {verdict.expected.id: verdict_text(verdict) for verdict in verdicts}
-    lines = []
-    for key, entry in entries.get(suite, {}).items():
-        first_verdicts = [*(was.verdict for was in entry.earlier[1:]), entry.verdict]
-        for was, after in zip(entry.earlier, first_verdicts[: len(entry.earlier)], strict=True):
-            now = f"first verdict after the change: '{after}'" if key in today else "it was removed"
-            if was is entry.earlier[-1] and today.get(key, after) != after:
-                now += f"; of these measurements: '{today[key]}'"
-            lines.append(
-                f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, or attributed"
-                f" to a different source, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
-            )
+    lines = [
+        f"what is measured was changed after verdicts were seen, on {was.until}: {was.reason} (decision {was.decision})"
+        for was in kept.earlier
+    ]
+    for key, entry in kept.expectations.items():
+        lines += _changed_comparisons(key, entry, today)
+        lines += _former_cells(entry)
     return lines
+
+
+def _changed_comparisons(key: str, entry: LedgerEntry, today: Mapping[str, str]) -> Iterator[str]:
+    first_verdicts = [*(was.verdict for was in entry.earlier[1:]), entry.verdict]
+    for was, after in zip(entry.earlier, first_verdicts[: len(entry.earlier)], strict=True):
+        now = f"first verdict after the change: '{after}'" if key in today else "it was removed"
+        if was is entry.earlier[-1] and today.get(key, after) != after:
+            now += f"; of these measurements: '{today[key]}'"
+        yield (
+            f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, or attributed"
+            f" to a different source, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
+        )
+
+
+def _former_cells(entry: LedgerEntry) -> Iterator[str]:
+    says = entry.says or (entry.earlier[-1].says if entry.earlier else "")
+    for gone in entry.former:
+        cells: dict[str, list[str]] = defaultdict(list)
+        for cell, outcome in gone.outcomes.items():
+            cells[outcome].append(cell)
+        listed = "; ".join(f"{outcome}: {', '.join(names)}" for outcome, names in cells.items())
+        yield f"no longer measured since {gone.until}, for '{says}': {listed}. {gone.reason} (decision {gone.decision})"

@@ -37,7 +37,14 @@ RATIOS: dict[
     "over_sd": completion_speedup,
 }
 PAPERS, PROPOSERS = "papers_speedup", "proposer_acceptance"
-EXACT = ("gigaflops", "flops_ratio", "flops_ratio_sd", "papers_flops_ratio_sd", "proposer_weight")  # no samples
+EXACT = (
+    "gigaflops",
+    "flops_ratio",
+    "flops_ratio_sd",
+    "papers_flops_ratio_sd",
+    "predicted_run",
+    "proposer_weight",
+)  # no samples
 UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
 

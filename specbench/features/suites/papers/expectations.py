@@ -20,10 +20,16 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
 from specbench.features.suites.papers.comparisons import Comparison, Comparisons, independent
 from specbench.features.suites.papers.expectation import Expectation, Take
+from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.suite import Suite
 from specbench.reporting.columns import column_of
 
-SOURCES = {"paper": "the paper makes", "project": "this project adds"}
+SOURCES = {
+    "": "expected outcome",
+    "paper": "comparison of speed, quality or acceptance that the paper makes",
+    "project": "comparison that this project adds",
+    "identity": "check of the implementation",
+}  # what a page counts apart, in the singular
 ERRORS = (
     "Each is decided by a 95 % interval over prompts. It does not cover a run at another time, and is not corrected for the"
     " number of comparisons."
@@ -44,10 +50,11 @@ class Outcome(StrEnum):
     other = "on the other side within the noise"
     contradicted = "contradicted"
     undecided = "not decided, without an interval or any difference"
-    certain = "not counted, because these models or settings can hardly contradict it"
+    stand_in = "not counted, because the stand-ins decide it"
 
 
-NOT_COUNTED = (Outcome.undecided, Outcome.certain)
+NOT_COUNTED = (Outcome.undecided, Outcome.stand_in)
+DECIDED = (Outcome.confirmed, Outcome.contradicted)
 NOT_COMPARED = "not compared, since no run has both sides"
 PLACES = ("pair", "task", "T")  # of a run
 
@@ -80,12 +87,18 @@ class Measured(NamedTuple):
 
 
 class PointOutcome(NamedTuple):
-    """The outcome at a point. `prompts_needed` is the number of prompts that would decide an outcome within the noise."""
+    """The outcome at a point.
+
+    `prompts_needed` is the number of prompts that would decide an outcome within the noise. `reason` says by which number
+    a stand-in decides the outcome, and `found` what the outcome would be.
+    """
 
     outcome: Outcome
     setting: str
     measured: Measured
     prompts_needed: float | None = None
+    reason: str = ""
+    found: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -110,11 +123,24 @@ class ExpectationVerdict:
 
 
 def outcomes_of(
-    suite: Suite, points: Sequence[Point], comparisons: Comparisons | None = None
+    suite: Suite,
+    points: Sequence[Point],
+    comparisons: Comparisons | None = None,
+    stand_ins: StandIns | None = None,
 ) -> list[ExpectationVerdict]:
-    """Return the verdict of each expectation of a suite. Without `comparisons`, estimates are compared as independent."""
-    compare = comparisons or Comparisons()
-    return [_verdict(expectation, points, compare) for expectation in suite.expect]
+    """Return the verdict of each expectation of a suite.
+
+    Without `comparisons`, estimates are compared as independent. Without `stand_ins`, every outcome is counted.
+    """
+    judge = _Judge(comparisons or Comparisons(), stand_ins or StandIns((), ()))
+    return [_verdict(expectation, points, judge) for expectation in suite.expect]
+
+
+class _Judge(NamedTuple):
+    """What decides an outcome: comparisons of measured values, and whether a stand-in alone decides it."""
+
+    compare: Comparisons
+    stand_ins: StandIns
 
 
 def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
@@ -123,35 +149,47 @@ def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
 
 
 def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
-    """Return sentences that count the outcomes, separately for the paper's comparisons and this project's.
+    """Return sentences that count the outcomes: the paper's comparisons, this project's, and checks of the implementation.
 
     `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
     """
     by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
     for verdict in verdicts:
         by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
-    sentences = [_counts(by_source[source], source) for source in ("", *SOURCES) if by_source[source].total()]
-    untested = sum(point.outcome is Outcome.certain for verdict in verdicts for point in verdict.outcomes)
-    if untested and sentences:
+    sentences = [_counts(by_source[source], source) for source in SOURCES if by_source[source].total()]
+    untested = sum(point.outcome is Outcome.stand_in for verdict in verdicts for point in verdict.outcomes)
+    if untested:
         sentences.append(
-            f"{untested} more {'is' if untested == 1 else 'are'} not counted: these models or settings can hardly contradict"
-            f" {'it' if untested == 1 else 'them'}."
+            f"{untested} more {'is' if untested == 1 else 'are'} not counted, since the costs or the acceptance of the"
+            f" bundled models, and not the methods, decide {'it' if untested == 1 else 'them'}."
         )
-    several = [ERRORS] if sum(counts.total() for counts in by_source.values()) > 1 else []
-    return [
-        *sentences,
-        *several,
-        *([SELECTED] if any(verdict.expected.selects and verdict.counted for verdict in verdicts) else []),
-    ]
+    return sentences
+
+
+def outcome_caveats(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
+    """Return sentences on the errors of the outcomes: those of many comparisons, and of the choice of the best setting."""
+    several = [ERRORS] if sum(len(verdict.counted) for verdict in verdicts) > 1 else []
+    return several + ([SELECTED] if any(each.expected.selects and each.counted for each in verdicts) else [])
 
 
 def _counts(counts: Counter[Outcome], source: str) -> str:
-    which = f"comparison that {SOURCES[source]}" if source else "expected outcome"
-    if counts.total() == 1:
+    """Return a sentence: how many outcomes are decided, which way, and on which side the others lie."""
+    total, which = counts.total(), SOURCES[source]
+    if total == 1:
         (outcome,) = counts
         return f"The {which} is {outcome}."
-    texts = [f"{count} {'is' if count == 1 else 'are'} {outcome}" for outcome in Outcome if (count := counts[outcome])]
-    return f"Of {counts.total()} {which.replace(' ', 's ', 1) if source else f'{which}s'}, {', '.join(texts)}."
+    first, _, rest = which.partition(" ")
+    plural = f"{first}s {rest}" if rest and source else f"{which}s"
+    decided = sum(counts[outcome] for outcome in DECIDED)
+    texts = [f"{counts[outcome]} {outcome}" for outcome in DECIDED if counts[outcome]]
+    sentence = f"{decided} of {total} {plural} ({decided / total:.0%}) {'is' if decided == 1 else 'are'} decided"
+    sentence += f": {' and '.join(texts)}" if texts else ""
+    open_ones = [
+        f"{counts[outcome]} {'lies' if counts[outcome] == 1 else 'lie'} {outcome}"
+        for outcome in (Outcome.expected, Outcome.other)
+        if counts[outcome]
+    ]
+    return f"{sentence}; {' and '.join(open_ones)}." if open_ones else f"{sentence}."
 
 
 def verdict_text(verdict: ExpectationVerdict) -> str:
@@ -181,7 +219,10 @@ def _range(verdict: ExpectationVerdict) -> str:
 def _line(verdict: ExpectationVerdict) -> str:
     expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
     origin = f" ({expected.where})" if expected.where else ""
-    says = f"{expected.says}{' (added by this project)' if expected.source == 'project' else origin}"
+    origin = {"project": " (added by this project)", "identity": f"{origin}, a check of the implementation"}.get(
+        expected.source, origin
+    )
+    says = f"{expected.says}{origin}"
     for decided in verdict.outcomes:
         settings[decided.outcome].append(decided.setting)
     if not settings:
@@ -194,10 +235,12 @@ def _line(verdict: ExpectationVerdict) -> str:
         else ""
     )
     contradicted = settings[Outcome.contradicted]
+    reasons = list(dict.fromkeys(point.reason for point in verdict.outcomes if point.reason))
+    why = f"; the stand-ins decide by: {'; '.join(reasons)}" if reasons else ""
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
-    return f"{says}: {verdict_text(verdict)}{against}{needed}{secondary}"
+    return f"{says}: {verdict_text(verdict)}{against}{needed}{why}{secondary}"
 
 
 def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
@@ -208,12 +251,12 @@ def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
     return ", ".join(f"{counts[outcome]} of {counts.total()} {outcome}" for outcome in Outcome if counts[outcome])
 
 
-def _verdict(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> ExpectationVerdict:
-    outcomes = tuple(result for group in _groups(expected, points) for result in _outcomes(expected, group, compare))
+def _verdict(expected: Expectation, points: Sequence[Point], judge: _Judge) -> ExpectationVerdict:
+    outcomes = tuple(result for group in _groups(expected, points) for result in _outcomes(expected, group, judge))
     if not expected.beside:
         return ExpectationVerdict(expected, outcomes)
     other = replace(expected, value=expected.beside, beside="")
-    secondary = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, compare))
+    secondary = (result.outcome for group in _groups(other, points) for result in _outcomes(other, group, judge))
     return ExpectationVerdict(expected, outcomes, tuple(outcome for outcome in secondary if outcome not in NOT_COUNTED))
 
 
@@ -236,15 +279,33 @@ def _groups(expected: Expectation, points: Sequence[Point]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _outcomes(expected: Expectation, points: Sequence[Point], compare: Comparisons) -> Iterator[PointOutcome]:
+def _outcomes(expected: Expectation, points: Sequence[Point], judge: _Judge) -> Iterator[PointOutcome]:
     """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(_of_enough_score(expected, points), expected.of, expected, expected.take):
-        for measured in _compared(expected, point, points, compare):
-            is_certain = any((point.number(k) or 0.0) >= least for k, least in expected.cannot_fail_from.items())
-            outcome = Outcome.certain if is_certain else _outcome(expected, measured)
+        for other, measured in _compared(expected, point, points, judge.compare):
+            outcome = _outcome(expected, measured)
+            if reason := _stand_in_decides(expected, point, other, outcome, judge.stand_ins):
+                yield PointOutcome(Outcome.stand_in, _setting_text(point), measured, None, reason, outcome)
+                continue
             in_noise = outcome in (Outcome.expected, Outcome.other)
             needed = _needed(expected, measured, point.number("prompts")) if in_noise else None
             yield PointOutcome(outcome, _setting_text(point), measured, needed)
+
+
+def _stand_in_decides(
+    expected: Expectation, point: Point, other: Point | None, outcome: Outcome, stand_ins: StandIns
+) -> str:
+    """Return by which number a stand-in alone decides an outcome; empty if it does not, and for checks of the implementation.
+
+    The rule is the same for an outcome that could not be a contradiction and for one that could not be a confirmation.
+    """
+    number = expected.bound if isinstance(expected.bound, int | float) else 1.0
+    if expected.source == "identity" or expected.is_two_sided or isinstance(expected.bound, str):
+        return ""
+    if outcome is Outcome.undecided:
+        return ""
+    is_above = (outcome in (Outcome.confirmed, Outcome.expected)) == (expected.at_most is None)
+    return stand_ins.decides(point, other, expected.factor * number, expected.value, is_above)
 
 
 def _needed(expected: Expectation, measured: Measured, prompts: float | None) -> float | None:
@@ -263,19 +324,26 @@ def ceil_to_two_digits(number: float) -> int:
     return math.ceil(number / unit) * unit
 
 
-def _compared(expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons) -> Iterator[Measured]:
-    """Yield the comparison of a point with each of its bounds. None of a curve that neither side reaches."""
+def _compared(
+    expected: Expectation, point: Point, points: Sequence[Point], compare: Comparisons
+) -> Iterator[tuple[Point | None, Measured]]:
+    """Yield the comparison of a point with each of its bounds, and the point of the bound if it is one.
+
+    None of a curve that neither side reaches.
+    """
     bound, value = expected.bound, expected.value
     if isinstance(bound, dict):
         take = expected.bound_take or expected.take
         for other in _chosen(points, bound, expected, take):
             if other.at(expected.by) == point.at(expected.by) and other is not point:
                 between = partial(compare.between, point, other, value)
-                yield from _measured(expected, between, point.number(value), other.number(value))
+                for measured in _measured(expected, between, point.number(value), other.number(value)):
+                    yield other, measured
         return
     theirs = compare.estimate(point, bound) if isinstance(bound, str) else Estimate(bound, bound, bound)
     between = partial(independent, compare.estimate(point, value), theirs)
-    yield from _measured(expected, between, point.number(value), theirs.value if theirs else None)
+    for measured in _measured(expected, between, point.number(value), theirs.value if theirs else None):
+        yield None, measured
 
 
 def _measured(
@@ -295,7 +363,7 @@ def _of_enough_score(expected: Expectation, points: Sequence[Point]) -> Sequence
     if not expected.at_score_of:
         return points
     scores = [p.number("score") for p in points if p.matches(expected.at_score_of)]
-    least = max((score for score in scores if score is not None), default=math.inf)
+    least = (1.0 - expected.score_margin) * max((score for score in scores if score is not None), default=math.inf)
     return [p for p in points if (score := p.number("score")) is not None and score >= least]
 
 
@@ -335,9 +403,10 @@ def _outcome(expected: Expectation, measured: Measured) -> Outcome:
     if not math.isfinite(high - low) or low == high == equal:
         return Outcome.undecided
     if expected.is_two_sided:
+        wants_inside = expected.near is not None
         if measured.is_surely_inside or measured.is_surely_outside:
-            return Outcome.confirmed if measured.is_surely_inside else Outcome.contradicted
-        return Outcome.expected if measured.is_inside else Outcome.other
+            return Outcome.confirmed if measured.is_surely_inside == wants_inside else Outcome.contradicted
+        return Outcome.expected if measured.is_inside == wants_inside else Outcome.other
     if expected.at_most is not None:
         value, low, high, equal = -value, -high, -low, -equal
     if value >= equal:

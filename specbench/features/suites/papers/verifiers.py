@@ -68,7 +68,11 @@ class VerifierReport:
 
 
 def with_auc(suite: Suite, points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
-    """Add `auc`, with its interval over texts, to the points whose verifier the suite trained. Return all points."""
+    """Add values of the verifiers that the suite trained to the points that use them. Return all points.
+
+    `auc` has an interval over texts. `predicted_run` is the run length that Theorem 2 predicts at T = 1 and half of the
+    probability as threshold.
+    """
     by_head = {(report.pair, report.task, report.head): report for report in reports}
 
     def with_report(point: Point) -> Point:
@@ -77,7 +81,8 @@ def with_auc(suite: Suite, points: Sequence[Point], reports: Sequence[VerifierRe
         if report is None:
             return point
         auc = Estimate(*(float(report.values[key]) for key in ("auc", "auc_low", "auc_high")))
-        return replace(point, values={**point.values, "auc": auc})
+        run = {"predicted_run": report.predicted_run} if point.T > 0.0 and point.x in (None, HALF) else {}
+        return replace(point, values={**point.values, "auc": auc, **run})
 
     return list(map(with_report, points))
 

@@ -1,14 +1,22 @@
 """Every expectation of every suite: data that confirm it, data that contradict it, its place in the paper, and the ledger."""
 
+from dataclasses import replace
 from datetime import date
 from functools import cache
 
 import pytest
 
-from scripts.expectation_ledger import with_verdicts
+from scripts.expectation_ledger import Change, with_grid, with_verdicts
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point
-from specbench.features.suites.papers.claims_ledger import EarlierComparison, LedgerEntry, change_lines, ledger
+from specbench.features.suites.papers.claims_ledger import (
+    EarlierComparison,
+    LedgerEntry,
+    SuiteLedger,
+    change_lines,
+    ledger,
+    measured_hash,
+)
 from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.suite import read_suite, suites
@@ -47,17 +55,23 @@ def test_every_expectation_has_an_id_and_names_its_place_in_the_paper(name):
     suite = read_suite(name)
     for expected in suite.expect:
         assert expected.id
-        assert not suite.is_of_paper or bool(expected.where) == (expected.source == "paper"), expected.id
+        assert not suite.is_of_paper or bool(expected.where) == (expected.source != "project"), expected.id
 
 
 @pytest.mark.parametrize("name", ledger())
 def test_a_comparison_does_not_change_silently_after_its_verdict_was_seen(name):
-    """If this fails, quote the paper's sentence in a decision, and run `make ledger ARGS="--decision NUMBER"`."""
+    """If this fails, quote the paper in a decision, and run `make ledger ARGS="--decision NUMBER --reason TEXT"`."""
     now = {expected.id: expected.fingerprint for expected in read_suite(name).expect}
-    for key, entry in ledger()[name].items():
+    for key, entry in ledger()[name].expectations.items():
         assert entry.comparison == now.get(key, "") or not entry.comparison, key
-        assert bool(entry.comparison) == bool(entry.verdict and entry.date), key
+        assert bool(entry.comparison) == bool(entry.verdict and entry.date and (entry.cells or entry.former)), key
         assert entry.comparison or entry.earlier, key
+
+
+@pytest.mark.parametrize("name", ledger())
+def test_what_is_measured_does_not_change_silently_after_verdicts_were_seen(name):
+    """If this fails, write a decision, and run `make ledger ARGS="--decision NUMBER --reason TEXT"` with the new page."""
+    assert measured_hash(read_suite(name)) == ledger()[name].measured
 
 
 def test_a_changed_comparison_keeps_a_line():
@@ -65,7 +79,12 @@ def test_a_changed_comparison_keeps_a_line():
     verdicts = outcomes_of(OneExpectation(expected), contradicting(expected, grid("polybasic-table2-tiny")))
     was = EarlierComparison("A is faster than B", "8 of 8 confirmed", "2026-01-02", "0001")
     entries = {
-        "suite": {"faster-chain": LedgerEntry("h", "s", "v", "d", (was,)), "gone": LedgerEntry("", "", "", "", (was,))}
+        "suite": SuiteLedger(
+            expectations={
+                "faster-chain": LedgerEntry("h", "s", "v", "d", (was,)),
+                "gone": LedgerEntry("", "", "", "", (was,)),
+            }
+        )
     }
     changed, removed = change_lines("suite", verdicts, entries)
     assert "'A is faster than B'" in changed and "'8 of 8 confirmed'" in changed
@@ -81,21 +100,49 @@ def verdicts_of(**keys):
 
 
 def test_the_ledger_keeps_the_first_verdict_and_every_comparison_that_was_replaced():
-    first = with_verdicts("s", {}, verdicts_of(at_least=1.0), "2026-01-02", "")
-    assert first["faster"].verdict == "confirmed (difference +0.50)" and first["faster"].date == "2026-01-02"
-    assert with_verdicts("s", first, verdicts_of(at_least=1.0), "2026-02-02", "") == first
+    no_change, change = Change(), Change("0037", "The bound was wrong.")
+    first = with_verdicts("s", SuiteLedger(), verdicts_of(at_least=1.0), "2026-01-02", no_change)
+    entry = first.expectations["faster"]
+    assert entry.verdict == "confirmed (difference +0.50)" and entry.date == "2026-01-02"
+    assert with_verdicts("s", first, verdicts_of(at_least=1.0), "2026-02-02", no_change) == first
     with pytest.raises(SystemExit, match="the comparison of 'faster' changed"):
-        with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", "")
-    changed = with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", "0037")
-    assert changed["faster"].verdict.startswith("contradicted")
-    (was,) = changed["faster"].earlier
-    assert (was.says, was.verdict, was.decision) == ("A is faster", first["faster"].verdict, "0037")
-    removed = with_verdicts("s", changed, [], "2026-03-02", "0038")
-    assert removed["faster"].comparison == "" and len(removed["faster"].earlier) == 2
+        with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", no_change)
+    changed = with_verdicts("s", first, verdicts_of(at_least=2.0), "2026-02-02", change).expectations["faster"]
+    assert changed.verdict.startswith("contradicted")
+    (was,) = changed.earlier
+    assert (was.says, was.verdict, was.decision) == ("A is faster", entry.verdict, "0037")
+    kept = SuiteLedger(expectations={"faster": changed})
+    removed = with_verdicts("s", kept, [], "2026-03-02", change).expectations["faster"]
+    assert removed.comparison == "" and len(removed.earlier) == 2 and len(removed.former) == 1
+
+
+def test_a_cell_that_leaves_a_page_is_named_on_it_with_its_verdict_and_the_reason():
+    first = with_verdicts("s", SuiteLedger(), verdicts_of(at_least=2.0), "2026-01-02", Change())
+    assert first.expectations["faster"].cells == {"p t m at T = 1": "contradicted"}
+    gone = [replace(verdict, outcomes=()) for verdict in verdicts_of(at_least=2.0)]
+    with pytest.raises(SystemExit, match="1 cells with a verdict are no longer measured, such as p t m at T = 1"):
+        with_verdicts("s", first, gone, "2026-02-02", Change())
+    now = with_verdicts("s", first, gone, "2026-02-02", Change("0050", "The model costs too little."))
+    entry = now.expectations["faster"]
+    assert entry.cells == {} and entry.former[0].outcomes == {"p t m at T = 1": "contradicted"}
+    (line,) = change_lines("s", gone, {"s": now})
+    assert "for 'A is faster': contradicted: p t m at T = 1. The model costs too little. (decision 0050)" in line
+
+
+def test_a_changed_grid_needs_a_decision_and_keeps_a_line():
+    first = with_grid("s", SuiteLedger(), "a", Change())
+    assert with_grid("s", first, "a", Change()) == first
+    with pytest.raises(SystemExit, match="what is measured changed"):
+        with_grid("s", first, "b", Change())
+    now = with_grid("s", first, "b", Change("0050", "The pairs have other costs."))
+    assert now.measured == "b"
+    (line,) = change_lines("s", [], {"s": now})
+    assert line.endswith("The pairs have other costs. (decision 0050)")
 
 
 @pytest.mark.parametrize("name", ledger())
 def test_the_dates_of_the_ledger_are_dates(name):
-    entries = ledger()[name].values()
+    entries = ledger()[name].expectations.values()
     dates = [entry.date for entry in entries if entry.comparison]
-    assert all(map(date.fromisoformat, [*dates, *(was.until for entry in entries for was in entry.earlier)]))
+    changes = [was.until for entry in entries for was in (*entry.earlier, *entry.former)]
+    assert all(map(date.fromisoformat, [*dates, *changes, *(was.until for was in ledger()[name].earlier)]))

@@ -65,12 +65,12 @@ def test_a_measured_run_length_counts_what_the_prediction_counts(tmp_path):
     """Theorem 2 is about tokens that the verifier accepted. "Avg tokens" adds those that only the target accepted."""
     suite = read_suite("sprinter-table5-tiny")
     (step,) = suite.prepare
-    head = next(iter(step.heads("tiny", "xsum")))
+    head = next(iter(step.heads("tiny-gpt2", "xsum")))
     (file := head.folder(tmp_path) / REPORT).parent.mkdir(parents=True)
     file.write_text(json.dumps(VALUES))
     values = {"average_tokens": 3.4, "verifier_run": 3.1}
     point = Point(
-        pair="tiny", task="xsum", T=1.0, method="sprinter", run="r", settings={"head": head.name}, values=values
+        pair="tiny-gpt2", task="xsum", T=1.0, method="sprinter", run="r", settings={"head": head.name}, values=values
     )
     (report,) = verifier_reports(suite, tmp_path, [point])
     assert report.run_length == 3.1
@@ -111,9 +111,9 @@ def test_table_1_is_measured_greedily_too():
 
 def test_a_point_has_the_auc_of_its_own_verifier():
     suite = read_suite("sprinter-table5-tiny")
-    reports = [VerifierReport("tiny", "xsum", f"sprinter/{tau}", float(tau), {**VALUES, "auc": auc}, None)
+    reports = [VerifierReport("tiny-gpt2", "xsum", f"sprinter/{tau}", float(tau), {**VALUES, "auc": auc}, None)
                for tau, auc in (("1", 0.9), ("1.5", 0.99))]  # fmt: skip
-    place = {"pair": "tiny", "task": "xsum", "T": 0.0, "run": "r"}
+    place = {"pair": "tiny-gpt2", "task": "xsum", "T": 0.0, "run": "r"}
     found = with_auc(
         suite,
         [

@@ -1,0 +1,265 @@
+"""Bundled pairs that stand for pairs of a paper: their costs beside the paper's, and where they decide an outcome themselves.
+
+A bundled pair that `stands_for` a pair of the paper has the same roles. The bytes of weights that a forward of one token
+reads are known for both from configs alone. Papers print speeds and rarely acceptance rates, so the paper's rate is the one
+at which theory gives its printed speed, at its models' ratio of bytes and with blocks that cost as much as one token.
+
+A comparison of speeds says nothing about a method if the stand-in alone decides it. That is the case if theory expects the
+outcome from the numbers measured here, by MARGIN or more, and does not expect it from the paper's. The same rule applies to
+claims that cannot fail and to claims that cannot hold.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from specbench.analysis.costs import prices_of, sizes_of
+from specbench.analysis.points import Point, Reference, reference_of
+from specbench.analysis.predictions import AssumedRates, formula_of
+from specbench.analysis.run_metrics import complete, rounds_of
+from specbench.analysis.run_summary import RunSummary
+from specbench.config.construct import construct
+from specbench.config.pair import Pair
+from specbench.config.presets import names, preset
+from specbench.decoding.traits import Theory
+from specbench.models.heads.head_size import size_of_head
+from specbench.models.resolve_models import Execution, resolve_models
+from specbench.runs.record import Record
+from specbench.runs.run_folder import load
+
+PRECISION = "bfloat16"  # of the bytes of weights; their ratios do not depend on it
+SPEEDS = ("papers_speedup", "speedup", "end_to_end_speedup", "geometric_mean_speedup")  # values that theory predicts
+PRINTED_SPEEDS = ("papers_speedup",)  # printed values that imply an acceptance rate
+LENGTHS = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
+MARGIN = 1.1  # theory expects an outcome if its ratio lies beyond the bound by this factor
+NEAR = 0.07  # difference of acceptance rates up to which a stand-in accepts as the paper's pair does
+SIMILAR = 1.15  # ratio of costs up to which they are alike
+FEWEST_REJECTIONS = 30
+HALVINGS = 40
+T_OF_SUITES = ("se-table2", "se-table3", "se-table4", "polybasic-table2", "spec-bench-leaderboard")
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """A model or head of a pair: its source, and the bytes of weights that a forward of one token reads."""
+
+    source: str
+    forward: float
+
+
+@cache
+def model_bytes(pair: str) -> dict[str, ModelBytes]:
+    """Return the models and drafting heads of a bundled pair, by role and name. No weights are read."""
+    source = preset("pair", pair)
+    specs = construct(Pair, source.table, str(source.path))
+    on = Execution(torch.device("cpu"), PRECISION, elsewhere=True)
+    models = resolve_models(specs, tuple(specs.models), source.path.parent, on)
+    sizes = {}
+    for role, model in models.items():
+        kind = f", {model.spec.quantization}" if model.spec.quantization else ""
+        sizes[role] = ModelBytes(f"{model.spec.path}{kind}", float(model.size.forward_bytes))
+    for head, spec in specs.heads.items():
+        if spec.drafts:
+            size = size_of_head(spec.kind, spec.base, models[spec.base])
+            sizes[head] = ModelBytes(spec.path, float(size.forward_bytes))
+    return sizes
+
+
+def stands_for(pair: str) -> str:
+    """Return the bundled pair of a paper that a bundled pair stands for; empty if there is none."""
+    original = str(preset("pair", pair).table.get("stands_for", "")) if pair in names("pair") else ""
+    return original if original in names("pair") else ""
+
+
+@cache
+def printed_speeds(pair: str) -> tuple[Reference, ...]:
+    """Return the speeds that tables print for a pair of a paper, without those of groups of prompts."""
+    rows = (row for suite in T_OF_SUITES for row in reference_of(suite))
+    return tuple(row for row in rows if row.pair == pair and row.metric in PRINTED_SPEEDS and not row.group)
+
+
+def fastest(theories: Iterable[Theory], sizes: Mapping[str, float], baseline: Sequence[str], rate: float) -> float:
+    """Return the speedup of the fastest of several settings of a method in theory, at one acceptance rate.
+
+    Every forward costs `sizes` of its model, whatever it reads. `baseline` are the models that the baseline runs for each
+    token.
+    """
+    per_token = sum(sizes[role] for role in baseline)
+    speedups = []
+    for theory in theories:
+        counts = formula_of(theory)(theory, AssumedRates(acceptance=rate, deferred=1.0))
+        if counts is not None:
+            seconds = [sizes[role] for role in theory.models]
+            speedups.append(counts.speedup(lambda i, _, seconds=seconds: seconds[i], per_token))  # type: ignore[misc]
+    return max(speedups, default=0.0)
+
+
+def implied_rate(
+    theories: Sequence[Theory], sizes: Mapping[str, float], baseline: Sequence[str], speedup: float
+) -> float | None:
+    """Return the acceptance rate at which `fastest` is a printed speedup; None if no rate gives it."""
+    low, high = 0.0, 1.0
+    if not fastest(theories, sizes, baseline, low) <= speedup <= fastest(theories, sizes, baseline, high):
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if fastest(theories, sizes, baseline, middle) < speedup else (low, middle)
+    return (low + high) / 2.0
+
+
+def same_task(one: str, two: str) -> bool:
+    """Return whether two tasks are equal but for the variant of the prompt."""
+    return one.partition(":")[0] == two.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """The stand-ins among the pairs of some runs, and the points of these runs."""
+
+    summaries: Sequence[RunSummary]
+    points: Sequence[Point]
+
+    @cached_property
+    def pairs(self) -> dict[str, str]:
+        """The pairs that stand for a pair of the paper, and its name."""
+        found = {summary.pair: stands_for(summary.pair) for summary in self.summaries}
+        return {pair: original for pair, original in found.items() if original}
+
+    @cached_property
+    def _by_run(self) -> dict[str, RunSummary]:
+        return {summary.run: summary for summary in self.summaries}
+
+    @cached_property
+    def _records(self) -> dict[str, list[Record]]:
+        return {summary.run: load(Path(summary.folder)).records for summary in self.summaries}
+
+    def sizes(self, pair: str) -> dict[str, float]:
+        """Return the bytes that the models and heads of a pair read, by role and name."""
+        return {role: size.forward for role, size in model_bytes(pair).items()}
+
+    def theory(self, point: Point) -> Theory | None:
+        """Return the theory of a point's method, if the sizes of its models are known for the paper's pair."""
+        theory = self._by_run[point.run].spec.methods[point.name].traits.theory
+        known = self.sizes(self.pairs[point.pair]).keys()
+        return theory if theory is not None and {*theory.models, *self.baseline(point)} <= known else None
+
+    def baseline(self, point: Point) -> tuple[str, ...]:
+        """Return the models that the baseline of a point's run runs for each token."""
+        summary = self._by_run[point.run]
+        return summary.spec.methods[summary.baseline].traits.roles
+
+    def implied(self, point: Point) -> float | None:
+        """Return the acceptance rate that the paper's printed speeds imply for a point's method, task and temperature.
+
+        It is the mean over the printed tasks if the point's own is not among them. None if the paper prints none.
+        """
+        rows = [row for row in printed_speeds(self.pairs[point.pair]) if row.method == point.method]
+        rows = [row for row in rows if row.T in ("", f"{point.T:g}")]
+        rows = [row for row in rows if same_task(row.task, point.task)] or rows
+        rates = [self.implied_by(row, point) for row in rows]
+        known = [rate for rate in rates if rate is not None]
+        return fmean(known) if known else None
+
+    def implied_by(self, row: Reference, like: Point) -> float | None:
+        """Return the acceptance rate that one printed speed implies, for the best of the settings that were measured here."""
+        settings = [p for p in self.points if (p.run, p.method, p.group) == (like.run, like.method, "")]
+        theories = [theory for point in settings if (theory := self.theory(point)) is not None]
+        if not theories:
+            return None
+        return implied_rate(theories, self.sizes(self.pairs[like.pair]), self.baseline(like), row.value)
+
+    def block_cost(self, pair: str, role: str) -> tuple[int, float] | None:
+        """Return the size of a model's most frequent blocks, and their cost over that of one token; None without blocks."""
+        runs = [summary.run for summary in self.summaries if summary.pair == pair]
+        sizes = sizes_of((record for run in runs for record in self._records[run]), role)
+        prices, blocks = prices_of(sizes), Counter({size: count for size, (count, _) in sizes.items() if size > 1})
+        if prices is None or not blocks or not sizes.get(1):
+            return None
+        ((size, _),) = blocks.most_common(1)
+        return size, prices.of(size) / prices.of(1)
+
+    def decides(self, point: Point, other: Point | None, bound: float, value: str, is_above: bool) -> str:
+        """Return by which measured number the stand-in alone decides an outcome; empty if it does not.
+
+        The value of the point is above (`is_above`) or below `bound` times the value of the other point, or `bound` itself.
+        """
+        if point.pair not in self.pairs or point.group or point.run not in self._by_run:
+            return ""
+        if value in LENGTHS:
+            return self._few_rejections(point, other)
+        if value not in SPEEDS or (other is not None and other.pair not in self.pairs):
+            return ""
+        here, there = self._expected(point, other, bound)
+        if here is None or there is None:
+            return ""
+        ours, theirs = (here, there) if is_above else (1.0 / here, 1.0 / there)
+        if ours < MARGIN or theirs >= MARGIN:
+            return ""
+        numbers = [text for each in (point, other) if each is not None for text in self._different(each)]
+        expects = (
+            f"theory expects {here:.2f} times the bound from the numbers here, and {there:.2f} times from the paper's"
+        )
+        return f"{', '.join(dict.fromkeys(numbers)) or 'costs and acceptance together'}: {expects}"
+
+    def _expected(self, point: Point, other: Point | None, bound: float) -> tuple[float | None, float | None]:
+        """Return the value over its bound that theory expects from the numbers here, and from the paper's."""
+        sides = [self._speeds(each) for each in (point, other) if each is not None]
+        if any(None in side for side in sides):
+            return None, None
+        ((here, there), *rest) = sides
+        for below_here, below_there in rest:
+            here, there = here / below_here, there / below_there  # type: ignore[operator]
+        return here / bound, there / bound  # type: ignore[operator]
+
+    def _speeds(self, point: Point) -> tuple[float | None, float | None]:
+        """Return the speedup of a point's method that theory expects from the numbers here, and from the paper's."""
+        if point.baseline:
+            return 1.0, 1.0
+        theory, rate = self.theory(point), self.implied(point)
+        if theory is None or rate is None:
+            return None, None
+        there = fastest([theory], self.sizes(self.pairs[point.pair]), self.baseline(point), rate)
+        return point.number("corrected"), there or None
+
+    def _different(self, point: Point) -> list[str]:
+        """Return the numbers in which a point's stand-in differs from the paper's pair, in words."""
+        theory, rate = self.theory(point), self.implied(point)
+        measured = point.number("acceptance_rate")
+        if theory is None:
+            return []
+        texts = []
+        if rate is not None and measured is not None and abs(measured - rate) > NEAR:
+            texts.append(f"{point.method} accepts {measured:.2f} of the drafted tokens (paper {rate:.2f})")
+        first, last = theory.models[0], theory.models[-1]
+        here, there = (sizes[first] / sizes[last] for sizes in map(self.sizes, (point.pair, self.pairs[point.pair])))
+        if not 1.0 / SIMILAR <= here / there <= SIMILAR:
+            texts.append(f"a forward of {first} costs {here:.3f} of one of {last} (paper {there:.3f})")
+        block = self.block_cost(point.pair, last)
+        if block is not None and block[1] > SIMILAR:
+            texts.append(f"a forward of {last} over {block[0]} tokens costs {block[1]:.2f} of one over a token")
+        return texts
+
+    def _few_rejections(self, *points: Point | None) -> str:
+        """Return how many drafted tokens a target rejected, if they are few in the run of one of the points."""
+        for point in points:
+            if point is None or point.run not in self._records:
+                continue
+            rounds = list(rounds_of(complete(self._records[point.run], point.name)))
+            tested = sum(each.tested for each in rounds)
+            rejected = tested - sum(each.accepted for each in rounds)
+            if tested and rejected < FEWEST_REJECTIONS:
+                return f"with {point.method}, the target rejects {rejected} of {tested:,} drafted tokens"
+        return ""
+
+
+def by_pair(summaries: Iterable[RunSummary]) -> dict[str, list[RunSummary]]:
+    """Return the runs of each pair."""
+    runs: dict[str, list[RunSummary]] = defaultdict(list)
+    for summary in summaries:
+        runs[summary.pair].append(summary)
+    return runs
