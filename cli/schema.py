@@ -227,6 +227,13 @@ class MethodFile:
     sweep: Sweep
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairFile:
+    """What the file of a pair holds besides the constructor's keys: the name of the bundled pair that it extends."""
+
+    extends: str = ""
+
+
 def method_schema() -> dict[str, Any]:
     """Return the schema of a method. Imports torch, as the classes of the methods need it."""
     import specbench.methods  # noqa: F401  (registers the methods, proposers, stop rules and targets)
@@ -250,7 +257,11 @@ def task_schema() -> dict[str, Any]:
 
 def pair_schema() -> dict[str, Any]:
     """Return the schema of a pair."""
-    return object_schema(Pair, "specbench pair")
+    rules = Rules(extra=PairFile, optional=frozenset({"models", "path", "base"}))  # an extended pair may have them
+    return {
+        **object_schema(Pair, "specbench pair", rules),
+        "anyOf": [{"required": ["models"]}, {"required": ["extends"]}],
+    }
 
 
 def run_schema() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from scripts.tiny_family import DOMAINS
+from scripts.tiny_family import DOMAINS, PUBLISHED
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.quality import score_estimate
 from specbench.config.construct import construct
@@ -43,7 +43,8 @@ from specbench.scoring import Scored
 
 CARD = PACKAGE / "tiny" / "card.md"
 RESULTS = Path("results/tiny-family.md")
-PAIRS = ("tiny", "tiny-t5")
+DRAFTS = "tiny, drafts of little training"
+PAIRS = ("tiny", DRAFTS, "tiny-t5")
 ENSEMBLES = {"math + code": ("math", "code"), "target + math + code": ("target", "math", "code")}
 VARIED = ("tiny-t5",)  # pairs whose models differ in strength by domain
 Domains = dict[str, dict[str, Callable[[str], bool]]]
@@ -81,7 +82,11 @@ def main() -> None:
 
 
 def _pair(name: str) -> Pair:
-    return construct(Pair, preset("pair", name).table, name)
+    """Return a bundled pair, or the drafts that other bundled pairs use, with the tasks of `tiny`."""
+    if name != DRAFTS:
+        return construct(Pair, preset("pair", name).table, name)
+    models = {stage: {"path": f"{BUNDLED}tiny/models/{stage}"} for stage in PUBLISHED if stage.startswith("draft-")}
+    return construct(Pair, {"models": models, "defaults": preset("pair", "tiny").table["defaults"]}, name)
 
 
 def _methods(pair: Pair) -> dict[str, Method]:
@@ -93,7 +98,7 @@ def _methods(pair: Pair) -> dict[str, Method]:
 
 
 def _load(name: str, roles: tuple[str, ...]) -> LoadedPair:
-    base = preset("pair", name).path.parent
+    base = preset("pair", "tiny").path.parent
     on = Execution(torch.device("cpu"), "float32")
     return load(resolve_models(_pair(name), roles, base, on), base, on.device)
 
@@ -174,13 +179,13 @@ def _card(families: list[tuple[str, list[Line]]], prompts: int) -> str:
         parts += [f"## {name}", _table(rows), *_better(lines), *_domains(lines)]
     stages = [["model", "parameters", "stages: tokens in steps, final answer loss"], [":--", "--:", ":--"]]
     for name in PAIRS:
-        for role, spec in construct(Pair, preset("pair", name).table, name).models.items():
+        for role, spec in _pair(name).models.items():
             folder = PACKAGE / spec.path.removeprefix(BUNDLED)
             trained = json.loads((folder / "training.json").read_text())
             steps = (
                 f"{s['stage']}: {s['tokens'] / 1e6:.1f}M in {s['steps']:,}, {s['answer_loss']:.3f}" for s in trained
             )
-            stages.append([f"{name} {role}", f"{_parameters(folder):,}", "; ".join(steps)])
+            stages.append([f"{name.partition(',')[0]} {role}", f"{_parameters(folder):,}", "; ".join(steps)])
     return "\n\n".join([*parts, "## Training", _table(stages), NOTE]) + "\n"
 
 

@@ -35,7 +35,7 @@ def test_methods_are_completed_for_every_command(command, monkeypatch, tmp_path)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("run --pair tin", ["tiny", "tiny-3", "tiny-dequantized", "tiny-polybasic", "tiny-t5"]),
+        ("run --pair tiny-l", ["tiny-llama-2", "tiny-llama-3", "tiny-llama-vicuna"]),
         ("run -t gsm8k,wik", ["gsm8k,wiki-summary"]),
         ("run --suite se-table2", ["se-table2", "se-table2-tiny"]),
         ("report --suite se-table3", ["se-table3", "se-table3-tiny"]),

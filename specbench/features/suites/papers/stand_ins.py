@@ -16,8 +16,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 
-import torch
-
 from specbench.analysis.costs import prices_of, sizes_of
 from specbench.analysis.points import Point, Reference, reference_of
 from specbench.analysis.predictions import AssumedRates, formula_of
@@ -27,8 +25,6 @@ from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.config.presets import names, preset
 from specbench.decoding.traits import Theory
-from specbench.models.heads.head_size import size_of_head
-from specbench.models.resolve_models import Execution, resolve_models
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load
 
@@ -55,6 +51,11 @@ class ModelBytes:
 @cache
 def model_bytes(pair: str) -> dict[str, ModelBytes]:
     """Return the models and drafting heads of a bundled pair, by role and name. No weights are read."""
+    import torch  # imported here, with what needs it, to keep `--help` fast
+
+    from specbench.models.heads.head_size import size_of_head
+    from specbench.models.resolve_models import Execution, resolve_models
+
     source = preset("pair", pair)
     specs = construct(Pair, source.table, str(source.path))
     on = Execution(torch.device("cpu"), PRECISION, elsewhere=True)
