@@ -17,7 +17,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench readme card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench claims readme card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: four methods on all six tasks, at the costs of a 7B model and a draft of 68M, two minutes
 	$(BIN)/specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 10 --repeats 1 --allow-code-execution $(ARGS)
@@ -142,6 +142,9 @@ gpu-check gpu-bench:
 	ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks build/gpu/specbench/
 	ln -s $(CURDIR)/scripts build/gpu/
 	PYTHONPATH=$(CURDIR)/build/gpu HF_HUB_OFFLINE=1 $(GPU_PYTHON) -P -m scripts.$(subst -,.,$@) $(ARGS)
+
+claims: $(INSTALLED)  ## the outcomes of all claims of the papers: writes results/claims.md
+	$(BIN)/python -m scripts.claims_table $(ARGS)
 
 readme: $(INSTALLED)  ## the README's example output and chart, from the run in results/readme/run.zip; ARGS=--measure measures it
 	$(BIN)/python -m scripts.readme_example $(ARGS)

@@ -93,7 +93,7 @@ def test_a_run_that_lacks_only_heads_that_the_suite_trains_is_pending(tmp_path):
     assert "sprinter of tiny-gpt-neo on cnndm is not trained; run --suite trains it first" in done
     assert "4 runs: 4 pending; 2,880 generations of at most 57,600 tokens; " in done
     rows = json.loads(specbench("plan", "--suite", "sprinter-table2-tiny", "--json", cwd=tmp_path).stdout)
-    assert sorted(row["generations"] for row in rows) == [32 * 3 * 6] * 2 + [32 * 3 * 8] * 2
+    assert sorted(row["generations"] for row in rows) == [32 * 3 * 7] * 2 + [32 * 3 * 8] * 2
     assert all(row["why"] == "" for row in rows)
 
 
