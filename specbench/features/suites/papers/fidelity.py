@@ -5,7 +5,7 @@ from functools import partial
 
 from specbench.analysis.points import Point, Reference
 from specbench.analysis.run_summary import RunSummary
-from specbench.features.suites.papers.stand_ins import PRINTED_SPEEDS, StandIns, by_pair, model_bytes, same_task
+from specbench.features.suites.papers.stand_ins import PRINTED_SPEEDS, StandIns, model_bytes, same_task
 from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS, NumberCell
 from specbench.reporting.tables import Table
 
@@ -17,7 +17,7 @@ def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[T
 
     `printed` are the values that the paper prints in this table, with its own names of pairs.
     """
-    runs = by_pair(summary for summary in stand_ins.summaries if summary.pair in stand_ins.pairs)
+    runs = {pair: [summary for summary in stand_ins.summaries if summary.pair == pair] for pair in stand_ins.pairs}
     costs = [row for pair in runs for row in _cost_rows(stand_ins, pair, runs[pair])]
     acceptance = [row for pair in runs for row in _acceptance_rows(stand_ins, pair, printed)]
     tables = []

@@ -9,7 +9,7 @@ outcome from the numbers measured here, by MARGIN or more, and does not expect i
 claims that cannot fail and to claims that cannot hold.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -31,13 +31,13 @@ from specbench.runs.run_folder import load
 PRECISION = "bfloat16"  # of the bytes of weights; their ratios do not depend on it
 SPEEDS = ("papers_speedup", "speedup", "end_to_end_speedup", "geometric_mean_speedup")  # values that theory predicts
 PRINTED_SPEEDS = ("papers_speedup",)  # printed values that imply an acceptance rate
-LENGTHS = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
+VARIANCES = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
 MARGIN = 1.1  # theory expects an outcome if its ratio lies beyond the bound by this factor
 NEAR = 0.07  # difference of acceptance rates up to which a stand-in accepts as the paper's pair does
 SIMILAR = 1.15  # ratio of costs up to which they are alike
 FEWEST_REJECTIONS = 30
 HALVINGS = 40
-T_OF_SUITES = ("se-table2", "se-table3", "se-table4", "polybasic-table2", "spec-bench-leaderboard")
+SUITES_WITH_SPEEDS = ("se-table2", "se-table3", "se-table4", "polybasic-table2", "spec-bench-leaderboard")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def stands_for(pair: str) -> str:
 @cache
 def printed_speeds(pair: str) -> tuple[Reference, ...]:
     """Return the speeds that tables print for a pair of a paper, without those of groups of prompts."""
-    rows = (row for suite in T_OF_SUITES for row in reference_of(suite))
+    rows = (row for suite in SUITES_WITH_SPEEDS for row in reference_of(suite))
     return tuple(row for row in rows if row.pair == pair and row.metric in PRINTED_SPEEDS and not row.group)
 
 
@@ -136,6 +136,10 @@ class StandIns:
         return {summary.run: summary for summary in self.summaries}
 
     @cached_property
+    def _implied(self) -> dict[tuple[str, str], float | None]:
+        return {}
+
+    @cached_property
     def _records(self) -> dict[str, list[Record]]:
         return {summary.run: load(Path(summary.folder)).records for summary in self.summaries}
 
@@ -159,6 +163,12 @@ class StandIns:
 
         It is the mean over the printed tasks if the point's own is not among them. None if the paper prints none.
         """
+        key = (point.run, point.method)  # a run has one task and temperature
+        if key not in self._implied:
+            self._implied[key] = self._implied_rate(point)
+        return self._implied[key]
+
+    def _implied_rate(self, point: Point) -> float | None:
         rows = [row for row in printed_speeds(self.pairs[point.pair]) if row.method == point.method]
         rows = [row for row in rows if row.T in ("", f"{point.T:g}")]
         rows = [row for row in rows if same_task(row.task, point.task)] or rows
@@ -191,7 +201,7 @@ class StandIns:
         """
         if point.pair not in self.pairs or point.group or point.run not in self._by_run:
             return ""
-        if value in LENGTHS:
+        if value in VARIANCES:
             return self._few_rejections(point, other)
         if value not in SPEEDS or (other is not None and other.pair not in self.pairs):
             return ""
@@ -256,11 +266,3 @@ class StandIns:
             if tested and rejected < FEWEST_REJECTIONS:
                 return f"with {point.method}, the target rejects {rejected} of {tested:,} drafted tokens"
         return ""
-
-
-def by_pair(summaries: Iterable[RunSummary]) -> dict[str, list[RunSummary]]:
-    """Return the runs of each pair."""
-    runs: dict[str, list[RunSummary]] = defaultdict(list)
-    for summary in summaries:
-        runs[summary.pair].append(summary)
-    return runs
