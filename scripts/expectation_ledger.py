@@ -25,7 +25,8 @@ from specbench.features.suites.papers.claims_ledger import (
     measured_hash,
     outcomes_by_cell,
 )
-from specbench.features.suites.papers.expectations import ExpectationVerdict, verdict_text
+from specbench.features.suites.papers.expectations import ExpectationVerdict
+from specbench.features.suites.papers.outcome_texts import verdict_text
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import collect
 

@@ -16,14 +16,9 @@ from specbench.features.profile.chain_tables import forwards_table, pairs_table,
 from specbench.features.suites.frontier import fastest_within, frontier_points
 from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons
-from specbench.features.suites.papers.expectations import (
-    ExpectationVerdict,
-    outcome_caveats,
-    outcome_counts,
-    outcome_lines,
-    outcomes_of,
-)
+from specbench.features.suites.papers.expectations import ExpectationVerdict, outcomes_of
 from specbench.features.suites.papers.fidelity import fidelity_tables
+from specbench.features.suites.papers.outcome_texts import outcome_caveats, outcome_counts, outcome_lines
 from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.papers.verifiers import (
     VerifierReport,

@@ -15,7 +15,8 @@ from functools import cache
 from importlib import resources
 
 from specbench.config.presets import preset
-from specbench.features.suites.papers.expectations import ExpectationVerdict, verdict_text
+from specbench.features.suites.papers.expectations import ExpectationVerdict
+from specbench.features.suites.papers.outcome_texts import verdict_text
 from specbench.features.suites.suite import Suite
 from specbench.files import parse_json
 

@@ -9,7 +9,7 @@ several settings.
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,23 +23,6 @@ from specbench.features.suites.papers.expectation import Expectation, Take
 from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.suite import Suite
 from specbench.reporting.columns import column_of
-
-SOURCES = {
-    "": "expected outcome",
-    "paper": "comparison of speed, quality or acceptance that the paper makes",
-    "project": "comparison that this project adds",
-    "identity": "check of the implementation",
-}  # what a page counts apart, in the singular
-ERRORS = (
-    "Each is decided by a 95 % interval over prompts. It does not cover a run at another time, and is not corrected for the"
-    " number of comparisons."
-)
-SELECTED = (
-    "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
-    " This biases the best upward and the lowest downward, and the intervals are not corrected for it."
-)
-
-MOST_NEEDED = 100_000  # prompts that could be measured
 
 
 class Outcome(StrEnum):
@@ -55,7 +38,6 @@ class Outcome(StrEnum):
 
 NOT_COUNTED = (Outcome.undecided, Outcome.stand_in)
 DECIDED = (Outcome.confirmed, Outcome.contradicted)
-NOT_COMPARED = "not compared, since no run has both sides"
 PLACES = ("pair", "task", "T")  # of a run
 
 
@@ -141,114 +123,6 @@ class _Judge(NamedTuple):
 
     compare: Comparisons
     stand_ins: StandIns
-
-
-def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
-    """Return a line for each expectation: the number of points with each outcome."""
-    return list(map(_line, verdicts))
-
-
-def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
-    """Return sentences that count the outcomes: the paper's comparisons, this project's, and checks of the implementation.
-
-    `is_of_paper` says whether the suite reproduces a paper at all. Returns an empty list without an outcome.
-    """
-    by_source: dict[str, Counter[Outcome]] = defaultdict(Counter)
-    for verdict in verdicts:
-        by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
-    sentences = [_counts(by_source[source], source) for source in SOURCES if by_source[source].total()]
-    untested = sum(point.outcome is Outcome.stand_in for verdict in verdicts for point in verdict.outcomes)
-    if untested:
-        sentences.append(
-            f"{untested} more {'is' if untested == 1 else 'are'} not counted, since the costs or the acceptance of the"
-            f" bundled models, and not the methods, decide {'it' if untested == 1 else 'them'}."
-        )
-    return sentences
-
-
-def outcome_caveats(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
-    """Return sentences on the errors of the outcomes: those of many comparisons, and of the choice of the best setting."""
-    several = [ERRORS] if sum(len(verdict.counted) for verdict in verdicts) > 1 else []
-    return several + ([SELECTED] if any(each.expected.selects and each.counted for each in verdicts) else [])
-
-
-def _counts(counts: Counter[Outcome], source: str) -> str:
-    """Return a sentence: how many outcomes are decided, which way, and on which side the others lie."""
-    total, which = counts.total(), SOURCES[source]
-    if total == 1:
-        (outcome,) = counts
-        return f"The {which} is {outcome}."
-    first, _, rest = which.partition(" ")
-    plural = f"{first}s {rest}" if rest and source else f"{which}s"
-    decided = sum(counts[outcome] for outcome in DECIDED)
-    texts = [f"{counts[outcome]} {outcome}" for outcome in DECIDED if counts[outcome]]
-    sentence = f"{decided} of {total} {plural} ({decided / total:.0%}) {'is' if decided == 1 else 'are'} decided"
-    sentence += f": {' and '.join(texts)}" if texts else ""
-    open_ones = [
-        f"{counts[outcome]} {'lies' if counts[outcome] == 1 else 'lie'} {outcome}"
-        for outcome in (Outcome.expected, Outcome.other)
-        if counts[outcome]
-    ]
-    return f"{sentence}; {' and '.join(open_ones)}." if open_ones else f"{sentence}."
-
-
-def verdict_text(verdict: ExpectationVerdict) -> str:
-    """Return the number of points with each outcome, and the measured ratios or differences."""
-    if not verdict.outcomes:
-        return NOT_COMPARED
-    return f"{_counted(point.outcome for point in verdict.outcomes)}{_range(verdict)}"
-
-
-def _range(verdict: ExpectationVerdict) -> str:
-    """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the counted points; empty without any."""
-    written = column_of(verdict.expected.value).format
-    kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for point in verdict.outcomes:
-        (value, _, _, equal), ratio = point.measured.comparison, point.measured.ratio
-        if ratio is not None or equal != 0.0:
-            kinds["ratio"].append((number := value if ratio is None else ratio, f"{number:.2f}"))
-        elif math.isfinite(value):
-            kinds["difference"].append((value, written.number(value, signed=True)))
-    texts = []
-    for kind, values in kinds.items():
-        (_, low), (_, high) = min(values), max(values)
-        texts.append(f"{kind} {low}" if low == high else f"{kind}s {low} to {high}")
-    return f" ({', '.join(texts)})" if texts else ""
-
-
-def _line(verdict: ExpectationVerdict) -> str:
-    expected, settings = verdict.expected, defaultdict[Outcome, list[str]](list)
-    origin = f" ({expected.where})" if expected.where else ""
-    origin = {"project": " (added by this project)", "identity": f"{origin}, a check of the implementation"}.get(
-        expected.source, origin
-    )
-    says = f"{expected.says}{origin}"
-    for decided in verdict.outcomes:
-        settings[decided.outcome].append(decided.setting)
-    if not settings:
-        return f"{says}: {NOT_COMPARED}"
-    needed = (
-        f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
-        if verdict.prompts_needed and verdict.prompts_needed <= MOST_NEEDED
-        else "; the differences are too small for any number of prompts"
-        if verdict.prompts_needed
-        else ""
-    )
-    contradicted = settings[Outcome.contradicted]
-    reasons = list(dict.fromkeys(point.reason for point in verdict.outcomes if point.reason))
-    why = f"; the stand-ins decide by: {'; '.join(reasons)}" if reasons else ""
-    is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
-    against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
-    secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
-    return f"{says}: {verdict_text(verdict)}{against}{needed}{why}{secondary}"
-
-
-def _counted(outcomes: Sequence[Outcome] | Iterator[Outcome]) -> str:
-    """Return `2 of 3 confirmed, 1 of 3 contradicted`; a single outcome without numbers."""
-    counts = Counter(outcomes)
-    if counts.total() == 1:
-        return str(next(iter(counts)))
-    return ", ".join(f"{counts[outcome]} of {counts.total()} {outcome}" for outcome in Outcome if counts[outcome])
 
 
 def _verdict(expected: Expectation, points: Sequence[Point], judge: _Judge) -> ExpectationVerdict:

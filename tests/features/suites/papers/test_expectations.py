@@ -9,14 +9,13 @@ import pytest
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import CurveChoice, Point, points
 from specbench.features.suites.papers.comparisons import Comparisons
-from specbench.features.suites.papers.expectations import (
+from specbench.features.suites.papers.expectations import Outcome, outcomes_of
+from specbench.features.suites.papers.outcome_texts import (
     ERRORS,
     SELECTED,
-    Outcome,
     outcome_caveats,
     outcome_counts,
     outcome_lines,
-    outcomes_of,
 )
 from specbench.features.suites.suite import Expectation, read_suite
 from specbench.runs.run_folder import spec_of
