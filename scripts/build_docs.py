@@ -12,13 +12,13 @@ import shutil
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
 import yaml
 
 import specbench
+from scripts.example_run import ARCHIVE, run_of
 from specbench._logging import quiet
 from specbench.cli.app import LazyGroup, app
 from specbench.cli.schema import SCHEMAS
@@ -54,12 +54,10 @@ def main() -> None:
 
 
 def example_report() -> str:
-    """Return an HTML report of a short run on the bundled models."""
-    with TemporaryDirectory() as folder:
-        results = specbench.run(
-            ["sd", "pld", "cascade-diff"], "tiny", "gsm8k", out=folder, limit=20, repeats=3, temperature=1.0
-        )
-        return specbench.report(results, "html")
+    """Return the HTML report of the README's run."""
+    with run_of(ROOT / ARCHIVE) as folder:
+        (run,) = (path.parent for path in folder.glob("results/*/run.toml"))
+        return specbench.report(specbench.load(run), "html")
 
 
 def check_navigation(out: Path) -> None:

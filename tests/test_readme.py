@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts import readme_example
 from tests.fixtures.console import specbench
 
 ROOT = Path(__file__).parents[1]
@@ -68,18 +67,6 @@ def test_the_output_has_the_columns_and_methods_of_its_command(ran, monkeypatch)
 
     assert methods(lines) == methods(shown)
     assert any(line.startswith("40 prompts (synthetic) x 3 repeats, T = 1") for line in lines), "its conditions"
-
-
-def test_the_numbers_are_those_of_the_run_that_is_kept():
-    """If this fails, run `make readme`."""
-
-    def rows(text):
-        return [line for line in text.splitlines() if re.match(r"  \S+ +\d", line)]
-
-    block = next(each for each in BLOCKS if each.startswith("$ specbench run"))
-    assert block.splitlines()[0] == f"$ {readme_example.COMMAND}"
-    assert len(rows(block)) == 5
-    assert rows(block) == rows(readme_example.output(ROOT / readme_example.ARCHIVE))
 
 
 def test_the_scores_of_the_table_can_show_a_difference():
