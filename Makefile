@@ -17,9 +17,9 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench chain-cpu middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench claims readme card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench claims widening readme card tiny heads clean
 
-run: $(INSTALLED)  ## the first table: four methods on all six tasks, at the costs of a 7B model and a draft of 68M, two minutes
+run: $(INSTALLED)  ## the first table: four methods on all six tasks, at 1/83 of the costs of a 7B model and a draft of 68M, two minutes
 	$(BIN)/specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 10 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## run all tests, including the exact distribution tests
@@ -47,7 +47,7 @@ gate: $(INSTALLED)  ## token ids and counters against the recorded ones, results
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/specbench gate check results/snapshots/tiny.json --counters-only $(ARGS)
 
 suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine: writes results/suites/, pages with their raw numbers
-	for suite in $$(COLUMNS= $(BIN)/specbench list suites | awk '/-tiny|^ *tiny-/ && !/tiny-real-text/ {print $$1}'); do \
+	for suite in $$(COLUMNS= $(BIN)/specbench list suites | awk '$$1 ~ /-tiny$$/ {print $$1}'); do \
 		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
 		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md && \
 		$(BIN)/specbench export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \
@@ -62,13 +62,13 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
 	$(BIN)/specbench export --suite tiny-real-text -o results/suites/tiny-real-text/runs.zip.xz
 
-draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on ten settings (results/draft-lengths.md)
+draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on six settings (results/draft-lengths.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)
 
 draft-trees: $(INSTALLED)  ## draft trees against chains, a few minutes: writes results/draft-trees.md
 	$(BIN)/python -m scripts.draft_trees $(ARGS)
 
-advise-trials: $(INSTALLED)  ## advice on sixteen cases, every candidate measured later, on an idle machine: writes results/advise.md
+advise-trials: $(INSTALLED)  ## advice on eight cases, every candidate measured later, on an idle machine: writes results/advise.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.advise_trials $(ARGS)
 
 replay: $(INSTALLED)  ## replayed rounds against those of runs, a few minutes: writes results/replay.md
@@ -125,10 +125,7 @@ $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
 middle-models: $(INSTALLED)  ## Polybasic's chains with middle models of two kinds of 4-bit weights, 5 minutes: writes results/middle-models.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.middle_models $(ARGS)
 
-chain-cpu: $(INSTALLED)  ## a chain of three random models against plain speculation on a CPU, an hour; ARGS="--shapes 100M" 5 minutes: writes results/chain-cpu.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.chain_cpu $(ARGS)
-
-head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 10 minutes: writes results/heads.md
+head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 5 minutes: writes results/heads.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.head_table $(ARGS)
 
 smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md
@@ -146,8 +143,11 @@ gpu-check gpu-bench:
 claims: $(INSTALLED)  ## the outcomes of all claims of the papers: writes results/claims.md
 	$(BIN)/python -m scripts.claims_table $(ARGS)
 
-readme: $(INSTALLED)  ## the README's example output and chart, from the run in results/readme/run.zip; ARGS=--measure measures it
-	$(BIN)/python -m scripts.readme_example $(ARGS)
+widening: $(INSTALLED)  ## widened models against their sources: bits, tokens, and times by bytes, 5 minutes: writes results/widening.md
+	HF_HUB_OFFLINE=1 $(BIN)/python -m scripts.widening_trials $(ARGS)
+
+readme: $(INSTALLED)  ## the example outputs, chart and picture of the README and tutorial, from the run in results/readme/run.zip; ARGS="--measure --screenshot"
+	$(BIN)/python -m scripts.example_run $(ARGS)
 
 card: $(INSTALLED)  ## measure the bundled family: writes its card and results/tiny-family.md
 	$(BIN)/python -m scripts.model_card $(ARGS)

@@ -1,4 +1,4 @@
-"""Compare draft trees with chains on the bundled models. Run by `make draft-trees`."""
+"""Compare draft trees with chains, at the costs of a 7B model. Run by `make draft-trees`."""
 
 import argparse
 from collections.abc import Callable
@@ -27,15 +27,15 @@ HEADINGS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare draft trees with chains.")
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("build/draft-trees"))
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
     sections, folder = [], args.runs
     for temperature in (0.0, 1.0):
         result = specbench.run(
-            list(METHODS), "tiny", "gsm8k", out=args.runs, limit=args.prompts, repeats=args.repeats,
+            list(METHODS), "tiny-7b", "gsm8k", out=args.runs, limit=args.prompts, repeats=args.repeats,
             temperature=temperature,
         )  # fmt: skip
         (folder,) = result.folders
@@ -81,7 +81,7 @@ def page(sections: list[str], folder: Path, args: argparse.Namespace) -> str:
     tables = "\n".join(sections)
     return f"""# Draft trees on a CPU
 
-`make draft-trees` measured `specbench run -m {",".join(METHODS)} -p tiny -t gsm8k` on synthetic data:
+`make draft-trees` measured `specbench run -m {",".join(METHODS)} -p tiny-7b -t gsm8k` on synthetic data:
 {args.prompts} prompts x {args.repeats} repeats, all methods and the baseline interleaved, lean engine, float32, on
 {environment["cpu"]}, {environment["threads"]} {"thread" if environment["threads"] == 1 else "threads"}, at revision
 {environment["git"].get("revision", "unknown")[:9]}. Speedups are of decoding. Intervals are 95 % intervals over prompts.

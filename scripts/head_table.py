@@ -88,9 +88,9 @@ def fastest(rows: Rows, methods: Iterable[str]) -> str:
 
 
 TINY = Section(
-    heading="The bundled target",
-    about="""The model has 3.3 million parameters, so the table shows what a head costs next to a small target, not what it
-gains on a large one.""",
+    heading="The bundled target at the cost of a 7B model",
+    about="""The pair `tiny-7b`: a target of 3.3 million parameters. Unused neurons give the target and its heads the cost
+ratios of Llama-2-7B and its heads.""",
     expected=(
         Expectation(
             "EAGLE-1 accepts most at the first position, since it was trained on the base's features",
@@ -101,15 +101,14 @@ gains on a large one.""",
             lambda rows: all(x >= y for x, y in zip(later(rows, "dspark"), later(rows, "dflash"), strict=False)),
         ),
         Expectation(
-            "no head is faster than `ar`, since one of its layers in PyTorch's operators takes about as long as the target's"
-            " seven in C++",
-            no_head_is_faster,
+            "every head is faster than `ar`, since it reads a twentieth of the target's weights",
+            lambda rows: all((rows[head].speedup.low or 0.0) > 1.0 for head in HEADS),
         ),
     ),
-    tasks=("gsm8k", "humaneval", "mmlu", "cnndm", "xsum", "wmt"),
-    tokens=96,
-    prompts=10,
-    repeats=2,
+    tasks=("gsm8k", "cnndm", "wmt"),
+    tokens=64,
+    prompts=6,
+    repeats=1,
 )
 SMOLLM2 = Section(
     heading="SmolLM2-135M-Instruct",
@@ -152,7 +151,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("build/head-table"))
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
-    section, name = (SMOLLM2, str(args.smollm2)) if args.smollm2 else (TINY, "tiny")
+    section, name = (SMOLLM2, str(args.smollm2)) if args.smollm2 else (TINY, "tiny-7b")
     pair = read_pair(name, Options())[1]
     tables, measured = [], dict[float, Rows]()
     for temperature in (0.0, 1.0):
