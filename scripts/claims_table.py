@@ -12,13 +12,16 @@ from pathlib import Path
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.papers.claims_ledger import LedgerEntry, ledger
 from specbench.features.suites.papers.expectations import ExpectationVerdict, Outcome
+from specbench.features.suites.papers.outcome_texts import NOT_COMPARED
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import collect
 from specbench.files import write
 from specbench.reporting.escaping import markdown_cell
 
 PAGES, OUT = Path("results/suites"), Path("results/claims.md")
-HEADS = ["suite", "claim", "cells", "confirmed", "trend for", "trend against", "contradicted", "not decided", "before"]
+HEADS = [
+    "suite", "claim", "comparisons", "confirmed", "trend for", "trend against", "contradicted", "not counted", "before",
+]  # fmt: skip
 SHOWN = (Outcome.confirmed, Outcome.expected, Outcome.other, Outcome.contradicted)
 SHORT = {
     Outcome.confirmed: "confirmed", Outcome.expected: "for", Outcome.other: "against",
@@ -26,10 +29,11 @@ SHORT = {
 }  # fmt: skip
 INTRODUCTION = """# The papers' claims on the bundled models
 
-Each row is a claim of a paper, with the number of cells (pair, task, temperature, setting) by outcome: decided either way by
-a 95 % interval, or within the noise on one side. *Not decided* are cells without an interval, and those that the stand-ins
-decide by their costs or acceptance. *Before* are the outcomes of cells that the suite measured earlier, on models with other
-costs. Suites with *new* before their name were measured on stand-ins with the papers' costs. Made by `make claims`."""
+Each row is a claim of a paper, with the number of comparisons (pair, task, temperature, setting) by outcome: decided either
+way by a 95 % interval, or within the noise on one side. *Not counted* are comparisons without an interval, with too few
+rejected tokens, and those that follow from the costs or acceptance of the bundled models; in parentheses is what they would
+be. *Before* are the outcomes of comparisons that the suite made earlier, on models with other costs or in another form. A
+claim that was removed has none today. Made by `make claims`."""
 
 
 def main() -> None:
@@ -42,32 +46,46 @@ def main() -> None:
         suite = read_suite(name)
         with unpacked_results(PAGES / name / "runs.zip.xz") as results:
             collected = collect(suite, results)
-        is_new = any(model.cost for summary in collected.summaries for model in summary.models.values())
         for verdict in collected.judged:
             if verdict.expected.source == "paper" and suite.is_of_paper:
                 entry = kept.expectations.get(verdict.expected.id)
-                label = f"{'new: ' if is_new else ''}{suite.of}"
-                sections[suite.paper].append(_row(label, verdict, entry))
+                sections[suite.paper].append(_row(suite.of, verdict, entry))
+        today = {verdict.expected.id for verdict in collected.judged}
+        removed = {key: entry for key, entry in kept.expectations.items() if key not in today and entry.earlier}
+        for entry in removed.values() if suite.is_of_paper else ():
+            was = entry.earlier[-1]
+            sections[suite.paper].append([suite.of, f"{was.says} (removed)", *["–"] * 6, was.verdict])
     tables = (f"## {paper}\n\n{_table([HEADS, *rows])}" for paper, rows in sections.items())
     write(out, "\n\n".join([INTRODUCTION, *tables]) + "\n")
 
 
-def _row(label: str, verdict: ExpectationVerdict, entry: LedgerEntry | None) -> list[str]:
+def _row(suite: str, verdict: ExpectationVerdict, entry: LedgerEntry | None) -> list[str]:
     counts = Counter(point.outcome for point in verdict.outcomes)
-    undecided = counts.total() - sum(counts[outcome] for outcome in SHOWN)
+    if not counts:
+        return [suite, f"{verdict.expected.says} ({NOT_COMPARED})", *["–"] * 6, _before(entry)]
+    left_out = [point for point in verdict.outcomes if point.outcome not in SHOWN]
+    found = Counter(str(point.found) for point in left_out if point.found)
+    would_be = f" ({', '.join(_counted(found))})" if found else ""
     numbers = (str(counts[outcome] or "–") for outcome in SHOWN)
-    return [label, verdict.expected.says, str(counts.total()), *numbers, str(undecided or "–"), _before(entry)]
+    return [
+        suite, verdict.expected.says, str(counts.total()), *numbers,
+        f"{len(left_out)}{would_be}" if left_out else "–", _before(entry),
+    ]  # fmt: skip
 
 
 def _before(entry: LedgerEntry | None) -> str:
-    """Return the outcomes of cells that are no longer measured, `2 confirmed, 1 contradicted`; empty without any."""
-    former = Counter(outcome for gone in (entry.former if entry else ()) for outcome in gone.outcomes.values())
+    """Return the outcomes of comparisons that are no longer made, `2 confirmed, 1 contradicted`; a dash without any."""
+    texts = (text for gone in (entry.former if entry else ()) for text in gone.outcomes.values())
+    former = Counter(outcome for text in texts for outcome in text.split(" / "))
     return ", ".join(_counted(former)) or "–"
 
 
 def _counted(former: Mapping[str, int]) -> Iterable[str]:
     names = {str(outcome): word for outcome, word in SHORT.items()}
-    return (f"{count} {names.get(outcome, 'not decided')}" for outcome, count in former.items())
+    words: Counter[str] = Counter()
+    for outcome, count in former.items():
+        words[names.get(outcome, "not counted")] += count
+    return (f"{count} {word}" for word, count in words.items())
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -55,6 +55,8 @@ def main() -> None:
     parser.add_argument("--reason", default="", help="why, in a sentence")
     args = parser.parse_args()
     change, out = Change(args.decision, args.reason), dict[str, SuiteLedger]()
+    if unknown := sorted({*args.suites} - {*ledger(), *(path.name for path in PAGES.iterdir())}):
+        sys.exit(f"no page and no entry of {', '.join(unknown)}; help: names such as se-table2-tiny")
     for name in sorted({*ledger(), *(path.parent.name for path in PAGES.glob("*/runs.zip.xz"))}):
         if args.suites and name not in args.suites:
             out |= {name: ledger()[name]} if name in ledger() else {}
@@ -64,6 +66,8 @@ def main() -> None:
             sys.exit(f"{name}: in the ledger, but without {archive}; help: restore it")
         with unpacked_results(archive) as results:
             collected = collect(suite, results)
+        if collected.index.definition != suite.definition:
+            sys.exit(f"{name}: measured with an earlier definition of the suite; help: measure it again")
         if suite.expect or name in ledger():
             date = max(str(summary.environment.get("date", "")) for summary in collected.summaries)[:10]
             kept = ledger().get(name, SuiteLedger())
@@ -93,10 +97,10 @@ def with_verdicts(
     now = {verdict.expected.id: verdict for verdict in verdicts}
     out: dict[str, LedgerEntry] = {}
     for key, entry in kept.expectations.items():
-        entry = _without_former_cells(
-            f"{suite}: {key}", entry, outcomes_by_cell(now[key]) if key in now else {}, change
-        )
-        if not entry.comparison or (key in now and now[key].expected.fingerprint == entry.comparison):
+        is_same = key in now and now[key].expected.fingerprint == entry.comparison
+        current = outcomes_by_cell(now[key]) if is_same else {}
+        entry = _without_former_cells(f"{suite}: {key}", entry, current, change)
+        if not entry.comparison or is_same:
             out[key] = entry
         else:
             change.require(f"{suite}: the comparison of '{key}' changed")
@@ -119,7 +123,7 @@ def _without_former_cells(what: str, entry: LedgerEntry, now: dict[str, str], ch
     if not gone:
         return entry
     change.require(f"{what}: {len(gone)} cells with a verdict are no longer measured, such as {min(gone)}")
-    former = FormerCells(gone, time.strftime("%Y-%m-%d"), change.reason, change.decision)
+    former = FormerCells(gone, time.strftime("%Y-%m-%d"), change.reason, change.decision, entry.says)
     cells = {cell: outcome for cell, outcome in entry.cells.items() if cell in now}
     return replace(entry, cells=cells, former=(*entry.former, former))
 

@@ -75,13 +75,13 @@ def draftings_of(spec: RunSpec) -> dict[str, Drafting]:
 class Pairing:
     """One level that drafts for another: tokens per round, acceptance, and acceptance of a round's first token.
 
-    `most` is the greatest possible number of tokens per round, the draft length plus one.
+    `most` is the greatest possible number of tokens per round, the draft length plus one; None for trees.
     """
 
     length: float
     acceptance: float
     first: float
-    most: int
+    most: int | None
 
 
 class Basis(NamedTuple):
@@ -163,7 +163,8 @@ class Profile:
         rate = acceptance_rate(rows) if rows else None
         if rows is None or rate is None:
             return None
-        most = max(x.drafted for x in rounds_of(rows)) + 1
+        rounds = list(rounds_of(rows))
+        most = None if any(x.siblings for x in rounds) else max(x.drafted for x in rounds) + 1
         return Pairing(accepted_length(rows), rate, acceptance_by_position(rows)[0], most)
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:

@@ -41,7 +41,7 @@ from specbench.config.construct import construct, convert
 from specbench.config.options import ALSO_SET, Options, fields_of
 from specbench.config.presets import in_scope, names, override, preset, stem, sweep_of
 from specbench.config.request import Access
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, hint
 from specbench.features.suites.papers.expectation import NUMBERS, Expectation, require_dimensions
 from specbench.features.suites.preparation import Finetune, Preparation, require_distinct, require_distinct_models
 from specbench.vocabulary import SandboxKind
@@ -138,8 +138,9 @@ class Suite:
     """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
 
     `kind` is `runs` for runs, `profile` for `specbench profile`. With a `judge`, completions of the methods `of` and
-    `against` are compared too. `note` is printed below the tables. `frontier` adds the cascades paper's two summaries of
-    quality against latency. With a `drop` above 0, a share of the score, it also adds the speed within that loss of quality.
+    `against` are compared too. `together` are ids of expectations that the paper claims of one setting at once. `note` is
+    printed below the tables. `frontier` adds the cascades paper's two summaries of quality against latency. With a `drop`
+    above 0, a share of the score, it also adds the speed within that loss of quality.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Suite:
     tables: tuple[TableSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
     requested: str = ""  # the name or path that the user gave
     definition: str = ""  # a hash of the keys that determine what is measured; presets that they name are not in it
 
@@ -168,6 +170,9 @@ class Suite:
         ids = [expectation.id for expectation in self.expect if expectation.id]
         if repeated := next((each for each in ids if ids.count(each) > 1), ""):
             raise ValueError(f"expect: two have the id '{repeated}'")
+        for word in (word for group in self.together for word in group):
+            if word not in ids:
+                raise ValueError(f"together: no expectation has the id '{word}'{hint(word, ids)}")
 
     def with_judge(self, judge: dict[str, Any]) -> "Suite":
         """Return the suite with another judge of the same methods. Raises ConfigError if the suite judges nothing."""

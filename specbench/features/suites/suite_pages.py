@@ -11,8 +11,8 @@ from specbench.analysis.run_summary import RunSummary
 from specbench.errors import ConfigError
 from specbench.features.suites.papers.reproduction import counterpart
 from specbench.features.suites.suite_plots import of_suite as plots_of_suite
-from specbench.features.suites.suite_report import Collected, suite_notes
-from specbench.note import warnings_of, without_warnings
+from specbench.features.suites.suite_report import Collected, conditions_of, suite_notes
+from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
 from specbench.reporting.formats import export, html
 from specbench.reporting.formats.latex import Captioned, latex
@@ -44,19 +44,28 @@ def markdown_page(collected: Collected, plots: Sequence[Path], page_folder: Path
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
     others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
     runs = "1 run" if len(collected.folders) == 1 else f"{len(collected.folders)} runs"
-    notes = suite_notes(collected)
+    notes = conditions_of(collected)
     command = f"specbench run --suite {suite.requested or suite.name}"
+    conclusion, *rest = markdown_head(collected.summaries, collected.conclusion, suite_notes(collected))
     parts = [
         f"# {escaping.markdown(f'{suite.paper}, {suite.shows}: {suite.description}')}",
         f"{tiny}{' ' if tiny else ''}`{escaping.terminal(command).replace('`', '')}` measured"
         f" {runs} in {_duration(collected.index.minutes)} on {escaping.markdown(first.machine)},"
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
-        *markdown_head(collected.summaries, collected.conclusion, notes),
+        conclusion,
+        *_section("Claims", without_warnings(collected.verdicts)),
+        *_section("Why claims were contradicted, by the numbers of this page", collected.mechanisms),
+        *rest,
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, page_folder))})" for plot in plots),
         markdown_notes(without_warnings(notes)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _section(title: str, lines: Sequence[Note]) -> list[str]:
+    """Return a list after its title; nothing without lines."""
+    return [f"**{title}**", markdown_notes(lines)] if lines else []
 
 
 def latex_tables(collected: Collected, full: bool = False) -> str:

@@ -18,7 +18,13 @@ from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons
 from specbench.features.suites.papers.expectations import ExpectationVerdict, outcomes_of
 from specbench.features.suites.papers.fidelity import fidelity_tables
-from specbench.features.suites.papers.outcome_texts import outcome_caveats, outcome_counts, outcome_lines
+from specbench.features.suites.papers.mechanisms import mechanism_lines
+from specbench.features.suites.papers.outcome_texts import (
+    outcome_caveats,
+    outcome_counts,
+    outcome_lines,
+    together_lines,
+)
 from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.papers.verifiers import (
     VerifierReport,
@@ -53,8 +59,8 @@ STAND_INS = (
 class Collected:
     """The results of a suite. `missing` are run folders that were measured once and no longer exist.
 
-    `judged` are the expectations with their outcomes, `verdicts` the lines about them. `verifiers` are those that the suite
-    trained.
+    `judged` are the expectations with their outcomes, `verdicts` the lines about them, and `mechanisms` those on why some
+    were contradicted. `verifiers` are those that the suite trained.
     """
 
     suite: Suite
@@ -66,6 +72,7 @@ class Collected:
     tables: list[Table]
     judged: list[ExpectationVerdict]
     verdicts: list[Note]
+    mechanisms: list[Note]
     conclusion: list[Note]
     verifiers: list[VerifierReport]
 
@@ -91,6 +98,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     judged = outcomes_of(suite, measured, Comparisons(summaries), stand_ins)
     tables = suite_tables(suite, measured)
     lines = [Note("expectation", line) for line in outcome_lines(judged)]
+    lines += [Note("together", line) for line in together_lines(suite.together, judged)]
     lines += unknown_values(suite, measured, is_timed)
     beside = _printed_lengths(suite, summaries) if suite.kind == "profile" else []
     tables += paper_tables([row for row in without_counterpart(suite, measured) if row not in beside])
@@ -108,6 +116,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     return Collected(
         suite=suite, index=index, folders=folders, missing=missing, summaries=summaries, points=measured, tables=tables,
         judged=judged, verdicts=lines, verifiers=verifiers,
+        mechanisms=[Note("mechanism", line) for line in mechanism_lines(judged, measured)],
         conclusion=_conclusion(suite, summaries, judged, chain_verdicts, measured),
     )  # fmt: skip
 
@@ -143,8 +152,13 @@ def chosen_suite(collected: Collected, keys: Sequence[str]) -> Collected:
 
 
 def suite_notes(collected: Collected) -> list[Note]:
-    """Return the expectations with their outcomes, the conditions, the warnings, the missing runs and the log of changes."""
-    lines = [*collected.verdicts, *(Note("suite", text) for text in [collected.suite.note] if text)]
+    """Return the expectations with their outcomes, why some were contradicted, and `conditions_of`."""
+    return [*collected.verdicts, *collected.mechanisms, *conditions_of(collected)]
+
+
+def conditions_of(collected: Collected) -> list[Note]:
+    """Return the conditions, the warnings, the missing runs and the log of changes."""
+    lines = [Note("suite", text) for text in [collected.suite.note] if text]
     if any(SELECTED in text for table in collected.tables for row in table.rows for text in row):
         text = f"{SELECTED} the best of several settings, chosen by the first of these numbers, as in the paper."
         lines.append(Note("best settings", text))
@@ -216,18 +230,18 @@ def _conclusion(
     chains: Sequence[Note],
     measured: Sequence[Point],
 ) -> list[Note]:
-    """Return the conclusion of a suite: the verdicts on its chains if there are any, else its claims and then its speeds.
+    """Return the conclusion of a suite: its claims, and its speeds or the verdicts on its chains.
 
     A suite that compares whole curves has no sentences on speeds, except on slow baselines.
     """
     counts = [Note("outcomes", text) for text in outcome_counts(judged, suite.is_of_paper)]
     caveats = [Note("errors of outcomes", text) for text in outcome_caveats(judged)]
+    if counts and suite.is_tiny and suite.is_of_paper:
+        caveats.append(Note("stand-ins", STAND_INS))
     if chains:
         return [*counts, *overstated(summaries), *chains, *caveats]
     speeds = overstated(summaries) if suite.frontier or suite.kind == "profile" else conclusion(summaries)
-    fastest = fastest_within(measured, suite.drop)
-    stand_ins = [Note("stand-ins", STAND_INS)] if counts and suite.is_tiny and suite.is_of_paper else []
-    return [*counts, *speeds, *fastest, *caveats, *stand_ins]
+    return [*counts, *speeds, *fastest_within(measured, suite.drop), *caveats]
 
 
 def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:

@@ -259,7 +259,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
         settings = list(dict.fromkeys(setting for values in lines.values() for setting in values))
         tables.append(
             Table(
-                f"Printed in the paper, without a measured counterpart: {column.title}",
+                f"The paper's values, on its own models and data: {column.title}",
                 ["pair", "method", *settings],
                 [[*key, *(values.get(setting, NONE) for setting in settings)] for key, values in lines.items()],
                 measured=False,

@@ -17,6 +17,7 @@ from importlib import resources
 from specbench.config.presets import preset
 from specbench.features.suites.papers.expectations import ExpectationVerdict
 from specbench.features.suites.papers.outcome_texts import verdict_text
+from specbench.features.suites.papers.stand_ins import RULE
 from specbench.features.suites.suite import Suite
 from specbench.files import parse_json
 
@@ -43,12 +44,16 @@ class EarlierComparison:
 
 @dataclass(frozen=True)
 class FormerCells:
-    """Cells that are no longer measured: their outcomes by cell, their last day, why they left, and the decision."""
+    """Cells that are no longer compared: their outcomes by cell, the day of the change, why they left, and the decision.
+
+    `says` is the comparison that they had; empty in older entries, for the comparison of that day.
+    """
 
     outcomes: dict[str, str]
     until: str
     reason: str
     decision: str
+    says: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ def measured_hash(suite: Suite) -> str:
     methods = {name: preset("method", name).table for line in suite.grid for name in line.methods}
     table = {
         "definition": suite.definition,
+        "rule of stand-ins": RULE,
         "pairs": {name: {key: each[key] for key in MEASURED_OF_PAIRS if key in each} for name, each in pairs.items()},
         "methods": {
             name: {key: value for key, value in each.items() if key != "description"} for name, each in methods.items()
@@ -124,7 +130,8 @@ def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Le
     kept = entries.get(suite, SuiteLedger())
     today = {verdict.expected.id: verdict_text(verdict) for verdict in verdicts}
     lines = [
-        f"what is measured was changed after verdicts were seen, on {was.until}: {was.reason} (decision {was.decision})"
+        f"the grid or the rule for stand-ins was changed after verdicts were seen, on {was.until}: {was.reason}"
+        f" (decision {was.decision})"
         for was in kept.earlier
     ]
     for key, entry in kept.expectations.items():
@@ -146,8 +153,9 @@ def _changed_comparisons(key: str, entry: LedgerEntry, today: Mapping[str, str])
 
 
 def _former_cells(entry: LedgerEntry) -> Iterator[str]:
-    says = entry.says or (entry.earlier[-1].says if entry.earlier else "")
+    latest = entry.says or (entry.earlier[-1].says if entry.earlier else "")
     for gone in entry.former:
+        says = gone.says or latest
         cells: dict[str, list[str]] = defaultdict(list)
         for cell, outcome in gone.outcomes.items():
             cells[outcome].append(cell)

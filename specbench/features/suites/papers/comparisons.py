@@ -12,7 +12,7 @@ from specbench.analysis.acceptance import acceptance_by_model
 from specbench.analysis.intervals import Estimate, interval
 from specbench.analysis.points import CurveChoice, Point
 from specbench.analysis.quality import score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import METRICS, Records, complete, paired
+from specbench.analysis.run_metrics import METRICS, Records, complete, paired, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import (
     completion_speedup,
@@ -45,6 +45,8 @@ EXACT = (
     "predicted_run",
     "proposer_weight",
 )  # no samples
+VARIANCES = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
+FEWEST_REJECTIONS = 30
 UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
 
@@ -128,6 +130,19 @@ class Comparisons:
             return Estimate(number, number, number)
         count = self._count(point, value)
         return Estimate(number, None, None) if count is None else count.over(list(count.rows))
+
+    def few_rejections(self, value: str, *points: Point) -> str:
+        """Return how many drafted tokens a target rejected, if a value is a variance and they are too few; else empty."""
+        for point in points if value in VARIANCES else ():
+            if point.run not in self._summaries or point.group:
+                continue
+            records, _ = self._read(self._summaries[point.run])
+            rounds = list(rounds_of(complete(records, point.name)))
+            tested = sum(each.tested for each in rounds)
+            rejected = tested - sum(each.accepted for each in rounds)
+            if tested and rejected < FEWEST_REJECTIONS:
+                return f"with {point.method}, the target rejects {rejected} of {tested:,} drafted tokens"
+        return ""
 
     def _ratio(self, point: Point, other: Point, value: str) -> Estimate | None:
         """Return the ratio of two methods' speeds over the generations that both completed; None without one."""

@@ -1,10 +1,11 @@
 """The expectations of a suite, checked in every run.
 
-One rule decides all of them. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
+One rule decides each outcome. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
 where the records allow it (`comparisons.py`). A one-sided expectation is confirmed or contradicted if the whole interval
 lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin, or outside of it.
 Everything else is within the noise. There is no correction for the number of comparisons, nor for the choice of the best of
-several settings.
+several settings. Two more rules say which outcomes are not counted: those that follow from a stand-in's costs and acceptance
+(`stand_ins.py`), and comparisons of variances with too few rejections.
 """
 
 import math
@@ -33,10 +34,11 @@ class Outcome(StrEnum):
     other = "on the other side within the noise"
     contradicted = "contradicted"
     undecided = "not decided, without an interval or any difference"
-    stand_in = "not counted, because the stand-ins decide it"
+    stand_in = "not counted, since it follows from the stand-ins"
+    few_rejections = "not counted, with too few rejections"
 
 
-NOT_COUNTED = (Outcome.undecided, Outcome.stand_in)
+NOT_COUNTED = (Outcome.undecided, Outcome.stand_in, Outcome.few_rejections)
 DECIDED = (Outcome.confirmed, Outcome.contradicted)
 PLACES = ("pair", "task", "T")  # of a run
 
@@ -71,16 +73,24 @@ class Measured(NamedTuple):
 class PointOutcome(NamedTuple):
     """The outcome at a point.
 
-    `prompts_needed` is the number of prompts that would decide an outcome within the noise. `reason` says by which number
-    a stand-in decides the outcome, and `found` what the outcome would be.
+    `sides` are the point and that of its bound, if the bound is one. `prompts_needed` is the number of prompts that would
+    decide an outcome within the noise. `reason` says by which numbers an outcome is not counted, and `found` what it would
+    be.
     """
 
     outcome: Outcome
-    setting: str
+    sides: tuple[Point, ...]
     measured: Measured
     prompts_needed: float | None = None
     reason: str = ""
     found: Outcome | None = None
+
+    @property
+    def setting(self) -> str:
+        """The pair, task, method, setting and temperature of the point."""
+        point = self.sides[0]
+        words = [word for word in (point.pair, point.task, point.method, point.setting) if word]
+        return f"{' '.join(words)} at T = {point.T:g}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class ExpectationVerdict:
 
     @property
     def counted(self) -> list[Outcome]:
-        """The outcomes at points that can contradict the expectation, and that have an interval."""
+        """The outcomes without those that are not counted or have no interval."""
         return [point.outcome for point in self.outcomes if point.outcome not in NOT_COUNTED]
 
     @property
@@ -157,29 +167,34 @@ def _outcomes(expected: Expectation, points: Sequence[Point], judge: _Judge) -> 
     """Yield the outcome for each pair of a point and its bound."""
     for point in _chosen(_of_enough_score(expected, points), expected.of, expected, expected.take):
         for other, measured in _compared(expected, point, points, judge.compare):
-            outcome = _outcome(expected, measured)
-            if reason := _stand_in_decides(expected, point, other, outcome, judge.stand_ins):
-                yield PointOutcome(Outcome.stand_in, _setting_text(point), measured, None, reason, outcome)
+            outcome, sides = _outcome(expected, measured), (point,) if other is None else (point, other)
+            left_out, reason = _not_counted(expected, sides, outcome, judge)
+            if left_out is not None:
+                yield PointOutcome(left_out, sides, measured, None, reason, outcome)
                 continue
             in_noise = outcome in (Outcome.expected, Outcome.other)
             needed = _needed(expected, measured, point.number("prompts")) if in_noise else None
-            yield PointOutcome(outcome, _setting_text(point), measured, needed)
+            yield PointOutcome(outcome, sides, measured, needed)
 
 
-def _stand_in_decides(
-    expected: Expectation, point: Point, other: Point | None, outcome: Outcome, stand_ins: StandIns
-) -> str:
-    """Return by which number a stand-in alone decides an outcome; empty if it does not, and for checks of the implementation.
+def _not_counted(
+    expected: Expectation, sides: Sequence[Point], outcome: Outcome, judge: _Judge
+) -> tuple[Outcome | None, str]:
+    """Return why an outcome is not counted, and by which numbers; None and empty if it is, as checks of the implementation.
 
-    The rule is the same for an outcome that could not be a contradiction and for one that could not be a confirmation.
+    The rules are the same for an outcome that could not be a contradiction and for one that could not be a confirmation.
     """
+    if expected.source == "identity" or outcome is Outcome.undecided:
+        return None, ""
+    if few := judge.compare.few_rejections(expected.value, *sides):
+        return Outcome.few_rejections, few
+    if expected.is_two_sided or isinstance(expected.bound, str):
+        return None, ""
     number = expected.bound if isinstance(expected.bound, int | float) else 1.0
-    if expected.source == "identity" or expected.is_two_sided or isinstance(expected.bound, str):
-        return ""
-    if outcome is Outcome.undecided:
-        return ""
     is_above = (outcome in (Outcome.confirmed, Outcome.expected)) == (expected.at_most is None)
-    return stand_ins.decides(point, other, expected.factor * number, expected.value, is_above)
+    is_best = expected.take != "each"
+    reason = judge.stand_ins.decides(sides, expected.factor * number, expected.value, is_above, is_best)
+    return (Outcome.stand_in, reason) if reason else (None, "")
 
 
 def _needed(expected: Expectation, measured: Measured, prompts: float | None) -> float | None:
@@ -286,8 +301,3 @@ def _outcome(expected: Expectation, measured: Measured) -> Outcome:
     if value >= equal:
         return Outcome.confirmed if low >= equal else Outcome.expected
     return Outcome.contradicted if high < equal else Outcome.other
-
-
-def _setting_text(point: Point) -> str:
-    words = [word for word in (point.pair, point.task, point.method, point.setting) if word]
-    return f"{' '.join(words)} at T = {point.T:g}"

@@ -33,7 +33,10 @@ def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[T
             "ratio, here",
             "block, here",
         ]
-        title = "Weights in bfloat16 that a token reads, their ratio to the target's, and the cost of a block in tokens"
+        title = (
+            "Weights that a forward of one token reads, of the paper's models in bfloat16 and of these in the precision of"
+            " the runs, their ratio to the target's, and the time of a block over that of one token"
+        )
         tables.append(Table(title, heads, costs))
     if acceptance:
         heads = ["pair", "task", "T", "method", "value", "paper", "here", "difference"]
@@ -45,19 +48,19 @@ def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[T
 def _cost_rows(stand_ins: StandIns, pair: str, summaries: Sequence[RunSummary]) -> Iterator[list[str]]:
     """Yield a row for each model and head whose forwards the methods of some runs use; the target is the last model."""
     original = stand_ins.pairs[pair]
-    theirs, ours = model_bytes(original), model_bytes(pair)
+    theirs, ours = model_bytes(original), stand_ins.bytes_here(pair)
     traits = [spec.traits for summary in summaries for spec in summary.spec.methods.values()]
     used = [name for name in dict.fromkeys(n for each in traits for n in (*each.roles, *each.heads)) if name in theirs]
     target = next((role for role in reversed(list(summaries[0].models)) if role in used), "")
     for name in used:
         if name in ours and target in ours:
-            block = stand_ins.block_cost(pair, name)
+            block = stand_ins.block_of(pair, name)
             megabytes = [size[name].forward / 1e6 for size in (theirs, ours)]
             yield [
                 pair, original, name, theirs[name].source,
                 NumberCell(megabytes[0], f"{megabytes[0]:,.0f}"), NumberCell(megabytes[1], f"{megabytes[1]:,.1f}"),
                 *(THOUSANDTHS.text(size[name].forward / size[target].forward) for size in (theirs, ours)),
-                NONE if block is None else NumberCell(block[1], f"{block[1]:.2f}", rest=f"({block[0]} tokens)"),
+                NONE if block is None else NumberCell(block.cost, f"{block.cost:.2f}", rest=f"({block.size} tokens)"),
             ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ SELECTED = (
     " This biases the best upward and the lowest downward, and the intervals are not corrected for it."
 )
 
+EXPECTED = (Outcome.confirmed, Outcome.expected)
 MOST_NEEDED = 100_000  # prompts that could be measured
 NOT_COMPARED = "not compared, since no run has both sides"
 
@@ -29,6 +30,27 @@ NOT_COMPARED = "not compared, since no run has both sides"
 def outcome_lines(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
     """Return a line for each expectation: the number of points with each outcome."""
     return list(map(_line, verdicts))
+
+
+def together_lines(groups: Sequence[Sequence[str]], verdicts: Sequence[ExpectationVerdict]) -> list[str]:
+    """Return a line for each group of expectations, by their ids: at how many points all of them hold at once."""
+    lines = []
+    for group in groups:
+        chosen = [verdict for verdict in verdicts if verdict.expected.id in group]
+        outcomes = defaultdict[tuple[str, str], list[Outcome]](list)
+        for verdict in chosen:
+            for point in verdict.outcomes:
+                outcomes[point.sides[0].run, point.sides[0].name].append(point.outcome)
+        shared = [each for each in outcomes.values() if len(each) == len(group)]
+        if shared:
+            confirmed = sum(all(outcome is Outcome.confirmed for outcome in each) for each in shared)
+            expected = sum(all(outcome in EXPECTED for outcome in each) for each in shared)
+            says = " and ".join(f"'{verdict.expected.says}'" for verdict in chosen)
+            lines.append(
+                f"{says}, both at once: confirmed in {confirmed} of {len(shared)} comparisons, on the expected side in"
+                f" {expected}"
+            )
+    return lines
 
 
 def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = True) -> list[str]:
@@ -40,12 +62,17 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     for verdict in verdicts:
         by_source[verdict.expected.source if is_of_paper else ""].update(verdict.counted)
     sentences = [_counts(by_source[source], source) for source in SOURCES if by_source[source].total()]
-    untested = sum(point.outcome is Outcome.stand_in for verdict in verdicts for point in verdict.outcomes)
-    if untested:
-        sentences.append(
-            f"{untested} more {'is' if untested == 1 else 'are'} not counted, since the costs or the acceptance of the"
-            f" bundled models, and not the methods, decide {'it' if untested == 1 else 'them'}."
-        )
+    left_out = Counter(point.outcome for verdict in verdicts for point in verdict.outcomes)
+    absent = sum(not verdict.outcomes for verdict in verdicts)
+    reasons = {
+        "follow from the costs or acceptance rates of the bundled models": left_out[Outcome.stand_in],
+        "have too few rejected tokens": left_out[Outcome.few_rejections],
+        "have no interval or no difference at all": left_out[Outcome.undecided],
+    }
+    if parts := [f"{count} {reason}" for reason, count in reasons.items() if count]:
+        sentences.append(f"Not counted: {', '.join(parts)}.")
+    if absent:
+        sentences.append(f"Not compared, since no run has both sides: {absent} of {len(verdicts)} claims.")
     return sentences
 
 
@@ -83,7 +110,7 @@ def verdict_text(verdict: ExpectationVerdict) -> str:
 
 
 def _range(verdict: ExpectationVerdict) -> str:
-    """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the counted points; empty without any."""
+    """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the points; empty without any."""
     written = column_of(verdict.expected.value).format
     kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for point in verdict.outcomes:
@@ -119,7 +146,7 @@ def _line(verdict: ExpectationVerdict) -> str:
     )
     contradicted = settings[Outcome.contradicted]
     reasons = list(dict.fromkeys(point.reason for point in verdict.outcomes if point.reason))
-    why = f"; the stand-ins decide by: {'; '.join(reasons)}" if reasons else ""
+    why = f"; not counted, since {'; '.join(reasons)}" if reasons else ""
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""

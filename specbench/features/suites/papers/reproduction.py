@@ -18,6 +18,7 @@ BY_TESTS, EXPLAINED, SHOWN = "by tests", "explained", "shown"  # of items that a
 NUMBERED = ("table", "figure", "algorithm")
 PARTLY, OUTDATED = ", in part", ", with an earlier definition"
 SAME = "the same grid, other models"
+STANDS_FOR = "stands_for"  # the key of a pair that stands for one of the paper
 Swept = dict[str, list[object]]
 
 
@@ -121,7 +122,10 @@ def counterpart(suite: Suite) -> str:
 
 
 def _differences(tiny: Suite, paper: Suite) -> Iterator[str]:
-    """Yield the differences between two grids in tasks, methods, temperatures, swept values and sizes of ensembles."""
+    """Yield the differences between two grids in pairs, tasks, methods, temperatures, swept values and sizes of ensembles."""
+    stands_for = {str(preset("pair", name).table.get(STANDS_FOR, "")) for name in _pairs(tiny)}
+    if any(stands_for) and (absent := [name for name in _pairs(paper) if name not in stands_for]):
+        yield f"without {', '.join(absent)}"
     ours, theirs = _tasks(tiny), _tasks(paper)
     if set(ours) < set(theirs):
         yield f"{len(ours)} of the {len(theirs)} tasks ({', '.join(ours)})"

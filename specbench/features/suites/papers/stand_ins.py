@@ -4,9 +4,10 @@ A bundled pair that `stands_for` a pair of the paper has the same roles. The byt
 reads are known for both from configs alone. Papers print speeds and rarely acceptance rates, so the paper's rate is the one
 at which theory gives its printed speed, at its models' ratio of bytes and with blocks that cost as much as one token.
 
-A comparison of speeds says nothing about a method if the stand-in alone decides it. That is the case if theory expects the
-outcome from the numbers measured here, by MARGIN or more, and does not expect it from the paper's. The same rule applies to
-claims that cannot fail and to claims that cannot hold.
+A comparison of speedups says nothing about a method if its outcome follows from the stand-in's costs and acceptance rate.
+That is the case if theory expects the outcome from the numbers measured here, by MARGIN or more, expects the opposite from
+the paper's, and one of the numbers differs. The same rule applies to claims that cannot fail and to claims that cannot
+hold. It needs printed speeds, and settings that differ from the printed ones in the draft length only (decision 0052).
 """
 
 from collections import Counter
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from specbench.analysis.costs import prices_of, sizes_of
 from specbench.analysis.points import Point, Reference, reference_of
 from specbench.analysis.predictions import AssumedRates, formula_of
-from specbench.analysis.run_metrics import complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
@@ -27,16 +28,17 @@ from specbench.config.presets import names, preset
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load
+from specbench.runs.settings import short_key
 
-PRECISION = "bfloat16"  # of the bytes of weights; their ratios do not depend on it
+PRECISION = "bfloat16"  # of the paper's weights
 SPEEDS = ("papers_speedup", "speedup", "end_to_end_speedup", "geometric_mean_speedup")  # values that theory predicts
 PRINTED_SPEEDS = ("papers_speedup",)  # printed values that imply an acceptance rate
-VARIANCES = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
 MARGIN = 1.1  # theory expects an outcome if its ratio lies beyond the bound by this factor
 NEAR = 0.07  # difference of acceptance rates up to which a stand-in accepts as the paper's pair does
 SIMILAR = 1.15  # ratio of costs up to which they are alike
-FEWEST_REJECTIONS = 30
+RULE = (SPEEDS, MARGIN, NEAR, SIMILAR)  # its limits, which the ledger hashes
 HALVINGS = 40
+LENGTH_KEY = "gamma"  # of a draft length
 SUITES_WITH_SPEEDS = ("se-table2", "se-table3", "se-table4", "polybasic-table2", "spec-bench-leaderboard")
 
 
@@ -49,8 +51,12 @@ class ModelBytes:
 
 
 @cache
-def model_bytes(pair: str) -> dict[str, ModelBytes]:
-    """Return the models and drafting heads of a bundled pair, by role and name. No weights are read."""
+def model_bytes(pair: str, precision: str = PRECISION) -> dict[str, ModelBytes]:
+    """Return the models and drafting heads of a bundled pair, by role and name. No weights are read.
+
+    `precision` is that of weights that are not quantized. Raises ConfigError or MissingAsset for a pair that cannot be
+    resolved.
+    """
     import torch  # imported here, with what needs it, to keep `--help` fast
 
     from specbench.models.heads.head_size import size_of_head
@@ -58,7 +64,7 @@ def model_bytes(pair: str) -> dict[str, ModelBytes]:
 
     source = preset("pair", pair)
     specs = construct(Pair, source.table, str(source.path))
-    on = Execution(torch.device("cpu"), PRECISION, elsewhere=True)
+    on = Execution(torch.device("cpu"), precision, elsewhere=True)
     models = resolve_models(specs, tuple(specs.models), source.path.parent, on)
     sizes = {}
     for role, model in models.items():
@@ -113,9 +119,21 @@ def implied_rate(
     return (low + high) / 2.0
 
 
+def over(first: float, second: float = 1.0) -> float:
+    """Return the first number divided by the second."""
+    return first / second
+
+
 def same_task(one: str, two: str) -> bool:
     """Return whether two tasks are equal but for the variant of the prompt."""
     return one.partition(":")[0] == two.partition(":")[0]
+
+
+class Block(NamedTuple):
+    """The tokens of a model's most frequent blocks, and the time of such a forward over that of one token."""
+
+    size: int
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -140,17 +158,31 @@ class StandIns:
         return {}
 
     @cached_property
+    def _blocks(self) -> dict[tuple[str, str, str], "Block | None"]:
+        return {}
+
+    @cached_property
     def _records(self) -> dict[str, list[Record]]:
         return {summary.run: load(Path(summary.folder)).records for summary in self.summaries}
 
-    def sizes(self, pair: str) -> dict[str, float]:
-        """Return the bytes that the models and heads of a pair read, by role and name."""
-        return {role: size.forward for role, size in model_bytes(pair).items()}
+    def bytes_here(self, pair: str) -> dict[str, ModelBytes]:
+        """Return the bytes that the models and heads of a stand-in read, in the precision of its runs."""
+        models = next(summary.models for summary in self.summaries if summary.pair == pair)
+        return model_bytes(pair, next(iter(models.values())).dtype)
+
+    def paper_sizes(self, pair: str) -> dict[str, float]:
+        """Return the bytes that the models and heads of the paper's pair read, by role and name."""
+        return {role: size.forward for role, size in model_bytes(self.pairs[pair]).items()}
 
     def theory(self, point: Point) -> Theory | None:
-        """Return the theory of a point's method, if the sizes of its models are known for the paper's pair."""
-        theory = self._by_run[point.run].spec.methods[point.name].traits.theory
-        known = self.sizes(self.pairs[point.pair]).keys()
+        """Return the theory of a point's method, if the sizes of its models are known for the paper's pair.
+
+        None for a curve, and for a setting that differs from the printed ones in more than the draft length.
+        """
+        spec = self._by_run[point.run].spec.methods.get(point.name)
+        if spec is None or any(short_key(key) != LENGTH_KEY for key in point.settings):
+            return None
+        theory, known = spec.traits.theory, self.paper_sizes(point.pair).keys()
         return theory if theory is not None and {*theory.models, *self.baseline(point)} <= known else None
 
     def baseline(self, point: Point) -> tuple[str, ...]:
@@ -161,7 +193,8 @@ class StandIns:
     def implied(self, point: Point) -> float | None:
         """Return the acceptance rate that the paper's printed speeds imply for a point's method, task and temperature.
 
-        It is the mean over the printed tasks if the point's own is not among them. None if the paper prints none.
+        It is the mean over the printed tasks if the point's own is not among them. None if the paper prints none, or one
+        that no acceptance rate reaches in theory.
         """
         key = (point.run, point.method)  # a run has one task and temperature
         if key not in self._implied:
@@ -173,69 +206,68 @@ class StandIns:
         rows = [row for row in rows if row.T in ("", f"{point.T:g}")]
         rows = [row for row in rows if same_task(row.task, point.task)] or rows
         rates = [self.implied_by(row, point) for row in rows]
-        known = [rate for rate in rates if rate is not None]
-        return fmean(known) if known else None
+        return fmean(rate for rate in rates if rate is not None) if rates and None not in rates else None
 
     def implied_by(self, row: Reference, like: Point) -> float | None:
         """Return the acceptance rate that one printed speed implies, for the best of the settings that were measured here."""
+        theories = self._theories(like)
+        return implied_rate(theories, self.paper_sizes(like.pair), self.baseline(like), row.value) if theories else None
+
+    def _theories(self, like: Point) -> list[Theory]:
+        """Return the theories of all settings of a point's method in its run to which printed speeds apply."""
         settings = [p for p in self.points if (p.run, p.method, p.group) == (like.run, like.method, "")]
-        theories = [theory for point in settings if (theory := self.theory(point)) is not None]
-        if not theories:
-            return None
-        return implied_rate(theories, self.sizes(self.pairs[like.pair]), self.baseline(like), row.value)
+        return [theory for point in settings if (theory := self.theory(point)) is not None]
 
-    def block_cost(self, pair: str, role: str) -> tuple[int, float] | None:
-        """Return the size of a model's most frequent blocks, and their cost over that of one token; None without blocks."""
-        runs = [summary.run for summary in self.summaries if summary.pair == pair]
-        sizes = sizes_of((record for run in runs for record in self._records[run]), role)
-        prices, blocks = prices_of(sizes), Counter({size: count for size, (count, _) in sizes.items() if size > 1})
-        if prices is None or not blocks or not sizes.get(1):
-            return None
-        ((size, _),) = blocks.most_common(1)
-        return size, prices.of(size) / prices.of(1)
+    def block_of(self, pair: str, role: str, method: str = "") -> Block | None:
+        """Return a model's most frequent blocks with their cost; None without blocks. `method` is a label, by default all."""
+        key = (pair, role, method)
+        if key not in self._blocks:
+            runs = [summary.run for summary in self.summaries if summary.pair == pair]
+            records = [record for run in runs for record in self._records[run] if method in ("", record.method)]
+            sizes = sizes_of(records, role)
+            prices = prices_of(sizes_of((record for run in runs for record in self._records[run]), role))
+            blocks = Counter({size: count for size, (count, _) in sizes.items() if size > 1})
+            self._blocks[key] = None
+            if prices is not None and blocks and prices.of(1):
+                ((size, _),) = blocks.most_common(1)
+                self._blocks[key] = Block(size, prices.of(size) / prices.of(1))
+        return self._blocks[key]
 
-    def decides(self, point: Point, other: Point | None, bound: float, value: str, is_above: bool) -> str:
-        """Return by which measured number the stand-in alone decides an outcome; empty if it does not.
+    def decides(self, sides: Sequence[Point], bound: float, value: str, is_above: bool, is_best: bool = False) -> str:
+        """Return by which numbers the stand-in alone decides an outcome; empty if it does not.
 
-        The value of the point is above (`is_above`) or below `bound` times the value of the other point, or `bound` itself.
+        The value of the first point is above (`is_above`) or below `bound` times that of the second, or `bound` itself.
+        `is_best` says that both were chosen among the settings of their methods.
         """
-        if point.pair not in self.pairs or point.group or point.run not in self._by_run:
+        if value not in SPEEDS or any(p.pair not in self.pairs or p.group or p.is_curve for p in sides):
             return ""
-        if value in VARIANCES:
-            return self._few_rejections(point, other)
-        if value not in SPEEDS or (other is not None and other.pair not in self.pairs):
+        speeds = [speed for each in sides if (speed := self._speeds(each, is_best))]
+        if len(speeds) < len(sides):
             return ""
-        here, there = self._expected(point, other, bound)
-        if here is None or there is None:
-            return ""
+        here, there = (over(*each) / bound for each in zip(*speeds, strict=True))
         ours, theirs = (here, there) if is_above else (1.0 / here, 1.0 / there)
-        if ours < MARGIN or theirs >= MARGIN:
+        numbers = [text for each in sides for text in self._different(each)]
+        if ours < MARGIN or theirs >= 1.0 or not numbers:
             return ""
-        numbers = [text for each in (point, other) if each is not None for text in self._different(each)]
         expects = (
             f"theory expects {here:.2f} times the bound from the numbers here, and {there:.2f} times from the paper's"
         )
-        return f"{', '.join(dict.fromkeys(numbers)) or 'costs and acceptance together'}: {expects}"
+        return f"{', '.join(dict.fromkeys(numbers))}: {expects}"
 
-    def _expected(self, point: Point, other: Point | None, bound: float) -> tuple[float | None, float | None]:
-        """Return the value over its bound that theory expects from the numbers here, and from the paper's."""
-        sides = [self._speeds(each) for each in (point, other) if each is not None]
-        if any(None in side for side in sides):
-            return None, None
-        ((here, there), *rest) = sides
-        for below_here, below_there in rest:
-            here, there = here / below_here, there / below_there  # type: ignore[operator]
-        return here / bound, there / bound  # type: ignore[operator]
+    def _speeds(self, point: Point, is_best: bool) -> tuple[float, float] | None:
+        """Return the speedup of a point's method that theory expects from the numbers here, and from the paper's.
 
-    def _speeds(self, point: Point) -> tuple[float | None, float | None]:
-        """Return the speedup of a point's method that theory expects from the numbers here, and from the paper's."""
+        Of the best setting, the paper's is that of the fastest setting, which is the printed one.
+        """
         if point.baseline:
             return 1.0, 1.0
         theory, rate = self.theory(point), self.implied(point)
-        if theory is None or rate is None:
-            return None, None
-        there = fastest([theory], self.sizes(self.pairs[point.pair]), self.baseline(point), rate)
-        return point.number("corrected"), there or None
+        here = point.number("corrected")
+        if theory is None or rate is None or not here:
+            return None
+        theories = self._theories(point) if is_best else [theory]
+        there = fastest(theories, self.paper_sizes(point.pair), self.baseline(point), rate)
+        return (here, there) if there else None
 
     def _different(self, point: Point) -> list[str]:
         """Return the numbers in which a point's stand-in differs from the paper's pair, in words."""
@@ -247,22 +279,11 @@ class StandIns:
         if rate is not None and measured is not None and abs(measured - rate) > NEAR:
             texts.append(f"{point.method} accepts {measured:.2f} of the drafted tokens (paper {rate:.2f})")
         first, last = theory.models[0], theory.models[-1]
-        here, there = (sizes[first] / sizes[last] for sizes in map(self.sizes, (point.pair, self.pairs[point.pair])))
+        ours, paper = self.bytes_here(point.pair), self.paper_sizes(point.pair)
+        here, there = ours[first].forward / ours[last].forward, paper[first] / paper[last]
         if not 1.0 / SIMILAR <= here / there <= SIMILAR:
-            texts.append(f"a forward of {first} costs {here:.3f} of one of {last} (paper {there:.3f})")
-        block = self.block_cost(point.pair, last)
-        if block is not None and block[1] > SIMILAR:
-            texts.append(f"a forward of {last} over {block[0]} tokens costs {block[1]:.2f} of one over a token")
+            texts.append(f"a forward of {first} reads {here:.3f} of the bytes of one of {last} (paper {there:.3f})")
+        block = self.block_of(point.pair, last, point.name)
+        if block is not None and block.cost > SIMILAR:
+            texts.append(f"a forward of {last} over {block.size} tokens costs {block.cost:.2f} of one over a token")
         return texts
-
-    def _few_rejections(self, *points: Point | None) -> str:
-        """Return how many drafted tokens a target rejected, if they are few in the run of one of the points."""
-        for point in points:
-            if point is None or point.run not in self._records:
-                continue
-            rounds = list(rounds_of(complete(self._records[point.run], point.name)))
-            tested = sum(each.tested for each in rounds)
-            rejected = tested - sum(each.accepted for each in rounds)
-            if tested and rejected < FEWEST_REJECTIONS:
-                return f"with {point.method}, the target rejects {rejected} of {tested:,} drafted tokens"
-        return ""

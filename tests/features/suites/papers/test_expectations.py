@@ -186,7 +186,7 @@ def test_the_outcomes_of_the_papers_comparisons_and_of_the_projects_are_counted_
         "The comparison of speed, quality or acceptance that the paper makes is confirmed."
     ]
     assert counted([point(1.0)], False, near=1.0, margin=0.2) == ["The expected outcome is confirmed."]
-    assert counted([], at_least=1.0) == []
+    assert counted([], at_least=1.0) == ["Not compared, since no run has both sides: 1 of 1 claims."]
     suite = Suite(value="speedup", at_least=1.0, source="project")
     assert outcome_lines(outcomes_of(suite, found))[0].startswith("It holds (added by this project): 2 of 4 confirmed")
 
@@ -212,8 +212,8 @@ def test_a_value_is_apart_from_a_bound_if_its_whole_interval_lies_outside_the_ma
 class DecidingStandIns:
     """Stand-ins that decide every outcome above 1.55 or below 0.75."""
 
-    def decides(self, point, other, bound, value, is_above):
-        found = point.number(value)
+    def decides(self, sides, bound, value, is_above, is_best):
+        found = sides[0].number(value)
         return "acceptance of 0.99" if (found > 1.55 if is_above else found < 0.75) else ""
 
 
@@ -224,8 +224,8 @@ def test_outcomes_that_a_stand_in_decides_are_not_counted_whichever_way_they_are
     assert [each.outcome for each in verdict.outcomes] == [Outcome.confirmed, Outcome.stand_in, Outcome.stand_in]
     assert [each.found for each in verdict.outcomes[1:]] == [Outcome.confirmed, Outcome.contradicted]
     sentence, rest = outcome_counts(verdicts)
-    assert sentence.endswith("is confirmed.") and rest.startswith("2 more are not counted")
-    assert "the stand-ins decide by: acceptance of 0.99" in outcome_lines(verdicts)[0]
+    assert sentence.endswith("is confirmed.") and rest.startswith("Not counted: 2 follow")
+    assert "not counted, since acceptance of 0.99" in outcome_lines(verdicts)[0]
     identity = outcomes_of(Suite(value="speedup", at_least=1.0, source="identity"), found, stand_ins=DecidingStandIns())
     assert Outcome.stand_in not in [each.outcome for each in identity[0].outcomes]
 
@@ -273,7 +273,7 @@ def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
     for keys in ({"at_least": 1.0}, {"at_most": 1.0}, {"near": 1.0, "margin": 0.1}):
         assert outcome(*few, **keys) == "not decided, without an interval or any difference"
-        assert counted(few, **keys) == []
+        assert counted(few, **keys) == ["Not counted: 1 have no interval or no difference at all."]
     plain = [replace(point(1.5), values={"accepted_length": 1.5})]
     assert outcome(*plain, value="accepted_length", at_least=1.0).startswith("not decided"), (
         "a number of unknown precision"
