@@ -18,7 +18,7 @@ ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
 PLACEMENT_FORMS = "ROLE=DEVICE or ROLE=layers:DEVICES, such as target=cuda:1 or target=layers:0,1"
 Generation = Literal["checkpoint", "off"]
 PACKAGE = Path(__file__).parents[1]
-GGUF = ".gguf"
+GGUF_SUFFIX = ".gguf"
 BUNDLED = "specbench:"  # a path inside the installed package
 FEATURES, TAU = "state", 1.2  # defaults of SPRINTER's verifier: its features, and the tau of its labels
 
@@ -122,6 +122,11 @@ class Answers(StrEnum):
 HEADS = tuple(kind.value for kind in HeadKind)
 
 
+def is_gguf(name: str) -> bool:
+    """Return whether a file name or path is that of a GGUF file."""
+    return name.lower().endswith(GGUF_SUFFIX)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """One model: a local folder or a Hugging Face id, at a revision.
@@ -158,14 +163,14 @@ class ModelSpec:
         if self.quantization and "disk" in self.devices:
             raise ValueError("a quantized model can be split in layers over GPUs only")
         for path in (self.path, *self.by_task.values()):
-            if path.lower().endswith(GGUF):
+            if is_gguf(path):
                 folder, _, name = path.rpartition("/")
                 parent = folder or ("/" if path.startswith("/") else ".")
                 raise ValueError(
                     f'path = "{path}" names a GGUF file; in a pair file, write path = "{parent}" and gguf_file = "{name}"'
                 )
-        if self.gguf_file and not self.gguf_file.endswith(GGUF):
-            raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF}')
+        if self.gguf_file and not is_gguf(self.gguf_file):
+            raise ValueError(f'gguf_file = "{self.gguf_file}" must end with {GGUF_SUFFIX}')
         if self.parallel != "none" and (self.gguf_file or self.cost or str(self.quantization) == "a8"):
             raise ValueError('gguf_file, cost and quantization = "a8" need a model on one device, without parallel')
         if self.cost and str(self.quantization) == "nf4":
@@ -289,7 +294,7 @@ class Pair:
         return any(spec.by_task for spec in self.models.values())
 
     def without_costs(self) -> "Pair":
-        """Return the pair with every model at its own cost, which computes the same faster."""
+        """Return the pair without `cost` keys: its outputs are the same, and its forwards are faster."""
         return replace(self, models={role: replace(spec, cost=None) for role, spec in self.models.items()})
 
     def on(self, task: str) -> "Pair":

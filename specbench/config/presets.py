@@ -114,10 +114,12 @@ def preset(kind: str, name: str) -> Preset:
     table = read_toml(path)
     if "same_as" in table and path is not file:
         return preset(kind, table["same_as"])
-    if "extends" in table:
+    if kind == "pair" and "extends" in table:
         parent = table.pop("extends")
-        if parent not in names(kind) or parent == name:
-            raise ConfigError(f"{path}: extends = {parent!r} is no other {kind} of configs/{hint(parent, names(kind))}")
+        if not isinstance(parent, str) or parent not in names(kind) or parent == name:
+            raise ConfigError(
+                f"{path}: extends = {parent!r} is no other {kind} of configs/{hint(str(parent), names(kind))}"
+            )
         table = _merged(preset(kind, parent).table, table)
     return Preset(path.stem if path is file else name, path, table)
 

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
-from specbench.config.pair import GGUF, ModelSpec, Pair, folder
+from specbench.config.pair import ModelSpec, Pair, folder, is_gguf
 from specbench.config.presets import chat_template
 from specbench.config.quantization_kind import CHANNEL, Group, QuantizationKind
 from specbench.data.hub import commit_of, first_line, local_checksum
@@ -161,7 +161,7 @@ def _errors_about_folders(pair: Pair, roles: Iterable[str], base: Path) -> Itera
     for role, path in paths.items():
         local = folder(path, base)
         if local and not pair.models[role].gguf_file and not (local / CONFIG_FILE).is_file():
-            if files := sorted(file.name for file in local.glob(f"*{GGUF}")):
+            if files := sorted(file.name for file in local.iterdir() if is_gguf(file.name) and file.is_file()):
                 raise MissingAsset(
                     f"model '{role}': no {CONFIG_FILE} in {local}; help: gguf_file = \"{files[0]}\" reads its GGUF file"
                 )

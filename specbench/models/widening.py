@@ -34,7 +34,11 @@ TOLERANCE = 0.15  # of the bytes of a cost
 def widened(config: PreTrainedConfig, cost: Cost, dtype: str) -> PreTrainedConfig:
     """Return a config with enough neurons for a forward of one token to read the bytes of weights of a cost, within 15 %.
 
-    Raises ConfigError if the cost is more than 15 % below what the model reads, or if it has no MLP that can be widened.
+    A model that already reads these bytes within 15 % stays as it is.
+
+    Raises:
+        ConfigError: The model already reads over 15 % more, no number of neurons comes within 15 %, or the model has no
+            MLP that can be widened.
     """
     wanted, own = bytes_of(cost, dtype), size_of(config, dtype).forward_bytes
     step = size_of(with_neurons(config, STEP), dtype).forward_bytes - own
@@ -43,7 +47,9 @@ def widened(config: PreTrainedConfig, cost: Cost, dtype: str) -> PreTrainedConfi
             f"cost: {cost.label} is {wanted / 1e6:.1f} MB of weights per token, but the model reads {own / 1e6:.1f} MB;"
             " help: a larger cost, or leave the key out"
         )
-    steps = max(0.0, (wanted - own) / step)
+    if wanted <= own:
+        return config
+    steps = (wanted - own) / step
     if abs((own + round(steps) * step) / wanted - 1.0) > TOLERANCE:
         below, above = ((own + count * step) / 1e6 for count in (math.floor(steps), math.ceil(steps)))
         raise ConfigError(

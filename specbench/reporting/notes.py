@@ -193,9 +193,12 @@ def _comparability(summary: RunSummary) -> Iterator[Note]:
 def _nothing_drafted(summary: RunSummary, role: str) -> Iterator[Note]:
     """Yield a warning for each method without a tested draft token, if a model with another tokenizer drafts for it."""
     for row in summary.methods:
-        traits, is_measured = summary.traits(row), row.generations > row.failed
-        if role in traits.roles and traits.draft_length and is_measured and row.acceptance_rate is None:
-            text = f"{row.method} tested no drafted token: {role} has a tokenizer of its own, and may read no prompt"
+        traits, can_draft = summary.traits(row), row.tokens > row.generations - row.failed > 0
+        if role in traits.roles and traits.draft_length and can_draft and row.acceptance_rate is None:
+            text = (
+                f"no draft token of {row.method} was tested: {role} uses another tokenizer and may not be able to encode the"
+                " prompts"
+            )
             yield warning("nothing drafted", text, help="a draft with the target's special tokens", subject=row.method)
 
 
@@ -208,7 +211,7 @@ def _stored_weights(summary: RunSummary) -> Iterator[Note]:
 
 
 def _costs(summary: RunSummary) -> Iterator[Note]:
-    """Yield which models have the cost of a larger one."""
+    """Yield a note for each model with the cost of a larger one."""
     for role, model in summary.spec.pair.models.items():
         if model.cost:
             answers = f", and answers as {model.source}" if model.weights == "real" else ""

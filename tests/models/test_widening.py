@@ -20,7 +20,7 @@ from specbench.models.heads import BlockHead, DraftHead
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.head_size import size_of_head
 from specbench.models.heads.resolve_heads import load_head, resolve_heads
-from specbench.models.heads.widened_head import forward_bytes, read_weights, widen_head
+from specbench.models.heads.widened_head import read_weights, wanted_bytes, widen_head
 from specbench.models.lean import LeanFeeder, network_of, small_config
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
@@ -145,7 +145,7 @@ def test_heads_of_a_widened_base_draft_the_same_bits_at_the_cost_of_a_real_head(
     models, _, pair = tiny(cost)
     base, head = models["target"], kind_named(kind).read(folder(pair.heads[kind].path, Path()))
     widen_head(head, base)
-    wanted = forward_bytes(kind, base)
+    wanted = wanted_bytes(kind, base)
     assert read_weights(head, base.config) * 4 + base.size.lm_head_bytes == pytest.approx(wanted, rel=0.1)
     assert size_of_head(kind, "target", base).forward_bytes == pytest.approx(wanted, rel=0.01)
     assert wanted / base.size.forward_bytes < 0.2, "a head has one layer of many"

@@ -12,7 +12,7 @@ from specbench.models.heads.eagle1 import Eagle1Head
 from specbench.models.heads.eagle3 import Eagle3Head
 from specbench.models.heads.fresh_head import fresh_head
 from specbench.models.heads.head import kind_named
-from specbench.models.heads.widened_head import forward_bytes, read_weights
+from specbench.models.heads.widened_head import read_weights, wanted_bytes
 from specbench.models.resolved_model import ResolvedModel, values_of
 
 PUBLISHED = 2  # bytes per weight of the files on the hub
@@ -46,7 +46,7 @@ def size_of_head(kind: str, role: str, base: ResolvedModel) -> HeadSize:
     layers, layer = _layers_of(head, config)
     itemsize = getattr(torch, base.dtype).itemsize
     own = read_weights(head, config) * itemsize + base.size.lm_head_bytes
-    read = max(own, round(forward_bytes(kind, base))) if base.narrow else own
+    read = max(own, round(wanted_bytes(kind, base))) if base.narrow else own
     return HeadSize(
         base=role,
         layers=layers,

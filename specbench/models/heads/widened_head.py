@@ -1,4 +1,4 @@
-"""Heads of widened bases, which cost what heads of the same kind cost next to the model whose cost the base has."""
+"""Widens the heads of a widened base to the cost of the same head on the larger model."""
 
 import torch
 from torch import nn
@@ -17,8 +17,8 @@ from specbench.models.widening import STEP, widen_layer
 UP, DOWN = ("gate_proj", "up_proj"), "down_proj"  # the layers of an MLP
 
 
-def forward_bytes(kind: str, base: ResolvedModel) -> float:
-    """Return the bytes of weights that a forward of a head reads, with its base's LM head.
+def wanted_bytes(kind: str, base: ResolvedModel) -> float:
+    """Return the bytes of weights that a forward of a head should read, with its base's LM head.
 
     They are those of a new head of this kind. For a widened base, they are those of a head of the architecture that its cost
     names, times the same scale; without an architecture, those of a head of the checkpoint, as many times larger as the base.
@@ -47,7 +47,7 @@ def read_weights(head: nn.Module, base: PreTrainedConfig) -> int:
 
 
 def widen_head(head: DraftHead, base: ResolvedModel) -> None:
-    """Give the MLPs of a head of a widened base new neurons, which read the bytes of `forward_bytes` and change no output.
+    """Give the MLPs of a head of a widened base new neurons, which read the bytes of `wanted_bytes` and change no output.
 
     A head that reads more bytes already stays as it is.
     """
@@ -57,7 +57,7 @@ def widen_head(head: DraftHead, base: ResolvedModel) -> None:
     has_lm_head = getattr(head, "lm_head", None) is not None
     own = read_weights(head, base.narrow) * itemsize + (0 if has_lm_head else base.size.lm_head_bytes)
     step = sum(3 * getattr(mlp, DOWN).out_features for mlp in mlps.values()) * STEP * itemsize
-    neurons = STEP * max(0, round((forward_bytes(head.kind, base) - own) / step)) if step else 0
+    neurons = STEP * max(0, round((wanted_bytes(head.kind, base) - own) / step)) if step else 0
     if not neurons:
         return
     for name, mlp in mlps.items():

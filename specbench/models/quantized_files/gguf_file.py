@@ -25,7 +25,7 @@ from specbench.errors import MissingAsset, hint
 from specbench.files import in_one_line
 from specbench.models.quantized_files.gguf_blocks import BLOCK_BYTES, FLOATS
 
-GGUF = "gguf"
+QUANT_METHOD = "gguf"
 HELP = "a GGUF file needs the package gguf, which is not installed\n  help: pip install 'specbench[gguf]'"
 ROPE_FACTORS = "rope_freqs.weight"  # by which llama.cpp divides the frequencies of rotary positions, (d / 2,)
 PLAIN_SCALING = ("", "none")
@@ -176,7 +176,7 @@ def complete_config(config: PreTrainedConfig, file: GgufFile, model: Any) -> Non
 
 def table_of_gguf(kept: Mapping[str, str], dequantized: tuple[str, ...], is_plain: bool) -> Table:
     """Return the quantization config of a GGUF file. transformers loads the file itself unless `is_plain`."""
-    return {"quant_method": GGUF, "types": dict(kept), "dequantized": list(dequantized), "is_plain": is_plain}
+    return {"quant_method": QUANT_METHOD, "types": dict(kept), "dequantized": list(dequantized), "is_plain": is_plain}
 
 
 def divide_frequencies(model: Any, factors: Tensor) -> None:
