@@ -30,8 +30,8 @@ from specbench.features.suites.papers.verifiers import (
     VerifierReport,
     verifier_reports,
     verifier_table,
-    with_auc,
     with_thresholds,
+    with_verifier_values,
 )
 from specbench.features.suites.suite import Suite
 from specbench.features.suites.suite_index import DONE, Index, IndexEntry
@@ -92,7 +92,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
         if suite.frontier:
             measured += frontier_points(folder, measured, suite.drop)
     verifiers = verifier_reports(suite, results, measured)
-    measured = with_auc(suite, with_thresholds(suite, measured), verifiers)
+    measured = with_verifier_values(suite, with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
     stand_ins = StandIns(summaries, measured)
     judged = outcomes_of(suite, measured, Comparisons(summaries), stand_ins)
@@ -196,11 +196,11 @@ def hardware_tables(summaries: Sequence[RunSummary]) -> list[Table]:
 
 def printed_values(suite: Suite) -> list[Reference]:
     """Return the values that the paper prints, and copies of them for the suite's pairs that stand for the paper's pairs."""
-    rows, stand_ins = reference_of(suite.name), _stand_ins(suite)
-    return rows + [replace(row, pair=pair) for row in rows for pair in stand_ins.get(row.pair, ())]
+    rows, ours = reference_of(suite.name), _pairs_by_original(suite)
+    return rows + [replace(row, pair=pair) for row in rows for pair in ours.get(row.pair, ())]
 
 
-def _stand_ins(suite: Suite) -> dict[str, list[str]]:
+def _pairs_by_original(suite: Suite) -> dict[str, list[str]]:
     """Return the suite's pairs that stand for a pair of the paper, by the paper's name of it; only if it prints values."""
     pairs: dict[str, list[str]] = defaultdict(list)
     for pair in dict.fromkeys(pair for _, pair, _ in suite.parts()) if reference_of(suite.of) else ():
@@ -210,10 +210,10 @@ def _stand_ins(suite: Suite) -> dict[str, list[str]]:
 
 def without_counterpart(suite: Suite, points: Sequence[Point]) -> list[Reference]:
     """Return the values that the paper prints and that have no measured counterpart."""
-    stand_ins = _stand_ins(suite)
+    ours = _pairs_by_original(suite)
 
     def has_measured_counterpart(row: Reference) -> bool:
-        forms = [row, *(replace(row, pair=pair) for pair in stand_ins.get(row.pair, ()))]
+        forms = [row, *(replace(row, pair=pair) for pair in ours.get(row.pair, ()))]
         return any(
             row.metric in point.paper and point.number(row.metric) is not None and form.covers(point)
             for point in points

@@ -1,12 +1,12 @@
 """Tables that show how closely the stand-ins of a suite resemble the paper's pairs."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from specbench.analysis.points import Point, Reference
 from specbench.analysis.run_summary import RunSummary
-from specbench.features.suites.papers.stand_ins import PRINTED_SPEEDS, StandIns, model_bytes, same_task
-from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS, NumberCell
+from specbench.features.suites.papers.stand_ins import PRINTED_SPEED, StandIns, model_bytes, same_task
+from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS, Format, NumberCell
 from specbench.reporting.tables import Table
 
 LENGTHS = ("accepted_length", "average_tokens")  # printed values that measure acceptance themselves
@@ -31,16 +31,21 @@ def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[T
             "MB, here",
             "ratio, paper",
             "ratio, here",
-            "block, here",
+            "time ratio, here",
+            "time of a block, here",
         ]
         title = (
             "Weights that a forward of one token reads, of the paper's models in bfloat16 and of these in the precision of"
-            " the runs, their ratio to the target's, and the time of a block over that of one token"
+            " the runs, their ratio to the target's, the ratio of the times of such forwards, and the time of a model's most"
+            " frequent block over that of one token"
         )
         tables.append(Table(title, heads, costs))
     if acceptance:
         heads = ["pair", "task", "T", "method", "value", "paper", "here", "difference"]
-        title = "Acceptance that the paper prints, or that its printed speed implies by theory, and acceptance here"
+        title = (
+            "Acceptance that the paper prints, or that its printed speeds imply by theory (the mean of its tasks where a task"
+            " has no counterpart), and acceptance here"
+        )
         tables.append(Table(title, heads, acceptance))
     return tables
 
@@ -55,41 +60,50 @@ def _cost_rows(stand_ins: StandIns, pair: str, summaries: Sequence[RunSummary]) 
     for name in used:
         if name in ours and target in ours:
             block = stand_ins.block_of(pair, name)
+            seconds = [stand_ins.seconds_of(pair, role) for role in (name, target)]
+            times = seconds[0] / seconds[1] if seconds[0] is not None and seconds[1] else None
             megabytes = [size[name].forward / 1e6 for size in (theirs, ours)]
             yield [
                 pair, original, name, theirs[name].source,
                 NumberCell(megabytes[0], f"{megabytes[0]:,.0f}"), NumberCell(megabytes[1], f"{megabytes[1]:,.1f}"),
                 *(THOUSANDTHS.text(size[name].forward / size[target].forward) for size in (theirs, ours)),
+                NONE if times is None else THOUSANDTHS.text(times),
                 NONE if block is None else NumberCell(block.cost, f"{block.cost:.2f}", rest=f"({block.size} tokens)"),
             ]  # fmt: skip
 
 
 def _acceptance_rows(stand_ins: StandIns, pair: str, printed: Sequence[Reference]) -> Iterator[list[str]]:
-    """Yield a row for each printed value that measures or implies acceptance and has a counterpart here."""
+    """Yield rows for printed accepted lengths, and for the acceptance rates that printed speeds imply."""
+    here = [point for point in stand_ins.points if point.pair == pair and not point.group and not point.is_curve]
     for row in printed:
-        if row.pair != stand_ins.pairs[pair] or row.group or row.metric not in (*PRINTED_SPEEDS, *LENGTHS):
-            continue
-        here = [point for point in stand_ins.points if _is_counterpart(point, pair, row)]
-        for temperature in dict.fromkeys(point.T for point in here):
-            of_temperature = [point for point in here if temperature == point.T]
-            best = max(of_temperature, key=partial(_value, row.metric))
-            words = [pair, best.task, f"{temperature:g}", row.method]
-            is_length = row.metric in LENGTHS
-            words.append(row.metric.replace("_", " ") if is_length else "acceptance rate, implied")
-            written, theirs = (HUNDREDTHS, row.value) if is_length else (THOUSANDTHS, stand_ins.implied_by(row, best))
-            ours = best.number(row.metric if is_length else "acceptance_rate")
-            difference = None if theirs is None or ours is None else ours - theirs
-            yield [*words, *(NONE if number is None else written.text(number) for number in (theirs, ours, difference))]
+        if row.pair == stand_ins.pairs[pair] and not row.group and row.metric in LENGTHS:
+            for best in _best_of(_counterparts(here, row), row.metric):
+                theirs, ours = row.value, best.number(row.metric)
+                yield _row(best, row.metric.replace("_", " "), HUNDREDTHS, theirs, ours)
+    for best in _best_of(here, PRINTED_SPEED):
+        if stand_ins.theory(best) is not None and (rate := stand_ins.implied(best)) is not None:
+            yield _row(best, "acceptance rate, implied", THOUSANDTHS, rate, best.number("acceptance_rate"))
 
 
-def _value(metric: str, point: Point) -> float:
-    return point.number(metric) or 0.0
+def _best_of(points: Sequence[Point], metric: str) -> list[Point]:
+    """Return the point with the largest value at each task, temperature and method."""
+    groups: dict[tuple[str, float, str], list[Point]] = defaultdict(list)
+    for point in points:
+        if point.number(metric) is not None:
+            groups[point.task, point.T, point.method].append(point)
+    return [max(group, key=lambda point: point.number(metric) or 0.0) for group in groups.values()]
 
 
-def _is_counterpart(point: Point, pair: str, row: Reference) -> bool:
-    return (
-        (point.pair, point.group, point.method) == (pair, "", row.method)
-        and same_task(point.task, row.task)
-        and row.T in ("", f"{point.T:g}")
-        and point.number(row.metric) is not None
-    )
+def _counterparts(points: Sequence[Point], row: Reference) -> list[Point]:
+    """Return the points of a printed value's method, task and temperature."""
+    return [
+        point
+        for point in points
+        if point.method == row.method and same_task(point.task, row.task) and row.T in ("", f"{point.T:g}")
+    ]
+
+
+def _row(point: Point, value: str, written: Format, theirs: float | None, ours: float | None) -> list[str]:
+    difference = None if theirs is None or ours is None else ours - theirs
+    numbers = (NONE if number is None else written.text(number) for number in (theirs, ours, difference))
+    return [point.pair, point.task, f"{point.T:g}", point.method, value, *numbers]

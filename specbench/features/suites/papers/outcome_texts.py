@@ -8,16 +8,19 @@ from specbench.features.suites.papers.expectations import DECIDED, ExpectationVe
 from specbench.reporting.columns import column_of
 
 SOURCES = {
-    "": "expected outcome",
-    "paper": "comparison of speed, quality or acceptance that the paper makes",
-    "project": "comparison that this project adds",
-    "identity": "check of the implementation",
-}  # what a page counts apart, in the singular
+    "": ("expected outcome", "expected outcomes"),
+    "paper": (
+        "comparison of speed, quality or acceptance that the paper makes",
+        "comparisons of speed, quality or acceptance that the paper makes",
+    ),
+    "project": ("comparison that this project adds", "comparisons that this project adds"),
+    "identity": ("check of the implementation", "checks of the implementation"),
+}  # what a page counts apart: one, and several
 ERRORS = (
     "Each is decided by a 95 % interval over prompts. It does not cover a run at another time, and is not corrected for the"
     " number of comparisons."
 )
-SELECTED = (
+SELECTION = (
     "Where the best or the lowest of several settings is compared, it is chosen on the same prompts on which it is judged."
     " This biases the best upward and the lowest downward, and the intervals are not corrected for it."
 )
@@ -79,17 +82,15 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
 def outcome_caveats(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
     """Return sentences on the errors of the outcomes: those of many comparisons, and of the choice of the best setting."""
     several = [ERRORS] if sum(len(verdict.counted) for verdict in verdicts) > 1 else []
-    return several + ([SELECTED] if any(each.expected.selects and each.counted for each in verdicts) else [])
+    return several + ([SELECTION] if any(each.expected.selects and each.counted for each in verdicts) else [])
 
 
 def _counts(counts: Counter[Outcome], source: str) -> str:
     """Return a sentence: how many outcomes are decided, which way, and on which side the others lie."""
-    total, which = counts.total(), SOURCES[source]
+    total, (singular, plural) = counts.total(), SOURCES[source]
     if total == 1:
         (outcome,) = counts
-        return f"The {which} is {outcome}."
-    first, _, rest = which.partition(" ")
-    plural = f"{first}s {rest}" if rest and source else f"{which}s"
+        return f"The {singular} is {outcome}."
     decided = sum(counts[outcome] for outcome in DECIDED)
     texts = [f"{counts[outcome]} {outcome}" for outcome in DECIDED if counts[outcome]]
     sentence = f"{decided} of {total} {plural} ({decided / total:.0%}) {'is' if decided == 1 else 'are'} decided"

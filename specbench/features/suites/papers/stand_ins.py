@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from specbench.analysis.costs import prices_of, sizes_of
+from specbench.analysis.costs import ForwardPrices, Sizes, prices_of, sizes_of
 from specbench.analysis.points import Point, Reference, reference_of
 from specbench.analysis.predictions import AssumedRates, formula_of
 from specbench.analysis.run_summary import RunSummary
@@ -32,7 +32,7 @@ from specbench.runs.settings import short_key
 
 PRECISION = "bfloat16"  # of the paper's weights
 SPEEDS = ("papers_speedup", "speedup", "end_to_end_speedup", "geometric_mean_speedup")  # values that theory predicts
-PRINTED_SPEEDS = ("papers_speedup",)  # printed values that imply an acceptance rate
+PRINTED_SPEED = "papers_speedup"  # the printed value that implies an acceptance rate
 MARGIN = 1.1  # theory expects an outcome if its ratio lies beyond the bound by this factor
 NEAR = 0.07  # difference of acceptance rates up to which a stand-in accepts as the paper's pair does
 SIMILAR = 1.15  # ratio of costs up to which they are alike
@@ -87,7 +87,7 @@ def stands_for(pair: str) -> str:
 def printed_speeds(pair: str) -> tuple[Reference, ...]:
     """Return the speeds that tables print for a pair of a paper, without those of groups of prompts."""
     rows = (row for suite in SUITES_WITH_SPEEDS for row in reference_of(suite))
-    return tuple(row for row in rows if row.pair == pair and row.metric in PRINTED_SPEEDS and not row.group)
+    return tuple(row for row in rows if row.pair == pair and row.metric == PRINTED_SPEED and not row.group)
 
 
 def fastest(theories: Iterable[Theory], sizes: Mapping[str, float], baseline: Sequence[str], rate: float) -> float:
@@ -218,20 +218,29 @@ class StandIns:
         settings = [p for p in self.points if (p.run, p.method, p.group) == (like.run, like.method, "")]
         return [theory for point in settings if (theory := self.theory(point)) is not None]
 
+    def seconds_of(self, pair: str, role: str) -> float | None:
+        """Return the seconds of a model's forward of one token; None if it never read one token alone."""
+        prices = self._prices(pair, role)
+        return prices.of(1) if prices is not None and self._sizes(pair, role).get(1) else None
+
     def block_of(self, pair: str, role: str, method: str = "") -> Block | None:
         """Return a model's most frequent blocks with their cost; None without blocks. `method` is a label, by default all."""
         key = (pair, role, method)
         if key not in self._blocks:
-            runs = [summary.run for summary in self.summaries if summary.pair == pair]
-            records = [record for run in runs for record in self._records[run] if method in ("", record.method)]
-            sizes = sizes_of(records, role)
-            prices = prices_of(sizes_of((record for run in runs for record in self._records[run]), role))
+            prices, sizes = self._prices(pair, role), self._sizes(pair, role, method)
             blocks = Counter({size: count for size, (count, _) in sizes.items() if size > 1})
             self._blocks[key] = None
             if prices is not None and blocks and prices.of(1):
                 ((size, _),) = blocks.most_common(1)
                 self._blocks[key] = Block(size, prices.of(size) / prices.of(1))
         return self._blocks[key]
+
+    def _sizes(self, pair: str, role: str, method: str = "") -> Sizes:
+        runs = [summary.run for summary in self.summaries if summary.pair == pair]
+        return sizes_of((each for run in runs for each in self._records[run] if method in ("", each.method)), role)
+
+    def _prices(self, pair: str, role: str) -> ForwardPrices | None:
+        return prices_of(self._sizes(pair, role))
 
     def decides(self, sides: Sequence[Point], bound: float, value: str, is_above: bool, is_best: bool = False) -> str:
         """Return by which numbers the stand-in alone decides an outcome; empty if it does not.

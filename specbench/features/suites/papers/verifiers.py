@@ -67,10 +67,10 @@ class VerifierReport:
         return sum(probability * run for probability, run in zip(probabilities, runs, strict=True))
 
 
-def with_auc(suite: Suite, points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
+def with_verifier_values(suite: Suite, points: Sequence[Point], reports: Sequence[VerifierReport]) -> list[Point]:
     """Add values of the verifiers that the suite trained to the points that use them. Return all points.
 
-    `auc` has an interval over texts. `predicted_run` is the run length that Theorem 2 predicts at T = 1 and half of the
+    `auc` has an interval over texts. `predicted_run` is the run length that Theorem 2 predicts for T > 0 and half of the
     probability as threshold.
     """
     by_head = {(report.pair, report.task, report.head): report for report in reports}

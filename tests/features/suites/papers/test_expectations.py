@@ -12,7 +12,7 @@ from specbench.features.suites.papers.comparisons import Comparisons
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.papers.outcome_texts import (
     ERRORS,
-    SELECTED,
+    SELECTION,
     outcome_caveats,
     outcome_counts,
     outcome_lines,
@@ -193,8 +193,8 @@ def test_the_outcomes_of_the_papers_comparisons_and_of_the_projects_are_counted_
 
 def test_the_conclusion_says_where_the_best_setting_was_chosen_on_the_judged_prompts():
     found = [point(1.5), point(1.2, x=2.0)]
-    assert caveats(found, at_least=1.0, take="best")[-1] == SELECTED
-    assert SELECTED not in caveats(found, at_least=1.0)
+    assert caveats(found, at_least=1.0, take="best")[-1] == SELECTION
+    assert SELECTION not in caveats(found, at_least=1.0)
     assert caveats([], at_least=1.0, take="best") == [], "nothing was chosen"
 
 

@@ -13,8 +13,8 @@ from specbench.features.suites.papers.verifiers import (
     VerifierReport,
     verifier_reports,
     verifier_table,
-    with_auc,
     with_thresholds,
+    with_verifier_values,
 )
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_tables import pivot
@@ -114,7 +114,7 @@ def test_a_point_has_the_auc_of_its_own_verifier():
     reports = [VerifierReport("tiny-gpt2", "xsum", f"sprinter/{tau}", float(tau), {**VALUES, "auc": auc}, None)
                for tau, auc in (("1", 0.9), ("1.5", 0.99))]  # fmt: skip
     place = {"pair": "tiny-gpt2", "task": "xsum", "T": 0.0, "run": "r"}
-    found = with_auc(
+    found = with_verifier_values(
         suite,
         [
             Point(**place, method="sprinter", settings={"threshold": 0.5, "head": "sprinter/1.5"}),
