@@ -18,7 +18,7 @@ import typer
 import yaml
 
 import specbench
-from scripts.example_run import ARCHIVE, run_of
+from scripts.example_run import ARCHIVE, runs_of
 from specbench._logging import quiet
 from specbench.cli.app import LazyGroup, app
 from specbench.cli.schema import SCHEMAS
@@ -54,10 +54,10 @@ def main() -> None:
 
 
 def example_report() -> str:
-    """Return the HTML report of the README's run."""
-    with run_of(ROOT / ARCHIVE) as folder:
-        (run,) = (path.parent for path in folder.glob("results/*/run.toml"))
-        return specbench.report(specbench.load(run), "html")
+    """Return the HTML report of the README's runs."""
+    with runs_of(ROOT / ARCHIVE) as folder:
+        runs = sorted(path.parent for path in folder.glob("results/*/run.toml"))
+        return specbench.report(specbench.load(*runs), "html")
 
 
 def check_navigation(out: Path) -> None:

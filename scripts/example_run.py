@@ -1,4 +1,4 @@
-"""Write every example output from one run: `make readme`, or `python -m scripts.example_run`.
+"""Write every example output from one measurement of `make run`: `make readme`, or `python -m scripts.example_run`.
 
 The run is kept in results/readme/run.zip; with `--measure` it is measured first. From it come the outputs in README.md and
 docs/tutorial.md, the chart results/readme/speedup.svg, and with `--screenshot` results/readme/report.png, for which
@@ -19,8 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-COMMAND = "specbench run -p tiny-7b -m sd,eagle,dflash,pld -t gsm8k -n 40 --temperature 1"
-FORWARDS = "specbench report --full"  # the tutorial shows one of its tables
+COMMAND = "specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 10 --repeats 1 --allow-code-execution"  # of `make run`
+FORWARDS = "specbench report results/*gsm8k* --full"  # the tutorial shows one of its tables
 FORWARDS_TABLE = "Acceptance and forwards"
 FOLDER = Path("results/readme")
 ARCHIVE, CHART, SCREENSHOT = FOLDER / "run.zip", FOLDER / "speedup.svg", FOLDER / "report.png"
@@ -49,40 +49,41 @@ def main() -> None:
     home = Path.cwd()
     if args.measure:
         measure(home / ARCHIVE)
-    with run_of(home / ARCHIVE) as folder:
+    with runs_of(home / ARCHIVE) as folder:
         for page in PAGES:
             page.write_text(with_outputs(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
-        specbench("report", "--plots", "plots", "--plot-format", "svg", cwd=folder)
+        specbench("report", "results", "--plots", "plots", "--plot-format", "svg", cwd=folder)
         (chart,) = (folder / "plots").glob("*speedup*.svg")
         shutil.copy(chart, CHART)
         if args.screenshot:
-            specbench("report", "-f", "html", "-o", "report.html", cwd=folder)
+            specbench("report", "results", "-f", "html", "-o", "report.html", cwd=folder)
             photograph(folder / "report.html", home / SCREENSHOT)
 
 
 def measure(archive: Path) -> None:
-    """Measure the run and export it to an archive."""
+    """Measure the runs and export them to an archive."""
     with TemporaryDirectory() as name:
         where = Path(name)
         specbench(*shlex.split(COMMAND)[1:], cwd=where)
-        run = next(path.parent for path in where.glob("results/*/run.toml"))
-        specbench("export", run, "-o", archive, cwd=where)
+        runs = sorted(path.parent for path in where.glob("results/*/run.toml"))
+        specbench("export", *runs, "-o", archive, cwd=where)
 
 
 @contextmanager
-def run_of(archive: Path) -> Iterator[Path]:
-    """Yield a working directory whose `results` folder has the archived run."""
+def runs_of(archive: Path) -> Iterator[Path]:
+    """Yield a working directory whose `results` folder has the archived runs."""
     with TemporaryDirectory() as name:
-        ZipFile(archive).extractall(Path(name) / "results")  # not imported: the run is this project's own
+        ZipFile(archive).extractall(Path(name) / "results")  # not imported: the runs are this project's own
         yield Path(name)
 
 
 def output_of(command: str, folder: Path) -> str:
-    """Return what a command of a page prints, given the archived run; of a full report, one of its tables."""
+    """Return what a command of a page prints, given the archived runs; of a full report, one of its tables."""
     if command == COMMAND:
-        return specbench("report", cwd=folder)
+        return specbench("report", "results", cwd=folder)
     if command == FORWARDS:
-        parts = specbench("report", "--full", cwd=folder).split("\n\n")
+        (run,) = (folder / "results").glob("*gsm8k*")
+        parts = specbench("report", run, "--full", cwd=folder).split("\n\n")
         at = next(index for index, part in enumerate(parts) if part.endswith(FORWARDS_TABLE))
         return f"{FORWARDS_TABLE}\n\n{parts[at + 1]}"
     return specbench(*shlex.split(command)[1:], cwd=folder)

@@ -17,7 +17,7 @@ NUMBER = re.compile(r"\b\d+\.\d+\b")
 
 @pytest.fixture(scope="module")
 def folder():
-    with example_run.run_of(ROOT / example_run.ARCHIVE) as folder:
+    with example_run.runs_of(ROOT / example_run.ARCHIVE) as folder:
         yield folder
 
 
