@@ -52,7 +52,7 @@ def main() -> None:
     with runs_of(home / ARCHIVE) as folder:
         for page in PAGES:
             page.write_text(with_outputs(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
-        specbench("report", "results", "--plots", "plots", "--plot-format", "svg", cwd=folder)
+        specbench("report", run_shown(folder), "--plots", "plots", "--plot-format", "svg", cwd=folder)
         (chart,) = (folder / "plots").glob("*speedup*.svg")
         shutil.copy(chart, CHART)
         if args.screenshot:
@@ -77,13 +77,18 @@ def runs_of(archive: Path) -> Iterator[Path]:
         yield Path(name)
 
 
+def run_shown(folder: Path) -> Path:
+    """Return the run whose chart and forwards are shown: that of gsm8k."""
+    (run,) = (folder / "results").glob("*gsm8k*")
+    return run
+
+
 def output_of(command: str, folder: Path) -> str:
     """Return what a command of a page prints, given the archived runs; of a full report, one of its tables."""
     if command == COMMAND:
         return specbench("report", "results", cwd=folder)
     if command == FORWARDS:
-        (run,) = (folder / "results").glob("*gsm8k*")
-        parts = specbench("report", run, "--full", cwd=folder).split("\n\n")
+        parts = specbench("report", run_shown(folder), "--full", cwd=folder).split("\n\n")
         at = next(index for index, part in enumerate(parts) if part.endswith(FORWARDS_TABLE))
         return f"{FORWARDS_TABLE}\n\n{parts[at + 1]}"
     return specbench(*shlex.split(command)[1:], cwd=folder)

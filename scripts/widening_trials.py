@@ -168,10 +168,8 @@ def times(threads: int, seconds: float) -> Iterator[Timed]:
     read = [size.forward_bytes + size.cache_bytes(CONTEXT) for size in sizes]
     at = COSTS.index(COMPARED)
     for index, cost in enumerate(COSTS):
-        factor = read[at] / read[index]
-        ratio = interval_of_ratio(
-            spent_by_cost[:, (index, at)], lambda sums, factor=factor: factor * sums[..., 0] / sums[..., 1]
-        )
+        spent = spent_by_cost[:, (index, at)] * [read[at] / read[index], 1.0]
+        ratio = interval_of_ratio(spent, lambda sums: sums[..., 0] / sums[..., 1])
         one = float(np.median(spent_by_cost[:, index]))
         yield Timed(threads, cost, 1e3 * one, int(read[index]), ratio, read[index] / one / bandwidth)
 

@@ -97,16 +97,17 @@ def _of_speeds(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]], exp
     if not found:
         return
     ((decisive, _),) = Counter(factors.decisive(is_slow) for factors, is_slow in found).most_common(1)
-    tokens, time, rest = (
-        geometric_mean(getattr(factors, key) for factors, _ in found) for key in ("tokens", "time", "rest")
-    )
+    tokens = geometric_mean(factors.tokens for factors, _ in found)
+    time = geometric_mean(factors.time for factors, _ in found)
+    rest = geometric_mean(factors.rest for factors, _ in found)
     rounds = (
         f"a round of {ours} commits {tokens:.2f} times the tokens of one of {theirs} and takes {1.0 / time:.2f} times as"
         " long"
     )
     names = Counter(factors.part[0] for factors, _ in found)
     ((part, _),) = names.most_common(1)
-    mine, other = (fmean(factors.part[at] for factors, _ in found if factors.part[0] == part) for at in (1, 2))
+    of_part = [factors.part for factors, _ in found if factors.part[0] == part]
+    mine, other = fmean(each[1] for each in of_part), fmean(each[2] for each in of_part)
     details = {
         "tokens": "; the tokens per round decide",
         "time": f"; the time decides, most of all that of {part} ({mine:.1f} against {other:.1f} ms per round)",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import date
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +21,10 @@ from specbench.features.suites.papers.claims_ledger import (
 from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.suite import read_suite, suites
+from specbench.features.suites.suite_index import Index
 from tests.fixtures.grid_points import confirming, contradicting, points_of_grid
 
+ROOT = Path(__file__).parents[4]
 ALL = [(name, expected.id) for name in suites() for expected in read_suite(name).expect]
 
 
@@ -71,7 +74,9 @@ def test_a_comparison_does_not_change_silently_after_its_verdict_was_seen(name):
 @pytest.mark.parametrize("name", ledger())
 def test_what_is_measured_does_not_change_silently_after_verdicts_were_seen(name):
     """If this fails, write a decision, and run `make ledger ARGS="--decision NUMBER --reason TEXT"` with the new page."""
-    assert measured_hash(read_suite(name)) == ledger()[name].measured
+    suite = read_suite(name)
+    if Index.of(name, ROOT / "results").definition == suite.definition:  # else the page says that it has an earlier one
+        assert measured_hash(suite) == ledger()[name].measured
 
 
 def test_a_changed_comparison_keeps_a_line():
