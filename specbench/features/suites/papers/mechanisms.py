@@ -58,7 +58,9 @@ def factors_of(ours: Point, theirs: Point, value: str) -> Factors | None:
 
 def mechanism_lines(verdicts: Sequence[ExpectationVerdict], points: Sequence[Point]) -> list[str]:
     """Return a sentence for each expectation that was contradicted: which measured numbers decide it."""
-    baselines = {point.run: point for point in points if point.baseline and not point.group}
+    whole = [point for point in points if not point.group and not point.is_curve]
+    baselines = {(point.run, ""): point for point in whole if point.baseline}
+    baselines |= {(point.run, OVER_SD): point for point in whole if point.method == "sd"}
     lines = []
     for verdict in verdicts:
         contradicted = [each for each in verdict.outcomes if each.outcome is Outcome.contradicted]
@@ -69,22 +71,33 @@ def mechanism_lines(verdicts: Sequence[ExpectationVerdict], points: Sequence[Poi
 
 
 def _reasons(
-    verdict: ExpectationVerdict, contradicted: Sequence[PointOutcome], baselines: Mapping[str, Point]
+    verdict: ExpectationVerdict, contradicted: Sequence[PointOutcome], baselines: Mapping[tuple[str, str], Point]
 ) -> Iterator[str]:
     """Yield a sentence for each pair of methods of the contradicted comparisons."""
+    value = verdict.expected.value
     pairs: dict[tuple[str, str], list[tuple[Point, Point]]] = {}
     for each in contradicted:
-        ours, theirs = each.sides[0], each.sides[1] if len(each.sides) > 1 else baselines.get(each.sides[0].run)
+        ours, *others = each.sides
+        key = (ours.run, OVER_SD if value == OVER_SD else "")
+        theirs = others[0] if others else baselines.get(key)
         if theirs is not None:
-            pairs.setdefault((ours.method, theirs.method), []).append((ours, theirs))
-    value = verdict.expected.value
+            pairs.setdefault(_names(ours, theirs), []).append((ours, theirs))
     for (ours_name, theirs_name), sides in pairs.items():
         if value in (*SPEEDS, OVER_SD):
             yield from _of_speeds(ours_name, theirs_name, sides, verdict.expected)
         elif value in LENGTHS:
-            yield from _of_lengths(ours_name, sides)
+            yield from _of_lengths(ours_name, theirs_name, sides)
         else:
             yield from _of_checks(ours_name, theirs_name, sides)
+
+
+def _names(ours: Point, theirs: Point) -> tuple[str, str]:
+    """Return names that distinguish two points: their methods, else their settings, else their tasks."""
+    if ours.method != theirs.method:
+        return ours.method, theirs.method
+    if ours.name != theirs.name:
+        return ours.name, theirs.name
+    return f"{ours.method} on {ours.task}", f"{theirs.method} on {theirs.task}"
 
 
 def _of_speeds(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]], expected: Expectation) -> Iterator[str]:
@@ -116,16 +129,22 @@ def _of_speeds(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]], exp
     yield f"{rounds}{details[decisive]}."
 
 
-def _of_lengths(ours: str, sides: Sequence[tuple[Point, Point]]) -> Iterator[str]:
-    rates = [rate for one, _ in sides if (rate := one.number("acceptance_rate")) is not None]
-    if rates:
-        yield f"{ours} accepts {_range(rates)} of the drafted tokens."
+def _of_lengths(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]]) -> Iterator[str]:
+    mine, other = _numbers(sides, "acceptance_rate")
+    if mine:
+        yield f"{ours} accepts {_range(mine)} of the drafted tokens{f', {theirs} {_range(other)}' if other else ''}."
 
 
 def _of_checks(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]]) -> Iterator[str]:
-    mine, other = ([n for p in side if (n := p.number(CHECKED)) is not None] for side in zip(*sides, strict=True))
+    mine, other = _numbers(sides, CHECKED)
     if mine and other:
         yield f"{ours} runs the target {_range(mine)} times per token, {theirs} {_range(other)} times."
+
+
+def _numbers(sides: Sequence[tuple[Point, Point]], value: str) -> tuple[list[float], list[float]]:
+    """Return a value of the first and of the second points, where they have it."""
+    first, second = ([n for p in side if (n := p.number(value)) is not None] for side in zip(*sides, strict=True))
+    return first, second
 
 
 def _range(numbers: Sequence[float]) -> str:

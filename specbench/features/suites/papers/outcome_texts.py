@@ -68,9 +68,9 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     left_out = Counter(point.outcome for verdict in verdicts for point in verdict.outcomes)
     absent = sum(not verdict.outcomes for verdict in verdicts)
     reasons = {
-        "follow from the costs or acceptance rates of the bundled models": left_out[Outcome.stand_in],
-        "have too few rejected tokens": left_out[Outcome.few_rejections],
-        "have no interval or no difference at all": left_out[Outcome.undecided],
+        "from the costs or acceptance rates of the bundled models alone": left_out[Outcome.stand_in],
+        "with too few rejected tokens": left_out[Outcome.few_rejections],
+        "without an interval or any difference": left_out[Outcome.undecided],
     }
     if parts := [f"{count} {reason}" for reason, count in reasons.items() if count]:
         sentences.append(f"Not counted: {', '.join(parts)}.")

@@ -74,5 +74,12 @@ def test_lengths_and_scores_name_what_they_depend_on():
     assert line.endswith("m runs the target 0.30 times per token, n 0.60 times.")
 
 
+def test_a_speed_over_sd_is_compared_with_sd():
+    sd = point("sd", 1.0, 2.0, {"target": 10.0}, over_sd=1.0)
+    ours = point("m", 0.5, 1.0, {"target": 10.0}, over_sd=Estimate(0.5, 0.49, 0.51))
+    (line,) = lines(BASELINE, sd, ours, value="over_sd", at_least=1.0)
+    assert "commits 0.50 times the tokens of one of sd" in line
+
+
 def test_without_a_contradiction_there_is_no_reason():
     assert lines(BASELINE, point("m", 2.0, 4.0, {"target": 20.0}), at_least=1.0) == []
