@@ -102,14 +102,14 @@ def with_verdicts(
     out: dict[str, LedgerEntry] = {}
     for key, entry in kept.expectations.items():
         is_same = key in now and now[key].expected.fingerprint == entry.comparison
+        if entry.comparison and not is_same:
+            change.require(f"{suite}: the comparison of '{key}' changed")
         current = outcomes_by_cell(now[key]) if is_same else {}
         entry = _without_former_cells(f"{suite}: {key}", entry, current, change)
-        if not entry.comparison or is_same:
-            out[key] = entry
-        else:
-            change.require(f"{suite}: the comparison of '{key}' changed")
+        if entry.comparison and not is_same:
             was = EarlierComparison(entry.says, entry.verdict, time.strftime("%Y-%m-%d"), change.decision)
-            out[key] = replace(NEW, earlier=(*entry.earlier, was), former=entry.former)
+            entry = replace(NEW, earlier=(*entry.earlier, was), former=entry.former)
+        out[key] = entry
     for key, verdict in now.items():
         entry, expected = out.get(key, NEW), verdict.expected
         if verdict.outcomes and not entry.comparison:

@@ -12,7 +12,7 @@ from scripts import example_run
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-NUMBER = re.compile(r"\b\d+\.\d+\b")
+NUMBER = re.compile(r"\d+\.\d+")
 
 
 @pytest.fixture(scope="module")

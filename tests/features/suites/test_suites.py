@@ -69,7 +69,7 @@ def test_every_suite_has_a_tiny_counterpart_with_the_same_tables():
     names = suites()
     papers = [name for name in names if not name.endswith(TINY) and not name.startswith("tiny-")]
     assert len(papers) == 25
-    assert {name + TINY for name in papers} == {name for name in names if name.endswith(TINY)}
+    assert {name + TINY for name in papers} == {name for name in names if name.endswith(TINY)} - {"reasons-tiny"}
     for name in papers:
         suite, tiny = read_suite(name), read_suite(name + TINY)
         assert suite.paper == tiny.paper

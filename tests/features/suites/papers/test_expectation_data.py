@@ -118,7 +118,7 @@ def test_the_ledger_keeps_the_first_verdict_and_every_comparison_that_was_replac
     assert (was.says, was.verdict, was.decision) == ("A is faster", entry.verdict, "0037")
     kept = SuiteLedger(expectations={"faster": changed})
     removed = with_verdicts("s", kept, [], "2026-03-02", change).expectations["faster"]
-    assert removed.comparison == "" and len(removed.earlier) == 2 and len(removed.former) == 1
+    assert removed.comparison == "" and len(removed.earlier) == 2 and len(removed.former) == 2
 
 
 def test_a_cell_that_leaves_a_page_is_named_on_it_with_its_verdict_and_the_reason():
