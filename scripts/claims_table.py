@@ -32,8 +32,8 @@ INTRODUCTION = """# The papers' claims on the bundled models
 Each row is a claim of a paper, with the number of comparisons (pair, task, temperature, setting) by outcome: decided either
 way by a 95 % interval, or within the noise on one side. *Not counted* are comparisons without an interval, with too few
 rejected tokens, and those that follow from the costs or acceptance of the bundled models; in parentheses is what they would
-be. *Before* are the outcomes of comparisons that the suite made earlier, on models with other costs or in another form. A
-claim that was removed has none today. Made by `make claims`."""
+be. *Before* are the outcomes of comparisons that the suite made earlier, on models with other costs or in another form.
+Comparisons that were removed are listed whether the paper or this project made them. Made by `make claims`."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         removed = {key: entry for key, entry in kept.expectations.items() if key not in today and entry.earlier}
         for entry in removed.values() if suite.is_of_paper else ():
             was = entry.earlier[-1]
-            sections[suite.paper].append([suite.of, f"{was.says} (removed)", *["–"] * 6, was.verdict])
+            sections[suite.paper].append([suite.of, f"{was.says} (comparison removed)", *["–"] * 6, was.verdict])
     tables = (f"## {paper}\n\n{_table([HEADS, *rows])}" for paper, rows in sections.items())
     write(out, "\n\n".join([INTRODUCTION, *tables]) + "\n")
 

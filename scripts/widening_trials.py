@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+import specbench.tasks  # noqa: F401  (registers the tasks)
 from scripts.block_prices import timed
 from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
@@ -31,6 +32,9 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel
+from specbench.reporting.column import HUNDREDTHS, NONE
+from specbench.reporting.formats.writers import markdown_table
+from specbench.reporting.tables import Table
 from specbench.resolution.selection import read_task
 
 OUT, CPU = Path("results/widening.md"), torch.device("cpu")
@@ -38,6 +42,7 @@ WIDE = Cost(parameters="30M")
 COSTS = ("15M", "30M", "60M", "80M", "100M", "120M")
 COMPARED = "120M"  # the time per byte of each cost is compared with that of this one
 CONTEXT = 128
+FEWEST_PASSES = 6  # the first is the warm-up
 TASKS = {"tiny": "gsm8k", "tiny-t5": "wmt"}
 KINDS = ("", "int8", "int4", "int8-a8", "int4-a8")
 INTRODUCTION = [
@@ -46,7 +51,7 @@ INTRODUCTION = [
     "A model with a [`cost`](../docs/pairs.md#the-cost-of-a-larger-model) has extra neurons that add zeros to its outputs."
     " *Outputs* counts greedy outputs of the bundled targets, and of the same targets with"
     f" {WIDE.parameters} parameters. *Other tokens* counts the outputs that differ, and *other logits* those with a logit"
-    " that differs by a bit. *Largest gap* is the difference between the two largest logits where outputs first differ.",
+    " that is not bit-identical. *Largest gap* is the difference between the two largest logits where outputs first differ.",
     "",
     f"Forwards of one token after {CONTEXT} tokens, in float32, all costs in alternation: *per byte* is T(1) over the bytes"
     f" of weights and cache, relative to the one at {COMPARED} parameters, with a 95 % interval. Made by `make widening`,"
@@ -93,8 +98,9 @@ def main() -> None:
     with torch.inference_mode():
         compared = [compare(form, args.prompts, args.tokens) for form in FORMS]
         forwards = [row for threads in args.threads for row in times(threads, args.seconds)]
-    kept = {key: fingerprint()[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
-    lines = [*table_of_outputs(compared), "", *table_of_times(forwards), "", f"`{json.dumps(kept)}`"]
+    env = dict(fingerprint())
+    kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
+    lines = [table_of_outputs(compared), "", table_of_times(forwards), "", f"`{json.dumps(kept)}`"]
     write_section(args.out, processor(), lines, INTRODUCTION)
     print("\n".join(lines))
 
@@ -161,7 +167,7 @@ def times(threads: int, seconds: float) -> Iterator[Timed]:
     sessions = [load(target, Path(), CPU).open(prompt)["target"] for target in targets]
     passes: list[list[float]] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or len(passes) < FEWEST_PASSES:
         passes.append([second(session, prompt, len(passes)) for session in sessions])
     spent_by_cost, bandwidth = np.array(passes[1:]), read_bandwidth("cpu")
     sizes = [target["target"].size for target in targets]
@@ -180,30 +186,26 @@ def second(session: Session, prompt: list[int], at: int) -> float:
     return timed(session, prompt, 1, 2 * at + 1)
 
 
-def table_of_outputs(rows: list[Comparison]) -> list[str]:
+def table_of_outputs(rows: list[Comparison]) -> str:
     """Return the table of compared outputs."""
-    return [
-        "| model | engine | weights | outputs | other tokens | other logits | largest gap |",
-        "| :-- | :-- | :-- | --: | --: | --: | --: |",
-        *(
-            f"| {row.form.pair} | {row.form.engine} | {' '.join(filter(None, (row.form.dtype, row.form.quantization)))} |"
-            f" {row.outputs} | {row.other_tokens} | {row.other_logits} | {f'{row.gap:.1e}' if row.other_tokens else '–'} |"
-            for row in rows
-        ),
-    ]
+    heads = ["model", "engine", "weights", "outputs", "other tokens", "other logits", "largest gap"]
+    cells = [
+        [row.form.pair, row.form.engine, " ".join(filter(None, (row.form.dtype, row.form.quantization))),
+         *map(str, (row.outputs, row.other_tokens, row.other_logits)), f"{row.gap:.1e}" if row.other_tokens else NONE]
+        for row in rows
+    ]  # fmt: skip
+    return markdown_table(Table("", heads, cells))
 
 
-def table_of_times(rows: list[Timed]) -> list[str]:
+def table_of_times(rows: list[Timed]) -> str:
     """Return the table of times."""
-    return [
-        "| threads | parameters | MB per token | T(1), ms | per byte | share of the read bandwidth |",
-        "| --: | --: | --: | --: | --: | --: |",
-        *(
-            f"| {row.threads} | {row.cost} | {row.read / 1e6:.0f} | {row.milliseconds:.2f} |"
-            f" {row.per_byte.value:.2f} [{row.per_byte.low:.2f}, {row.per_byte.high:.2f}] | {row.share:.0%} |"
-            for row in rows
-        ),
-    ]
+    heads = ["threads", "parameters", "MB per token", "T(1), ms", "per byte", "share of the read bandwidth"]
+    cells = [
+        [str(row.threads), row.cost, f"{row.read / 1e6:.0f}", f"{row.milliseconds:.2f}", HUNDREDTHS.text(row.per_byte),
+         f"{row.share:.0%}"]
+        for row in rows
+    ]  # fmt: skip
+    return markdown_table(Table("", heads, cells))
 
 
 if __name__ == "__main__":

@@ -195,10 +195,7 @@ def _nothing_drafted(summary: RunSummary, role: str) -> Iterator[Note]:
     for row in summary.methods:
         traits, can_draft = summary.traits(row), row.tokens > row.generations - row.failed > 0
         if role in traits.roles and traits.draft_length and can_draft and row.acceptance_rate is None:
-            text = (
-                f"no draft token of {row.method} was tested: {role} uses another tokenizer and may not be able to encode the"
-                " prompts"
-            )
+            text = f"no draft token of {row.method} was tested: {role} may be unable to encode the prompts"
             yield warning("nothing drafted", text, help="a draft with the target's special tokens", subject=row.method)
 
 

@@ -133,6 +133,9 @@ class GridLine:
     options: Options = field(default_factory=Options)
 
 
+NO_PAPER = ("", "none", "specbench")  # names of suites that reproduce nothing
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """The reproduction of a table or figure: the grid of runs, and the tables, plots and expectations of its results.
@@ -185,7 +188,7 @@ class Suite:
     @property
     def is_of_paper(self) -> bool:
         """Whether the suite reproduces a part of a paper."""
-        return self.paper.lower() not in ("", "none")
+        return self.paper.lower() not in NO_PAPER
 
     @property
     def is_tiny(self) -> bool:

@@ -54,7 +54,7 @@ def markdown_page(collected: Collected, plots: Sequence[Path], page_folder: Path
         f" {counted(first.environment['threads'], 'thread')}, at revision {_revision(first)[:9] or 'unknown'}{others}.",
         conclusion,
         *_section("Claims", without_warnings(collected.verdicts)),
-        *_section("Why claims were contradicted, by the numbers of this page", collected.mechanisms),
+        *_section("Contradicted claims: tokens and time per round", collected.mechanisms),
         *rest,
         *map(markdown_table, collected.tables),
         *(f"![{escaping.markdown(plot.stem)}]({quote(os.path.relpath(plot, page_folder))})" for plot in plots),

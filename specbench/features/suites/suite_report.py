@@ -25,7 +25,7 @@ from specbench.features.suites.papers.outcome_texts import (
     outcome_lines,
     together_lines,
 )
-from specbench.features.suites.papers.stand_ins import StandIns
+from specbench.features.suites.papers.stand_ins import StandIns, has_other_costs
 from specbench.features.suites.papers.verifiers import (
     VerifierReport,
     verifier_reports,
@@ -94,7 +94,7 @@ def collect(suite: Suite, results: Path, changed: bool = False) -> Collected:
     verifiers = verifier_reports(suite, results, measured)
     measured = with_verifier_values(suite, with_thresholds(suite, measured), verifiers)
     is_timed = any(summary.is_timed for summary in summaries)
-    stand_ins = StandIns(summaries, measured)
+    stand_ins = StandIns([each for each in summaries if not has_other_costs(each)], measured)
     judged = outcomes_of(suite, measured, Comparisons(summaries), stand_ins)
     tables = suite_tables(suite, measured)
     lines = [Note("expectation", line) for line in outcome_lines(judged)]

@@ -2,7 +2,7 @@
 
 One rule decides each outcome. The ratio or difference of a value and its bound has a 95 % interval, over the same prompts
 where the records allow it (`comparisons.py`). A one-sided expectation is confirmed or contradicted if the whole interval
-lies on one side of equality. One with a margin is decided if the whole interval lies inside of the margin, or outside of it.
+lies on one side of equality. One with a margin is decided if the whole interval lies inside or outside the margin.
 Everything else is within the noise. There is no correction for the number of comparisons, nor for the choice of the best of
 several settings. Two more rules say which outcomes are not counted: those that follow from a stand-in's costs and acceptance
 (`stand_ins.py`), and comparisons of variances with too few rejections.
@@ -192,7 +192,7 @@ def _not_counted(
         return None, ""
     number = expected.bound if isinstance(expected.bound, int | float) else 1.0
     is_above = (outcome in (Outcome.confirmed, Outcome.expected)) == (expected.at_most is None)
-    is_best = expected.take != "each"
+    is_best = expected.take == "best" and expected.bound_take in (None, "best")
     reason = judge.stand_ins.decides(sides, expected.factor * number, expected.value, is_above, is_best)
     return (Outcome.stand_in, reason) if reason else (None, "")
 

@@ -34,18 +34,11 @@ def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[T
             "time ratio, here",
             "time of a block, here",
         ]
-        title = (
-            "Weights that a forward of one token reads, of the paper's models in bfloat16 and of these in the precision of"
-            " the runs, their ratio to the target's, the ratio of the times of such forwards, and the time of a model's most"
-            " frequent block over that of one token"
-        )
+        title = "Cost of the stand-ins: weights per forward of one token (paper in bfloat16), and measured times"
         tables.append(Table(title, heads, costs))
     if acceptance:
         heads = ["pair", "task", "T", "method", "value", "paper", "here", "difference"]
-        title = (
-            "Acceptance that the paper prints, or that its printed speeds imply by theory (the mean of its tasks where a task"
-            " has no counterpart), and acceptance here"
-        )
+        title = "Acceptance: printed, or implied by printed speeds (of all tasks where the task is not printed)"
         tables.append(Table(title, heads, acceptance))
     return tables
 
@@ -80,9 +73,9 @@ def _acceptance_rows(stand_ins: StandIns, pair: str, printed: Sequence[Reference
             for best in _best_of(_counterparts(here, row), row.metric):
                 theirs, ours = row.value, best.number(row.metric)
                 yield _row(best, row.metric.replace("_", " "), HUNDREDTHS, theirs, ours)
-    for best in _best_of(here, PRINTED_SPEED):
-        if stand_ins.theory(best) is not None and (rate := stand_ins.implied(best)) is not None:
-            yield _row(best, "acceptance rate, implied", THOUSANDTHS, rate, best.number("acceptance_rate"))
+    for best in _best_of([point for point in here if stand_ins.theory(point) is not None], PRINTED_SPEED):
+        if (rate := stand_ins.implied(best)) is not None:
+            yield _row(best, "acceptance rate (paper: implied)", THOUSANDTHS, rate, best.number("acceptance_rate"))
 
 
 def _best_of(points: Sequence[Point], metric: str) -> list[Point]:

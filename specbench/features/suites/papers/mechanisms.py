@@ -1,94 +1,127 @@
-"""Why comparisons were contradicted, computed from the same measurements.
+"""Split the ratio of two speeds of a contradicted claim into tokens per round, time per round, and the rest.
 
-The ratio of two speeds is that of the tokens per round, divided by that of the times per round, times what is left: time
-outside of rounds, such as reading the prompt, and outputs of other lengths. The factor that is worst for the expectation
-decides. Of scores and accepted lengths, the numbers on which they depend are named.
+Times are relative to a token of the baseline of the same run. What is left is time outside rounds, such as reading the
+prompt, and the length of outputs. A factor is named as decisive only if the claim would hold with this factor at 1.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, geometric_mean
-from typing import Literal
+from statistics import geometric_mean
 
 from specbench.analysis.points import Point
 from specbench.features.suites.papers.expectation import Expectation
-from specbench.features.suites.papers.expectations import ExpectationVerdict, Outcome, PointOutcome
+from specbench.features.suites.papers.expectations import ExpectationVerdict, Outcome
 from specbench.features.suites.papers.stand_ins import SPEEDS
 
 OVER_SD = "over_sd"  # a speedup over speculative decoding
 LENGTHS = ("accepted_length", "average_tokens")
-CHECKED = "target_calls"  # forwards of the target per token
-Factor = Literal["tokens", "time", "rest"]
+Sides = tuple[Point, Point]
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of the ratio of two speeds: tokens per round, rounds per time, and what is outside of rounds.
+    """The factors of the ratio of two speeds; their product is the ratio.
 
-    `part` is the model or `host` whose time per round differs most, with its milliseconds per round in both methods.
+    `tokens` is the ratio of the tokens per round, `time` that of the rounds per second, `rest` all else.
     """
 
     tokens: float
     time: float
     rest: float
-    part: tuple[str, float, float]
 
-    def decisive(self, is_too_slow: bool) -> Factor:
-        """Return the factor that lowers the ratio most, or raises it most."""
-        numbers: dict[Factor, float] = {"tokens": self.tokens, "time": self.time, "rest": self.rest}
-        return (min if is_too_slow else max)(numbers, key=lambda name: numbers[name])
+    @property
+    def ratio(self) -> float:
+        """The ratio of the speeds."""
+        return self.tokens * self.time * self.rest
 
+    def decisive(self, needed: float) -> str:
+        """Return the factor without which the ratio would reach the needed one; empty if no single one suffices.
 
-def factors_of(ours: Point, theirs: Point, value: str) -> Factors | None:
-    """Return the factors of the ratio of two points' speeds; None if a number is missing."""
-    tokens, speeds = _ratio(ours, theirs, "accepted_length"), _ratio(ours, theirs, value)
-    mine, other = (point.values.get("round_milliseconds") for point in (ours, theirs))
-    if tokens is None or speeds is None or not isinstance(mine, Mapping) or not isinstance(other, Mapping):
-        return None
-    total, others = sum(mine.values()), sum(other.values())
-    if not total or not others:
-        return None
-    parts = [(name, mine.get(name, 0.0), other.get(name, 0.0)) for name in dict.fromkeys((*mine, *other))]
-    return Factors(
-        tokens=tokens, time=others / total, rest=speeds * total / others / tokens,
-        part=max(parts, key=lambda part: abs(part[1] - part[2])),
-    )  # fmt: skip
+        Of several, it is the one furthest from 1.
+        """
+        named = {"tokens": self.tokens, "time": self.time, "rest": self.rest}
+        is_too_low = self.ratio < needed
+        reached = {
+            n: f for n, f in named.items() if (self.ratio / f >= needed if is_too_low else self.ratio / f <= needed)
+        }
+        return (min if is_too_low else max)(reached, key=lambda name: reached[name], default="")
 
 
 def mechanism_lines(verdicts: Sequence[ExpectationVerdict], points: Sequence[Point]) -> list[str]:
-    """Return a sentence for each expectation that was contradicted: which measured numbers decide it."""
+    """Return a line for each contradicted claim about speeds or accepted lengths, with the numbers of both sides."""
     whole = [point for point in points if not point.group and not point.is_curve]
-    baselines = {(point.run, ""): point for point in whole if point.baseline}
-    baselines |= {(point.run, OVER_SD): point for point in whole if point.method == "sd"}
+    baselines = {point.run: point for point in whole if point.baseline}
+    of_sd = {point.run: point for point in whole if point.method == "sd"}
     lines = []
     for verdict in verdicts:
         contradicted = [each for each in verdict.outcomes if each.outcome is Outcome.contradicted]
-        if contradicted and (reason := " ".join(_reasons(verdict, contradicted, baselines))):
+        against = of_sd if verdict.expected.value == OVER_SD else baselines
+        pairs: dict[tuple[str, str], list[Sides]] = {}
+        for each in contradicted:
+            ours, theirs = each.sides[0], each.sides[1] if len(each.sides) > 1 else against.get(each.sides[0].run)
+            if theirs is not None:
+                pairs.setdefault(_names(ours, theirs), []).append((ours, theirs))
+        reasons = [
+            text for names, sides in pairs.items() for text in _reasons(names, sides, verdict.expected, baselines)
+        ]
+        if reasons:
             share = f"{len(contradicted)} of {len(verdict.outcomes)} contradicted"
-            lines.append(f"{verdict.expected.says} ({share}): {reason}")
+            lines.append(f"{verdict.expected.says} ({share}): {'; '.join(reasons)}")
     return lines
 
 
+def factors_of(sides: Sides, value: str, baselines: Mapping[str, Point]) -> Factors | None:
+    """Return the factors of the ratio of two points' speeds; None if a number is missing."""
+    tokens, speeds = _ratio(sides, "accepted_length"), _ratio(sides, value)
+    times = [_time(point, baselines.get(point.run)) for point in sides]
+    if tokens is None or speeds is None or not all(times):
+        return None
+    mine, other = times
+    time = other / mine  # type: ignore[operator]  # both are positive
+    return Factors(tokens, time, speeds / tokens / time)
+
+
 def _reasons(
-    verdict: ExpectationVerdict, contradicted: Sequence[PointOutcome], baselines: Mapping[tuple[str, str], Point]
+    names: tuple[str, str], sides: Sequence[Sides], expected: Expectation, baselines: Mapping[str, Point]
 ) -> Iterator[str]:
-    """Yield a sentence for each pair of methods of the contradicted comparisons."""
-    value = verdict.expected.value
-    pairs: dict[tuple[str, str], list[tuple[Point, Point]]] = {}
-    for each in contradicted:
-        ours, *others = each.sides
-        key = (ours.run, OVER_SD if value == OVER_SD else "")
-        theirs = others[0] if others else baselines.get(key)
-        if theirs is not None:
-            pairs.setdefault(_names(ours, theirs), []).append((ours, theirs))
-    for (ours_name, theirs_name), sides in pairs.items():
-        if value in (*SPEEDS, OVER_SD):
-            yield from _of_speeds(ours_name, theirs_name, sides, verdict.expected)
-        elif value in LENGTHS:
-            yield from _of_lengths(ours_name, theirs_name, sides)
-        else:
-            yield from _of_checks(ours_name, theirs_name, sides)
+    """Yield what two methods differ in, as geometric means over the contradicted comparisons."""
+    ours, theirs = names
+    accepted = _accepted(names, sides)
+    if expected.value in LENGTHS and accepted:
+        yield accepted
+    if expected.value not in (*SPEEDS, OVER_SD):
+        return
+    found = [factors for each in sides if (factors := factors_of(each, expected.value, baselines)) is not None]
+    if not found:
+        return
+    mean = Factors(*(geometric_mean(getattr(each, key) for each in found) for key in ("tokens", "time", "rest")))
+    text = (
+        f"a round of {ours} has {mean.tokens:.2f} times the tokens of one of {theirs} and takes"
+        f" {1.0 / mean.time:.2f} times as long, and the rest is a factor of {mean.rest:.2f}"
+    )
+    words = {"tokens": "the tokens per round decide", "time": "the time per round decides", "rest": "the rest decides"}
+    yield ", ".join(
+        filter(
+            None, (text, words.get(mean.decisive(_needed(expected, mean.ratio)), "no single factor decides"), accepted)
+        )
+    )
+
+
+def _needed(expected: Expectation, ratio: float) -> float:
+    """Return the ratio at which a claim would hold; of a claim with a margin, the nearer end of it."""
+    needed = expected.factor * (expected.bound if isinstance(expected.bound, int | float) else 1.0)
+    return needed * (1.0 - expected.margin if ratio < needed else 1.0 + expected.margin)
+
+
+def _accepted(names: tuple[str, str], sides: Sequence[Sides]) -> str:
+    """Return the acceptance rates of two methods in words; empty without any."""
+    texts = []
+    for name, points in zip(names, zip(*sides, strict=True), strict=True):
+        rates = [rate for point in points if (rate := point.number("acceptance_rate")) is not None]
+        if rates:
+            low, high = f"{min(rates):.2f}", f"{max(rates):.2f}"
+            texts.append(f"{name} accepts {low if low == high else f'{low} to {high}'} of the drafted tokens")
+    return ", ".join(texts)
 
 
 def _names(ours: Point, theirs: Point) -> tuple[str, str]:
@@ -100,59 +133,14 @@ def _names(ours: Point, theirs: Point) -> tuple[str, str]:
     return f"{ours.method} on {ours.task}", f"{theirs.method} on {theirs.task}"
 
 
-def _of_speeds(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]], expected: Expectation) -> Iterator[str]:
-    """Yield the sentence on the factor that decides the speeds of two methods most often, with the geometric means."""
-    found: list[tuple[Factors, bool]] = []  # with whether the first method is too slow for the expectation
-    for one, two in sides:
-        ratio, factors = _ratio(one, two, expected.value), factors_of(one, two, expected.value)
-        if ratio is not None and factors is not None:
-            found.append((factors, ratio < 1.0 if expected.is_two_sided else expected.at_least is not None))
-    if not found:
-        return
-    ((decisive, _),) = Counter(factors.decisive(is_slow) for factors, is_slow in found).most_common(1)
-    tokens = geometric_mean(factors.tokens for factors, _ in found)
-    time = geometric_mean(factors.time for factors, _ in found)
-    rest = geometric_mean(factors.rest for factors, _ in found)
-    rounds = (
-        f"a round of {ours} commits {tokens:.2f} times the tokens of one of {theirs} and takes {1.0 / time:.2f} times as"
-        " long"
-    )
-    names = Counter(factors.part[0] for factors, _ in found)
-    ((part, _),) = names.most_common(1)
-    of_part = [factors.part for factors, _ in found if factors.part[0] == part]
-    mine, other = fmean(each[1] for each in of_part), fmean(each[2] for each in of_part)
-    details = {
-        "tokens": "; the tokens per round decide",
-        "time": f"; the time decides, most of all that of {part} ({mine:.1f} against {other:.1f} ms per round)",
-        "rest": f"; the time outside of rounds, such as reading the prompt, decides (a factor of {rest:.2f})",
-    }
-    yield f"{rounds}{details[decisive]}."
+def _time(point: Point, baseline: Point | None) -> float | None:
+    """Return the time of a round over that of a round of the baseline; None if a number is missing."""
+    rounds = [each.values.get("round_milliseconds") for each in (point, baseline) if each is not None]
+    totals = [sum(parts.values()) for parts in rounds if isinstance(parts, Mapping)]
+    return totals[0] / totals[1] if len(totals) == len((point, baseline)) and all(totals) else None
 
 
-def _of_lengths(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]]) -> Iterator[str]:
-    mine, other = _numbers(sides, "acceptance_rate")
-    if mine:
-        yield f"{ours} accepts {_range(mine)} of the drafted tokens{f', {theirs} {_range(other)}' if other else ''}."
-
-
-def _of_checks(ours: str, theirs: str, sides: Sequence[tuple[Point, Point]]) -> Iterator[str]:
-    mine, other = _numbers(sides, CHECKED)
-    if mine and other:
-        yield f"{ours} runs the target {_range(mine)} times per token, {theirs} {_range(other)} times."
-
-
-def _numbers(sides: Sequence[tuple[Point, Point]], value: str) -> tuple[list[float], list[float]]:
-    """Return a value of the first and of the second points, where they have it."""
-    first, second = ([n for p in side if (n := p.number(value)) is not None] for side in zip(*sides, strict=True))
-    return first, second
-
-
-def _range(numbers: Sequence[float]) -> str:
-    low, high = f"{min(numbers):.2f}", f"{max(numbers):.2f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def _ratio(ours: Point, theirs: Point, value: str) -> float | None:
+def _ratio(sides: Sides, value: str) -> float | None:
     """Return the ratio of a value of two points; None if a number is missing or zero."""
-    first, second = ours.number(value), theirs.number(value)
+    first, second = (point.number(value) for point in sides)
     return first / second if first and second else None

@@ -40,11 +40,9 @@ def together_lines(groups: Sequence[Sequence[str]], verdicts: Sequence[Expectati
     lines = []
     for group in groups:
         chosen = [verdict for verdict in verdicts if verdict.expected.id in group]
-        outcomes = defaultdict[tuple[str, str], list[Outcome]](list)
-        for verdict in chosen:
-            for point in verdict.outcomes:
-                outcomes[point.sides[0].run, point.sides[0].name].append(point.outcome)
-        shared = [each for each in outcomes.values() if len(each) == len(group)]
+        found = [{(p.sides[0].run, p.sides[0].name): p.outcome for p in verdict.outcomes} for verdict in chosen]
+        places = [place for place in found[0] if all(place in each for each in found)] if found else []
+        shared = [[each[place] for each in found] for place in places]
         if shared:
             confirmed = sum(all(outcome is Outcome.confirmed for outcome in each) for each in shared)
             expected = sum(all(outcome in EXPECTED for outcome in each) for each in shared)
@@ -68,11 +66,11 @@ def outcome_counts(verdicts: Sequence[ExpectationVerdict], is_of_paper: bool = T
     left_out = Counter(point.outcome for verdict in verdicts for point in verdict.outcomes)
     absent = sum(not verdict.outcomes for verdict in verdicts)
     reasons = {
-        "from the costs or acceptance rates of the bundled models alone": left_out[Outcome.stand_in],
-        "with too few rejected tokens": left_out[Outcome.few_rejections],
-        "without an interval or any difference": left_out[Outcome.undecided],
+        "follow from the costs or acceptance rates of the bundled models": left_out[Outcome.stand_in],
+        "too few rejected tokens": left_out[Outcome.few_rejections],
+        "no interval or no difference": left_out[Outcome.undecided],
     }
-    if parts := [f"{count} {reason}" for reason, count in reasons.items() if count]:
+    if parts := [f"{count} ({reason})" for reason, count in reasons.items() if count]:
         sentences.append(f"Not counted: {', '.join(parts)}.")
     if absent:
         sentences.append(f"Not compared, since no run has both sides: {absent} of {len(verdicts)} claims.")
@@ -147,7 +145,7 @@ def _line(verdict: ExpectationVerdict) -> str:
     )
     contradicted = settings[Outcome.contradicted]
     reasons = list(dict.fromkeys(point.reason for point in verdict.outcomes if point.reason))
-    why = f"; not counted, since {'; '.join(reasons)}" if reasons else ""
+    why = f"; numbers that differ: {'; '.join(reasons)}" if reasons else ""
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
     secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""

@@ -124,6 +124,12 @@ def over(first: float, second: float = 1.0) -> float:
     return first / second
 
 
+def has_other_costs(run: RunSummary) -> bool:
+    """Return whether a run replaced the costs of its pair, so that its models no longer stand for those of the paper."""
+    models = construct(Pair, preset("pair", run.pair).table, run.pair).models if run.pair in names("pair") else {}
+    return any(role in models and models[role].cost != model.cost for role, model in run.spec.pair.models.items())
+
+
 def same_task(one: str, two: str) -> bool:
     """Return whether two tasks are equal but for the variant of the prompt."""
     return one.partition(":")[0] == two.partition(":")[0]
@@ -138,7 +144,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class StandIns:
-    """The stand-ins among the pairs of some runs, and the points of these runs."""
+    """The stand-ins among the pairs of some runs, and the points of these and other runs.
+
+    Runs whose pair has other costs than its own are left out (`has_other_costs`).
+    """
 
     summaries: Sequence[RunSummary]
     points: Sequence[Point]
@@ -179,7 +188,8 @@ class StandIns:
 
         None for a curve, and for a setting that differs from the printed ones in more than the draft length.
         """
-        spec = self._by_run[point.run].spec.methods.get(point.name)
+        run = self._by_run.get(point.run)
+        spec = run.spec.methods.get(point.name) if run is not None else None
         if spec is None or any(short_key(key) != LENGTH_KEY for key in point.settings):
             return None
         theory, known = spec.traits.theory, self.paper_sizes(point.pair).keys()
@@ -286,7 +296,9 @@ class StandIns:
             return []
         texts = []
         if rate is not None and measured is not None and abs(measured - rate) > NEAR:
-            texts.append(f"{point.method} accepts {measured:.2f} of the drafted tokens (paper {rate:.2f})")
+            texts.append(
+                f"{point.name} on {point.task} accepts {measured:.2f} of the drafted tokens (paper, implied: {rate:.2f})"
+            )
         first, last = theory.models[0], theory.models[-1]
         ours, paper = self.bytes_here(point.pair), self.paper_sizes(point.pair)
         here, there = ours[first].forward / ours[last].forward, paper[first] / paper[last]
@@ -294,5 +306,5 @@ class StandIns:
             texts.append(f"a forward of {first} reads {here:.3f} of the bytes of one of {last} (paper {there:.3f})")
         block = self.block_of(point.pair, last, point.name)
         if block is not None and block.cost > SIMILAR:
-            texts.append(f"a forward of {last} over {block.size} tokens costs {block.cost:.2f} of one over a token")
+            texts.append(f"a forward of {last} over {block.size} tokens takes {block.cost:.2f} times as long as of one")
         return texts

@@ -224,8 +224,8 @@ def test_outcomes_that_a_stand_in_decides_are_not_counted_whichever_way_they_are
     assert [each.outcome for each in verdict.outcomes] == [Outcome.confirmed, Outcome.stand_in, Outcome.stand_in]
     assert [each.found for each in verdict.outcomes[1:]] == [Outcome.confirmed, Outcome.contradicted]
     sentence, rest = outcome_counts(verdicts)
-    assert sentence.endswith("is confirmed.") and rest.startswith("Not counted: 2 from the costs")
-    assert "not counted, since acceptance of 0.99" in outcome_lines(verdicts)[0]
+    assert sentence.endswith("is confirmed.") and rest.startswith("Not counted: 2 (follow from the costs")
+    assert "numbers that differ: acceptance of 0.99" in outcome_lines(verdicts)[0]
     identity = outcomes_of(Suite(value="speedup", at_least=1.0, source="identity"), found, stand_ins=DecidingStandIns())
     assert Outcome.stand_in not in [each.outcome for each in identity[0].outcomes]
 
@@ -273,7 +273,7 @@ def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
     for keys in ({"at_least": 1.0}, {"at_most": 1.0}, {"near": 1.0, "margin": 0.1}):
         assert outcome(*few, **keys) == "not decided, without an interval or any difference"
-        assert counted(few, **keys) == ["Not counted: 1 without an interval or any difference."]
+        assert counted(few, **keys) == ["Not counted: 1 (no interval or no difference)."]
     plain = [replace(point(1.5), values={"accepted_length": 1.5})]
     assert outcome(*plain, value="accepted_length", at_least=1.0).startswith("not decided"), (
         "a number of unknown precision"
