@@ -2,7 +2,8 @@
 
 Each MLP gets neurons whose input weights are random and whose output weights are zero. A forward reads and multiplies them,
 and adds zeros. The kernels of `specbench/kernels/` add over inputs in order, and the new inputs come last, so every logit
-keeps its bits. torch's own products may sum in another order, which changes logits by rounding.
+keeps its bits. torch's own products, which encoders use on every engine, may sum in another order, which changes
+logits by rounding.
 
 The number of new neurons is a multiple of STEP, so that groups and blocks of quantized weights keep their borders.
 """
