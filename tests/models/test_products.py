@@ -49,13 +49,14 @@ def test_logits_equal_those_of_transformers_after_random_cuts(family, stored):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_runs_with_its_own_weights_afterwards(family, stored):
+    """Up to rounding: torch's products order their sums by the strides and the alignment of a matrix on some processors."""
     model = random_model(family, 4)
     whole = copy.deepcopy(model)
     network_of(model)
     tokens = torch.tensor([[5, 11, 3, 8]])
     more = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
-        assert torch.equal(model(tokens, **more).logits, whole(tokens, **more).logits)
+        assert torch.allclose(model(tokens, **more).logits, whole(tokens, **more).logits, atol=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
