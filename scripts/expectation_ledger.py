@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from specbench.config.pair import BUNDLED, folder
+from specbench.data.hub import local_checksum
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.papers.claims_ledger import (
     LEDGER,
@@ -27,8 +29,9 @@ from specbench.features.suites.papers.claims_ledger import (
 )
 from specbench.features.suites.papers.expectations import ExpectationVerdict
 from specbench.features.suites.papers.outcome_texts import verdict_text
+from specbench.features.suites.papers.stand_ins import has_other_costs
 from specbench.features.suites.suite import read_suite
-from specbench.features.suites.suite_report import collect
+from specbench.features.suites.suite_report import Collected, collect
 
 PAGES, OUT = Path("results/suites"), Path("configs") / LEDGER
 NEW = LedgerEntry("", "", "", "")
@@ -66,10 +69,10 @@ def main() -> None:
             sys.exit(f"{name}: in the ledger, but without {archive}; help: restore it")
         with unpacked_results(archive) as results:
             collected = collect(suite, results)
-        if collected.index.definition != suite.definition:
+        if earlier := measured_earlier(collected):
             if name in args.suites:
-                sys.exit(f"{name}: measured with an earlier definition of the suite; help: measure it again")
-            print(f"{name}: left as it is, since it was measured with an earlier definition", file=sys.stderr)
+                sys.exit(f"{name}: measured with {earlier}; help: measure it again")
+            print(f"{name}: left as it is, since it was measured with {earlier}", file=sys.stderr)
             out |= {name: ledger()[name]} if name in ledger() else {}
             continue
         if suite.expect or name in ledger():
@@ -80,6 +83,20 @@ def main() -> None:
             )
     content = {name: asdict(entries) for name, entries in out.items()}
     OUT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def measured_earlier(collected: Collected) -> str:
+    """Return what changed since a suite was measured: its definition, the costs of a pair, or bundled weights; or nothing."""
+    if collected.index.definition != collected.suite.definition:
+        return "an earlier definition of the suite"
+    for summary in collected.summaries:
+        if has_other_costs(summary):
+            return f"earlier costs of {summary.pair}"
+        for role, model in summary.spec.pair.models.items():
+            bundled = folder(model.source, Path()) if model.source.startswith(BUNDLED) else None
+            if bundled and model.checksum and local_checksum(bundled) != model.checksum:
+                return f"earlier weights of {summary.pair}: {role}"
+    return ""
 
 
 def with_grid(suite: str, kept: SuiteLedger, measured: str, change: Change) -> SuiteLedger:

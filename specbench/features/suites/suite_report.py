@@ -180,6 +180,9 @@ def conditions_of(collected: Collected) -> list[Note]:
     elif collected.index.definition not in ("", collected.suite.definition):
         text = "measured with an earlier definition of the suite"
         lines.append(warning("earlier definition", text, help="measure it again"))
+    elif pairs := sorted({summary.pair for summary in collected.summaries if has_other_costs(summary)}):
+        text = f"measured with earlier costs of {', '.join(pairs)}"
+        lines.append(warning("earlier costs", text, help="measure it again"))
     absent = [run for run in collected.index.runs.values() if run.state != DONE]
     lines += [warning("absent run", f"{run.state}: {run.pair}, {run.task}: {run.why}") for run in absent]
     changes = change_lines(collected.suite.name, collected.judged, ledger())
