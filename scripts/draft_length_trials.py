@@ -29,6 +29,7 @@ from specbench.runs.run_folder import load, spec_of
 
 PAGE = Path("results/draft-lengths.md")
 MEASURED = 5  # the draft length from whose records the others are predicted
+TOKENS = 48  # of an output, at most
 LEAST = 0.97  # of the speed of the best length
 SETTINGS = (
     ("tiny-7b", "gsm8k", 0.0), ("tiny-7b", "gsm8k", 1.0), ("tiny-llama-3", "cnndm", 0.0), ("tiny-llama-2", "gsm8k", 1.0),
@@ -66,7 +67,7 @@ def main() -> None:
     for pair, name, temperature in SETTINGS:
         result = specbench.run(
             "sd", pair, name, out=args.runs, sample=args.prompts, repeats=args.repeats, temperature=temperature,
-            over={"gamma": list(range(1, LONGEST + 1))},
+            max_new_tokens=TOKENS, over={"gamma": list(range(1, LONGEST + 1))},
         )  # fmt: skip
         (folder,) = result.folders
         folders.append(folder)
@@ -140,7 +141,7 @@ def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namesp
     return f"""# Prediction of the best draft length
 
 `make draft-lengths` measured `sd` at the draft lengths 1 to {LONGEST} on synthetic data, with bundled models that have the
-costs of larger ones: {args.prompts} random prompts, decoded {args.repeats} times, of each setting, all lengths and the
+costs of larger ones: {args.prompts} random prompts, decoded {args.repeats} times, of each setting, up to {TOKENS} tokens, all lengths and the
 baseline interleaved, on {environment["cpu"]},
 {environment["threads"]} {"thread" if environment["threads"] == 1 else "threads"}, at revision
 {environment["git"].get("revision", "unknown")[:9]}.

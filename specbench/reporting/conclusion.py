@@ -22,7 +22,7 @@ from specbench.reporting.quality_conclusion import (
     uniform_score,
     uniform_scores,
 )
-from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, overstated, reasons
+from specbench.reporting.reasons import caution, doubts, few_prompts, location_text, losing_rounds, overstated, reasons
 from specbench.reporting.standings import MOST_NAMED, SPEEDUPS, alike_text, is_alike, number_of, speedup_of
 
 SAME_DISTRIBUTION = ", with the same output distribution"
@@ -94,6 +94,8 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[Note]:
         average = " on average" if len(measured[line]) > 1 else ""
         standing = f"the fastest {kind}{average}" if len(ordered) > len(named) else ""
         sentences.append(Note("speed", _over_runs(name, standing, line, measured[line]), subject=line.method))
+        if all(each.speedup.low is not None and each.speedup.low <= 1.0 for each in measured[line]):
+            sentences += losing_rounds([(each.summary, each.row) for each in measured[line]])
         if standing and (alike := _alike_in_all(line, measured)):
             where = "Its" if len(measured[line]) == 1 else "In each run, its"
             sentences.append(Note("alike", f"{where} interval overlaps {alike}.", subject=line.method))
@@ -223,8 +225,10 @@ def _over_runs(method: str, standing: str, line: _MethodKey, values: Sequence[_M
         which = f"significantly {'faster' if faster else 'slower'} {than} {'both' if runs == 2 else f'all {runs}'} runs"
     elif not faster and not slower:
         which = f"neither significantly faster nor slower {than} any of {runs} runs"
+    elif not faster:
+        which = f"significantly slower {than} {slower} of {runs} runs, and significantly faster in none"
     else:
-        which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower}"
+        which = f"significantly faster {than} {faster} of {runs} runs, and significantly slower in {slower or 'none'}"
     return f"{name} is {which}. Its speedup ({clock}) ranges from {span}{same}.{scores}"
 
 

@@ -73,6 +73,29 @@ def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note
         )
 
 
+def losing_rounds(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> Iterator[Note]:
+    """Yield why a method is not faster than the baseline in several runs: the ranges of the tokens and time of a round."""
+    lengths, costs = [], []
+    for summary, row in measured:
+        cost, length = _round_cost(summary, row), row.accepted_length
+        if cost is not None and length and (row.number("prefill_share") or 0.0) <= MOSTLY:
+            lengths.append(length)
+            costs.append(cost)
+    if lengths:
+        summary, row = measured[0]
+        yield Note(
+            "losing rounds",
+            f"While decoding, a round of {row.label} commits {_range(lengths)} tokens and takes as long as"
+            f" {_range(costs)} tokens of {summary.baseline}.",
+            subject=row.label,
+        )
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = HUNDREDTHS.number(min(values)), HUNDREDTHS.number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 def reason(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     """Yield why the leading method has its speed: tokens per round against the time of a round."""
     length, rate, cost = leading.accepted_length, leading.acceptance_rate, _round_cost(summary, leading)
