@@ -68,7 +68,7 @@ draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested 
 draft-trees: $(INSTALLED)  ## draft trees against chains, a few minutes: writes results/draft-trees.md
 	$(BIN)/python -m scripts.draft_trees $(ARGS)
 
-advise-trials: $(INSTALLED)  ## advice on eight cases, every candidate measured later, on an idle machine: writes results/advise.md
+advise-trials: $(INSTALLED)  ## advice on eight cases, every candidate measured later, on an idle machine, an hour: writes results/advise.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.advise_trials $(ARGS)
 
 replay: $(INSTALLED)  ## replayed rounds against those of runs, a few minutes: writes results/replay.md

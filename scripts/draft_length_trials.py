@@ -141,8 +141,8 @@ def page(trials: Sequence[Trial], folders: Sequence[Path], args: argparse.Namesp
     return f"""# Prediction of the best draft length
 
 `make draft-lengths` measured `sd` at the draft lengths 1 to {LONGEST} on synthetic data, with bundled models that have the
-costs of larger ones: {args.prompts} random prompts, decoded {args.repeats} times, of each setting, up to {TOKENS} tokens, all lengths and the
-baseline interleaved, on {environment["cpu"]},
+costs of larger ones: {args.prompts} random prompts, decoded {args.repeats} times, of each setting, outputs of up to {TOKENS}
+tokens, all lengths and the baseline interleaved, on {environment["cpu"]},
 {environment["threads"]} {"thread" if environment["threads"] == 1 else "threads"}, at revision
 {environment["git"].get("revision", "unknown")[:9]}.
 
