@@ -29,7 +29,7 @@ from specbench.features.suites.papers.claims_ledger import (
 )
 from specbench.features.suites.papers.expectations import ExpectationVerdict
 from specbench.features.suites.papers.outcome_texts import verdict_text
-from specbench.features.suites.papers.stand_ins import has_other_costs
+from specbench.features.suites.papers.stand_ins import pairs_with_earlier_costs
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import Collected, collect
 
@@ -89,9 +89,9 @@ def measured_earlier(collected: Collected) -> str:
     """Return what changed since a suite was measured: its definition, the costs of a pair, or bundled weights; or nothing."""
     if collected.index.definition != collected.suite.definition:
         return "an earlier definition of the suite"
+    if pairs := pairs_with_earlier_costs(collected.suite, collected.summaries):
+        return f"earlier costs of {', '.join(pairs)}"
     for summary in collected.summaries:
-        if has_other_costs(summary):
-            return f"earlier costs of {summary.pair}"
         for role, model in summary.spec.pair.models.items():
             bundled = folder(model.source, Path()) if model.source.startswith(BUNDLED) else None
             if bundled and model.checksum and local_checksum(bundled) != model.checksum:

@@ -25,7 +25,7 @@ from specbench.features.suites.papers.outcome_texts import (
     outcome_lines,
     together_lines,
 )
-from specbench.features.suites.papers.stand_ins import StandIns, has_other_costs
+from specbench.features.suites.papers.stand_ins import StandIns, has_other_costs, pairs_with_earlier_costs
 from specbench.features.suites.papers.verifiers import (
     VerifierReport,
     verifier_reports,
@@ -180,7 +180,7 @@ def conditions_of(collected: Collected) -> list[Note]:
     elif collected.index.definition not in ("", collected.suite.definition):
         text = "measured with an earlier definition of the suite"
         lines.append(warning("earlier definition", text, help="measure it again"))
-    elif pairs := sorted({summary.pair for summary in collected.summaries if has_other_costs(summary)}):
+    elif pairs := pairs_with_earlier_costs(collected.suite, collected.summaries):
         text = f"measured with earlier costs of {', '.join(pairs)}"
         lines.append(warning("earlier costs", text, help="measure it again"))
     absent = [run for run in collected.index.runs.values() if run.state != DONE]

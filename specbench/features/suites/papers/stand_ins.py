@@ -23,9 +23,11 @@ from specbench.analysis.points import Point, Reference, reference_of
 from specbench.analysis.predictions import AssumedRates, formula_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.construct import construct
-from specbench.config.pair import Pair
+from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.decoding.traits import Theory
+from specbench.features.suites.suite import Suite
+from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load
 from specbench.runs.settings import short_key
@@ -128,6 +130,20 @@ def has_other_costs(run: RunSummary) -> bool:
     """Return whether a run replaced the costs of its pair, so that its models no longer stand for those of the paper."""
     models = construct(Pair, preset("pair", run.pair).table, run.pair).models if run.pair in names("pair") else {}
     return any(role in models and models[role].cost != model.cost for role, model in run.spec.pair.models.items())
+
+
+def pairs_with_earlier_costs(suite: Suite, runs: Iterable[RunSummary]) -> list[str]:
+    """Return the pairs whose runs were measured with costs that no line of the suite gives them now."""
+    earlier = set()
+    for run in runs:
+        now = [read_pair(pair, line.options)[1].models for line, pair, _ in suite.parts() if pair == run.pair]
+        if now and not any(_has_costs_of(run, models) for models in now):
+            earlier.add(run.pair)
+    return sorted(earlier)
+
+
+def _has_costs_of(run: RunSummary, models: Mapping[str, ModelSpec]) -> bool:
+    return all(models[role].cost == model.cost for role, model in run.spec.pair.models.items() if role in models)
 
 
 def same_task(one: str, two: str) -> bool:
