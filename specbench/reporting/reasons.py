@@ -56,14 +56,22 @@ def _round_cost(summary: RunSummary, row: MethodSummary) -> float | None:
     return length * base.tokens_per_second / ours
 
 
+def _decoded_round(summary: RunSummary, row: MethodSummary) -> tuple[float, float] | None:
+    """Return the tokens that a round commits and the baseline's tokens that take as long; None if prefill takes most time."""
+    cost, length = _round_cost(summary, row), row.accepted_length
+    if cost is None or not length or (row.number("prefill_share") or 0.0) > MOSTLY:
+        return None
+    return length, cost
+
+
 def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note]:
     """Yield why methods are significantly slower than the baseline: tokens of a round against its time."""
     texts = []
     for row in rows:
-        cost, length = _round_cost(summary, row), row.accepted_length
         is_slower = row.speedup is not None and row.speedup.high is not None and row.speedup.high < 1.0
-        if is_slower and cost is not None and length and (row.number("prefill_share") or 0.0) <= MOSTLY:
-            texts.append(f"{row.label} {HUNDREDTHS.number(length)} (as long as {HUNDREDTHS.number(cost)})")
+        if is_slower and (found := _decoded_round(summary, row)):
+            length, cost = map(HUNDREDTHS.number, found)
+            texts.append(f"{row.label} {length} (as long as {cost})")
     if texts:
         more = f", and {len(texts) - MOST_LOSSES} more" if len(texts) > MOST_LOSSES else ""
         yield Note(
@@ -75,13 +83,9 @@ def _losses(summary: RunSummary, rows: Sequence[MethodSummary]) -> Iterator[Note
 
 def losing_rounds(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> Iterator[Note]:
     """Yield why a method is not faster than the baseline in several runs: the ranges of the tokens and time of a round."""
-    lengths, costs = [], []
-    for summary, row in measured:
-        cost, length = _round_cost(summary, row), row.accepted_length
-        if cost is not None and length and (row.number("prefill_share") or 0.0) <= MOSTLY:
-            lengths.append(length)
-            costs.append(cost)
-    if lengths:
+    rounds = [found for summary, row in measured if (found := _decoded_round(summary, row))]
+    if rounds:
+        lengths, costs = zip(*rounds, strict=True)
         summary, row = measured[0]
         yield Note(
             "losing rounds",

@@ -129,7 +129,7 @@ def over(first: float, second: float = 1.0) -> float:
 def has_other_costs(run: RunSummary) -> bool:
     """Return whether a run replaced the costs of its pair, so that its models no longer stand for those of the paper."""
     models = construct(Pair, preset("pair", run.pair).table, run.pair).models if run.pair in names("pair") else {}
-    return any(role in models and models[role].cost != model.cost for role, model in run.spec.pair.models.items())
+    return not _has_costs_of(run, models)
 
 
 def pairs_with_earlier_costs(suite: Suite, runs: Iterable[RunSummary]) -> list[str]:
@@ -143,6 +143,7 @@ def pairs_with_earlier_costs(suite: Suite, runs: Iterable[RunSummary]) -> list[s
 
 
 def _has_costs_of(run: RunSummary, models: Mapping[str, ModelSpec]) -> bool:
+    """Return whether the models of a run have the costs that these models of a pair have."""
     return all(models[role].cost == model.cost for role, model in run.spec.pair.models.items() if role in models)
 
 
