@@ -20,7 +20,7 @@ endef
 .PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench claims widening readme card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: four methods on all six tasks, at 1/83 of the costs of a 7B model and a draft of 68M, two minutes
-	$(BIN)/specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 10 --repeats 1 --allow-code-execution $(ARGS)
+	$(BIN)/specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 6 --repeats 1 --allow-code-execution $(ARGS)
 
 test: $(INSTALLED)  ## run all tests, including the exact distribution tests
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-COMMAND = "specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 10 --repeats 1 --allow-code-execution"  # of `make run`
+COMMAND = "specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 6 --repeats 1 --allow-code-execution"  # of `make run`
 FORWARDS = "specbench report results/*gsm8k* --full"  # the tutorial shows one of its tables
 FORWARDS_TABLE = "Acceptance and forwards"
 FOLDER = Path("results/readme")

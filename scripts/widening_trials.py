@@ -89,7 +89,7 @@ FORMS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare widened models with their sources.")
-    parser.add_argument("--prompts", type=int, default=40, help="of each form")
+    parser.add_argument("--prompts", type=int, default=50, help="of each form")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the timed forwards, for each number of threads")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])

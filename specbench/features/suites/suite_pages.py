@@ -42,7 +42,7 @@ def markdown_page(collected: Collected, plots: Sequence[Path], page_folder: Path
     suite, first = collected.suite, collected.summaries[0]
     tiny = escaping.markdown(counterpart(suite))
     setups = {(s.machine, s.environment["cpu"], _revision(s)) for s in collected.summaries}
-    others = f", the first of {len(setups)} machines or revisions" if len(setups) > 1 else ""
+    others = f" (the first run; {len(setups)} machines or revisions in all)" if len(setups) > 1 else ""
     runs = "1 run" if len(collected.folders) == 1 else f"{len(collected.folders)} runs"
     notes = conditions_of(collected)
     command = f"specbench run --suite {suite.requested or suite.name}"

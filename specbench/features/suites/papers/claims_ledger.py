@@ -147,8 +147,8 @@ def _changed_comparisons(key: str, entry: LedgerEntry, today: Mapping[str, str])
         if was is entry.earlier[-1] and today.get(key, after) != after:
             now += f"; of these measurements: '{today[key]}'"
         yield (
-            f"changed after its verdict was seen: until {was.until}, '{was.says}' was compared differently, or attributed"
-            f" to a different source, with the verdict '{was.verdict}'; {now} (decision {was.decision})"
+            f"changed after its verdict was seen: until {was.until}, '{was.says}' had another definition or another source,"
+            f" and the verdict '{was.verdict}'; {now} (decision {was.decision})"
         )
 
 

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     expected = "on the expected side within the noise"
     other = "on the other side within the noise"
     contradicted = "contradicted"
-    undecided = "not decided, without an interval or any difference"
+    undecided = "not decided: no interval or no difference"
     stand_in = "not counted, since it follows from the stand-ins"
     few_rejections = "not counted, with too few rejections"
 

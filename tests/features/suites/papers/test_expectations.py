@@ -272,7 +272,7 @@ def test_swept_numbers_are_compared_across_runs_of_one_place():
 def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
     for keys in ({"at_least": 1.0}, {"at_most": 1.0}, {"near": 1.0, "margin": 0.1}):
-        assert outcome(*few, **keys) == "not decided, without an interval or any difference"
+        assert outcome(*few, **keys) == "not decided: no interval or no difference"
         assert counted(few, **keys) == ["Not counted: 1 (no interval or no difference)."]
     plain = [replace(point(1.5), values={"accepted_length": 1.5})]
     assert outcome(*plain, value="accepted_length", at_least=1.0).startswith("not decided"), (
@@ -285,7 +285,7 @@ def test_values_that_are_equal_on_every_prompt_decide_nothing():
     assert (
         outcome(*same, at_least=1.0)
         == outcome(*same, at_most=1.0)
-        == "not decided, without an interval or any difference"
+        == "not decided: no interval or no difference"
     )
 
 
