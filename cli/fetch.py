@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from specbench.analysis.number_format import HUNDREDTHS
 from specbench.cli.console import output_console, print_table, printable, status
 from specbench.cli.params import Json, Plugins, import_plugins, preset_option, words
 from specbench.config.construct import Table
@@ -18,7 +19,6 @@ from specbench.data.download import Need, Repository, needs_of_pair, needs_of_ta
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.features.suites.suite import GridLine, read_suite
 from specbench.machine.accelerator import GIB
-from specbench.reporting.column import HUNDREDTHS
 from specbench.reporting.tables import Table as TextTable
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench.analysis.number_format import COUNT, HUNDREDTHS, NumberCell
 from specbench.cli import params
 from specbench.cli.console import duration, output_console, print_table, say, status
 from specbench.cli.params import explicit_methods, pair_of_models, words
@@ -22,7 +23,6 @@ from specbench.errors import ConfigError, ExitCode, MissingAsset, NotCached
 from specbench.features.suites.suite import GridLine, Suite, read_suite
 from specbench.machine.accelerator import GIB, Accelerator, read_accelerator
 from specbench.machine.hardware import free_bytes
-from specbench.reporting.column import COUNT, HUNDREDTHS, NumberCell
 from specbench.reporting.tables import Table
 from specbench.vocabulary import Device
 

@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from specbench.analysis.metric import metric_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summaries_of
 from specbench.cli import params
@@ -23,7 +24,6 @@ from specbench.features.suites.suite_pages import suite_text
 from specbench.features.suites.suite_plots import of_suite as plots_of_suite
 from specbench.features.suites.suite_report import Collected, chosen_suite, collect, suite_notes
 from specbench.note import Note
-from specbench.reporting.columns import column_of
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text
 from specbench.reporting.notes import common_notes, notes, short_notes
@@ -295,8 +295,8 @@ def explain_columns(tables: Sequence[Table], console: Console) -> None:
     """Print the definition of every column of some tables, each once."""
     heads = {key: head for table in tables for key, head in zip(table.keys, table.heads, strict=True) if key}
     for key, head in heads.items():
-        unit = f" ({unit})" if (unit := column_of(key).documented_unit) else ""
-        say(f"{head}{unit}: {column_of(key).documentation}", console, "none")
+        unit = f" ({unit})" if (unit := metric_of(key).documented_unit) else ""
+        say(f"{head}{unit}: {metric_of(key).definition}", console, "none")
     console.print()
 
 

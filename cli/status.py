@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from specbench.analysis.number_format import NumberCell
 from specbench.cli import params
 from specbench.cli.console import duration, output_console, print_table, say
 from specbench.errors import ConfigError
 from specbench.features.suites.suite import Suite, read_suite
-from specbench.reporting.column import NumberCell
 from specbench.reporting.tables import Table
 
 if TYPE_CHECKING:

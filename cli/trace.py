@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from specbench.analysis.acceptance import ORIGINS, TracedRound, acceptance_rate, accepted_length
+from specbench.analysis.metric import metric_of
 from specbench.cli import params
 from specbench.cli.console import TerminalObserver
 from specbench.config.presets import require_presets
 from specbench.errors import ConfigError
-from specbench.reporting.columns import column_of
 from specbench.runs.record import Record
 
 if TYPE_CHECKING:
@@ -154,10 +154,10 @@ def closing(record: Record) -> list[str]:
     """Return the totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
-    acceptance = "" if rate is None else f", acceptance rate {column_of('acceptance_rate').format.text(rate)}"
+    acceptance = "" if rate is None else f", acceptance rate {metric_of('acceptance_rate').format.text(rate)}"
     forwards = ", ".join(f"{name} {usage.forwards}" for name, usage in record.models.items())
     ended = f"{record.finish} of '{record.window_of}'" if record.window_of else record.finish
-    length = f"accepted length {column_of('accepted_length').format.text(accepted_length([record]))}"
+    length = f"accepted length {metric_of('accepted_length').format.text(accepted_length([record]))}"
     return [
         f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {ended}",
         f"forwards: {forwards}",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from specbench.analysis.intervals import FEWEST, Estimate
+from specbench.analysis.number_format import HUNDREDTHS, TIMES
 from specbench.cli.console import printable
 from specbench.config.construct import Table
 from specbench.config.pair import Answers, HeadKind, drafts
-from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.reasons import reason
 from specbench.reporting.standings import speedup_of
 

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import NONE, TIMES
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Options
 from specbench.config.request import Access, Request
@@ -25,7 +26,6 @@ from specbench.features.advise.answer import answer
 from specbench.features.advise.candidate_set import register_for_advice
 from specbench.features.advise.candidates import Advice, Candidate
 from specbench.files import write
-from specbench.reporting.column import NONE, TIMES
 from specbench.resolution.resolve import resolve
 
 OUT, RUNS = Path("results/advise.md"), Path("build/advise")

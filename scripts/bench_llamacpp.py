@@ -23,7 +23,7 @@ from scripts.llamacpp.peer import LlamaCpp, ServerFacts, serving
 from scripts.llamacpp.to_gguf import DTYPES
 from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.run_metrics import complete, rounds_of
+from specbench.analysis.method_records import complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.speed import identical_output, other_load, speedup, tokens_per_second
 from specbench.cli.console import TerminalObserver

@@ -11,7 +11,7 @@ from typing import Any
 
 from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.run_metrics import complete, seconds
+from specbench.analysis.method_records import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
 from specbench.analysis.summary import summarize
 from specbench.cli.console import TerminalObserver
@@ -24,7 +24,7 @@ from specbench.config.request import Access, Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
 from specbench.files import write
-from specbench.reporting.columns import column_of
+from specbench.reporting.columns import BY_KEY
 from specbench.runs.run_folder import read
 
 RUNS = Path("build/bench")
@@ -118,7 +118,7 @@ def _section(folder: Path, models: str) -> list[str]:
     for name, row in rows.items():
         most = f"{MOST_OUTSIDE[name]:.0%}" if name in MOST_OUTSIDE else "–"
         outside, bound, accepted = (
-            column_of(key).text(summary, row) for key in ("outside_forwards", "bound_share", "acceptance_rate")
+            BY_KEY[key].text(summary, row) for key in ("outside_forwards", "bound_share", "acceptance_rate")
         )
         lines.append(
             f"| {name} | {1e3 / (row.tokens_per_second or 1.0):.2f} | {outside} | {most} | {bound} | {accepted} |"
@@ -126,7 +126,7 @@ def _section(folder: Path, models: str) -> list[str]:
     sd = rows["sd"]
     assert sd.speedup
     corrected, predicted, cost_ratio, share = (
-        column_of(key).text(summary, sd) for key in ("corrected", "predicted", "cost_ratio", "measured_over_corrected")
+        BY_KEY[key].text(summary, sd) for key in ("corrected", "predicted", "cost_ratio", "measured_over_corrected")
     )
     lines += [
         "",

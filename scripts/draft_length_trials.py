@@ -16,12 +16,12 @@ import numpy as np
 import specbench
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.analysis.length_predictions import LONGEST, predict
-from specbench.analysis.run_metrics import Records, complete, seconds
+from specbench.analysis.method_records import Records, complete, seconds
+from specbench.analysis.number_format import HUNDREDTHS, TIMES
 from specbench.analysis.speed import tokens_per_second
 from specbench.analysis.summary import summary_of
 from specbench.data import task
 from specbench.files import write
-from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.runs.record import Record

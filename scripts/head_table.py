@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import specbench
 from specbench.analysis.intervals import Estimate, by_prompt, interval_of_ratio, interval_of_sums
-from specbench.analysis.run_metrics import Records, complete, paired, seconds
+from specbench.analysis.method_records import Records, complete, paired, seconds
+from specbench.analysis.number_format import HUNDREDTHS, TIMES
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.options import Options
@@ -15,7 +16,6 @@ from specbench.config.pair import Pair
 from specbench.config.pair import folder as folder_of
 from specbench.files import write
 from specbench.models.heads.head import provenance_in
-from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.resolution.selection import read_pair

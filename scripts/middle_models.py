@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import specbench
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.run_metrics import complete
+from specbench.analysis.method_records import complete
+from specbench.analysis.number_format import HUNDREDTHS, TIMES
 from specbench.analysis.speed import speedup
 from specbench.config.options import Options
 from specbench.config.request import Access, Request
@@ -20,7 +21,6 @@ from specbench.features.profile.chain_profile import Profile
 from specbench.features.profile.pairings import pairings
 from specbench.files import write
 from specbench.machine.hardware import fingerprint
-from specbench.reporting.column import HUNDREDTHS, TIMES
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.resolution.selection import read_pair

@@ -18,6 +18,7 @@ import torch
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from scripts.tiny_family import DOMAINS, PUBLISHED
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import SCORE
 from specbench.analysis.quality import score_estimate
 from specbench.config.construct import construct
 from specbench.config.options import Options
@@ -36,7 +37,6 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.resolve_models import Execution, resolve_models
-from specbench.reporting.column import SCORE
 from specbench.resolution.selection import read_task
 from specbench.sandbox import Sandbox
 from specbench.scoring import Scored

@@ -6,13 +6,14 @@
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import specbench.analysis.summary  # noqa: F401  (registers the metrics)
-from specbench.analysis.run_metrics import METRICS
+import specbench.features.suites.suite_report  # noqa: F401  (registers the metrics of suites)
+from specbench.analysis.metric import METRICS
 from specbench.files import write
 from specbench.models.lean import Network
-from specbench.reporting.column import MERGED, SUITES, Column
+from specbench.reporting.column import MERGED, Column
 from specbench.reporting.columns import COLUMNS
 from specbench.reporting.tables import TABLES
 
@@ -20,7 +21,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 TITLES = {
     **{table.key: table.title.format(headline="Score", baseline="BASELINE") for table in TABLES},
     MERGED: "Merged table of several runs",
-    SUITES: "Values of suites",
 }
 
 
@@ -35,7 +35,7 @@ def column_reference() -> str:
     """Return a Markdown section for each table, with the heading, key, unit and definition of its columns.
 
     A column is defined in the first table that has it. Other tables name it in a sentence. The last section has the metrics
-    that no table shows.
+    that no table of a run shows.
     """
     defined: set[str] = set()
     sections = []
@@ -53,10 +53,9 @@ def column_reference() -> str:
             parts.append(f"Also {', '.join(f'*{each}*' for each in known)}, as above.")
         sections.append("\n\n".join(parts))
     rest = [metric for name, metric in sorted(METRICS.items()) if name not in defined]
-    rows = [f"| `{metric.name}` | {metric.unit} | {metric.definition} |" for metric in rest]
-    if rows:
-        head = ["### Metrics without a column", "", "| key | unit | definition |", "| :-- | :-- | :-- |"]
-        sections.append("\n".join([*head, *rows]))
+    head = ["### Other metrics", "", "| heading in suites | key | unit | definition |", "| :-- | :-- | :-- | :-- |"]
+    rows = [f"| {each.title} | `{each.name}` | {each.documented_unit} | {each.definition} |" for each in rest]
+    sections.append("\n".join([*head, *rows]))
     return "\n\n".join(sections)
 
 
@@ -82,12 +81,12 @@ def with_table(name: str, text: str) -> str:
 
 
 def _heading(column: Column) -> str:
-    heading = column.heading_in_run.format(baseline="BASELINE", bandwidth="read") or column.heading
-    return ", ".join(filter(None, (heading, column.clock)))
+    heading = column.heading_in_run.format(baseline="BASELINE", bandwidth="read") or column.metric.label
+    return replace(column.metric, heading=heading).title
 
 
 def _row(column: Column) -> str:
-    return f"| {_heading(column)} | `{column.key}` | {column.documented_unit} | {column.documentation} |"
+    return f"| {_heading(column)} | `{column.key}` | {column.metric.documented_unit} | {column.metric.definition} |"
 
 
 if __name__ == "__main__":

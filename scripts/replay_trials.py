@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import by_repeat, interval_of_ratio
+from specbench.analysis.method_records import complete, round_count
 from specbench.analysis.replay import ExpectedRounds
-from specbench.analysis.run_metrics import complete, round_count
 from specbench.cli.console import TerminalObserver
 from specbench.config.options import Options
 from specbench.config.request import Access, Request

@@ -18,6 +18,7 @@ import specbench.tasks  # noqa: F401  (registers the tasks)
 from scripts.block_prices import timed
 from scripts.sections import processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
+from specbench.analysis.number_format import HUNDREDTHS, NONE
 from specbench.config.construct import construct
 from specbench.config.cost import Cost
 from specbench.config.options import Options
@@ -32,7 +33,6 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel
-from specbench.reporting.column import HUNDREDTHS, NONE
 from specbench.reporting.formats.writers import markdown_table
 from specbench.reporting.tables import Table
 from specbench.resolution.selection import read_task

@@ -13,7 +13,7 @@ import torch
 from scripts.gpu.common import Engines, decode, fused_graphs, record, say
 from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named, race
 from specbench.analysis.forwards import Traffic, bound_share, outside_forwards
-from specbench.analysis.run_metrics import seconds
+from specbench.analysis.method_records import seconds
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import Session

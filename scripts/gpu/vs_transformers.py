@@ -13,7 +13,7 @@ from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
 from specbench.analysis.costs import cost_of, prices_of, run_sizes
 from specbench.analysis.forwards import outside_forwards
-from specbench.analysis.run_metrics import seconds
+from specbench.analysis.method_records import seconds
 from specbench.analysis.speed import speedup
 from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method

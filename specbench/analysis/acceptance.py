@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums
-from specbench.analysis.run_metrics import Records, Spread, metric, round_count, rounds_of, seconds, token_count
+from specbench.analysis.intervals import Estimate, Spread, by_prompt, interval, interval_of_sums
+from specbench.analysis.method_records import Records, round_count, rounds_of, seconds, token_count
+from specbench.analysis.metric import Clock, Direction, Metric, declare, metric
+from specbench.analysis.number_format import COUNT, PERCENT, TENTHS, TENTHS_OF_PERCENT, THOUSANDTHS
 from specbench.runs.record import Record, RoundRecord
 
 NOT_COUNTS = ("score", "threshold", "expected_rejections")  # numbers of rounds that are not counts
@@ -22,14 +24,16 @@ ORIGINS = {
     "x": "drafted and rejected, or drafted after a rejected token",
 }  # letters of origins; rejected tokens are not part of the output
 
+POSITIONS = 6  # of a draft that tables show
 
-@metric("tokens/round", by_group=True)
+
+@metric(Metric(heading="accepted length", unit="tokens/round", better=Direction.higher, by_group=True))
 def accepted_length(rows: Records) -> float:
     """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
     return token_count(rows) / round_count(rows)
 
 
-@metric("tokens/round")
+@metric(Metric(heading="accepted length by round", unit="tokens/round"))
 def length_by_round(rows: Records) -> Spread | None:
     """Mean ± standard deviation over rounds of the committed tokens.
 
@@ -39,14 +43,14 @@ def length_by_round(rows: Records) -> Spread | None:
     return Spread(float(np.mean(lengths)), float(np.std(lengths))) if lengths else None
 
 
-@metric("tokens/round")
+@metric(Metric(heading="accepted length by prompt", unit="tokens/round"))
 def length_by_prompt(rows: Records) -> Spread:
     """Mean ± standard deviation over prompts of a prompt's accepted length."""
     lengths = list(lengths_of_prompts(rows).values())
     return Spread(float(np.mean(lengths)), float(np.std(lengths)))
 
 
-@metric("share")
+@metric(Metric(heading="coefficient of variation", unit="share", needs_rejections=True))
 def length_variation(rows: Records) -> Estimate | None:
     """Standard deviation / mean of the committed tokens of a round: the coefficient of variation of Theorem 3.3.
 
@@ -56,7 +60,7 @@ def length_variation(rows: Records) -> Estimate | None:
     return interval_of_sums(by_prompt(lengths), _variation) if lengths else None
 
 
-@metric("tokens^2")
+@metric(Metric(heading="variance over prompts", unit="tokens^2", better=Direction.lower, needs_rejections=True))
 def length_variance_by_prompt(rows: Records) -> Estimate:
     """Variance over prompts of a prompt's accepted length. Polybasic's measure of stability (its Figure 4)."""
     lengths = np.array([[length] for length in lengths_of_prompts(rows).values()])  # (prompts, 1)
@@ -70,7 +74,7 @@ def _variation(sums: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(np.maximum(squares / count - mean**2, 0.0)) / mean)
 
 
-@metric("rounds", by_group=True)
+@metric(Metric(heading="rounds/generation", unit="rounds", format=TENTHS, better=Direction.lower, by_group=True))
 def verification_rounds(rows: Records) -> float:
     """Verification rounds / generation."""
     return round_count(rows) / len(rows)
@@ -84,7 +88,7 @@ def lengths_of_prompts(rows: Records) -> dict[str, float]:
     return {prompt: accepted_length(records) for prompt, records in by_prompt.items()}
 
 
-@metric("share")
+@metric(Metric(heading="acceptance", unit="share", format=THOUSANDTHS, better=Direction.higher))
 def acceptance_rate(rows: Records) -> float | None:
     """Accepted / tested draft tokens. Tokens drafted after a rejection are never tested and do not count.
 
@@ -149,7 +153,7 @@ def acceptance_by_rank(rows: Records, least: int = 1) -> list[float]:
     return [accepted[rank] / tested[rank] for rank in enough]
 
 
-@metric("tokens/round")
+@metric(Metric(heading="tokens/tree", unit="tokens/round", format=TENTHS))
 def nodes_per_round(rows: Records) -> float | None:
     """Drafted tokens / rounds with a draft that is a tree. None without trees."""
     trees = [x.drafted for x in rounds_of(rows) if x.siblings]
@@ -183,7 +187,7 @@ def length_counts(rows: Records) -> dict[int, int]:
     return {int(length): int(count) for length, count in zip(lengths, counts, strict=True)}
 
 
-@metric("share")
+@metric(Metric(heading="rule rate", unit="share", format=TENTHS_OF_PERCENT))
 def rule_rate(rows: Records) -> float | None:
     """Deferrals / evaluated positions; for `seq-cascade`, deferred answers / answers. SpecCascade's deferral rate.
 
@@ -193,14 +197,36 @@ def rule_rate(rows: Records) -> float | None:
     return sums["deferrals"] / sums["positions"] if sums.get("positions") else None
 
 
-@metric("share")
+@metric(
+    Metric(
+        heading="outside the vocabulary",
+        unit="share",
+        format=TENTHS_OF_PERCENT,
+        better=Direction.lower,
+        definition=(
+            "Mean probability that a draft model with another tokenizer gives to tokens that the target lacks, at "
+            "T = 1."
+        ),
+    )
+)
 def outside_vocabulary(rows: Records) -> float | None:
     """Mean probability that a draft model with another tokenizer gives to tokens that the target lacks; None for others."""
     sums = counters(rows)
     return sums["outside"] / sums["translated_positions"] if sums.get("translated_positions") else None
 
 
-@metric("share")
+@metric(
+    Metric(
+        heading="not in the draft's vocabulary",
+        unit="share",
+        format=TENTHS_OF_PERCENT,
+        better=Direction.lower,
+        definition=(
+            "Share of output tokens that the draft model's vocabulary lacks, if its tokenizer differs from the "
+            "target's. They are never drafted."
+        ),
+    )
+)
 def undraftable(rows: Records) -> float | None:
     """Share of output tokens that the draft model's vocabulary lacks, if its tokenizer differs from the target's.
 
@@ -210,7 +236,18 @@ def undraftable(rows: Records) -> float | None:
     return sums["undraftable"] / sums["translated_tokens"] if sums.get("translated_tokens") else None
 
 
-@metric("share")
+@metric(
+    Metric(
+        heading="expected acceptance",
+        unit="share",
+        format=THOUSANDTHS,
+        definition=(
+            "1 - mean over tested tokens of the probability of a rejection: delta TV(q, p) for a token drafted "
+            "from q, as in SpecCascade's Lemma 3, and (1 - delta) TV(q, p) for a deferred bonus token, which was "
+            "drawn from p."
+        ),
+    )
+)
 def expected_acceptance(rows: Records) -> float | None:
     """1 - mean of TV(proposal, pi) over tested tokens: the acceptance rate by SpecCascade's Lemma 3 and its bonus tokens.
 
@@ -223,7 +260,7 @@ def expected_acceptance(rows: Records) -> float | None:
     return 1.0 - sum(x.counters["expected_rejections"] for x in rounds) / tested if tested else None
 
 
-@metric("share")
+@metric(Metric(heading="communication", unit="share", format=TENTHS_OF_PERCENT, clock=Clock.other))
 def communication_share(rows: Records) -> float | None:
     """Share of decoding seconds that parallel models spend on sending and receiving, beyond the time of the slowest model.
 
@@ -233,7 +270,7 @@ def communication_share(rows: Records) -> float | None:
     return sums["communication_seconds"] / sum(map(seconds, rows)) if "communication_seconds" in sums else None
 
 
-@metric("bytes/token")
+@metric(Metric(heading="bytes moved/token", unit="bytes/token", format=COUNT))
 def moved_bytes_per_token(rows: Records) -> float | None:
     """Bytes sent between the processes of parallel models / committed tokens.
 
@@ -243,7 +280,7 @@ def moved_bytes_per_token(rows: Records) -> float | None:
     return sums["moved_bytes"] / token_count(rows) if "moved_bytes" in sums else None
 
 
-@metric("tokens/token")
+@metric(Metric(heading="rejections/token", unit="tokens/token", format=THOUSANDTHS))
 def rejections_per_token(rows: Records) -> float | None:
     """Rejected draft tokens / committed tokens.
 
@@ -255,7 +292,7 @@ def rejections_per_token(rows: Records) -> float | None:
     return rejected / token_count(rows)
 
 
-@metric("share")
+@metric(Metric(heading="wasted drafts", unit="share", format=PERCENT))
 def wasted_share(rows: Records) -> float | None:
     """Drafted tokens that were never committed (rejected or never tested) / drafted tokens.
 
@@ -266,7 +303,7 @@ def wasted_share(rows: Records) -> float | None:
     return 1.0 - committed / drafted if drafted else None
 
 
-@metric("share")
+@metric(Metric(heading="cut by length", unit="share", format=PERCENT))
 def cut_by_length(rows: Records) -> float:
     """Share of generations that ended at the length limit or the context window."""
     return sum(r.finish in ("length", "window") for r in rows) / len(rows)
@@ -278,13 +315,13 @@ def window_cuts(rows: Records) -> dict[str, float]:
     return {str(role): int(count) / len(rows) for role, count in zip(roles, counts, strict=True)}
 
 
-@metric("share")
+@metric(Metric(heading="cut prompts", unit="share", format=PERCENT))
 def cut_prompts(rows: Records) -> float:
     """Share of generations whose prompt was truncated."""
     return sum(r.prompt_cut > 0 for r in rows) / len(rows)
 
 
-@metric("tokens/generation")
+@metric(Metric(heading="tokens/generation", unit="tokens/generation", format=TENTHS))
 def answer_length(rows: Records) -> float:
     """Tokens / generations."""
     return token_count(rows) / len(rows)
@@ -335,3 +372,23 @@ def rejected_drafts(record: Record) -> list[tuple[int, str]]:
             drafts.append((position + entry.untested + entry.accepted, entry.rejected))
         position += entry.tokens
     return drafts
+
+
+for _about in (
+    Metric(
+        name="acceptance_by_position", heading="by position",
+        definition=f"Acceptance rate of the first, second, ... token that a round tests, given that all tokens before it were"
+        f" accepted; tables show {POSITIONS}. A pending deferred bonus token counts as the first.",
+    ),
+    Metric(
+        name="survival",
+        definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"
+        f" accepted; tables show {POSITIONS}. A pending deferred bonus token counts as the first.",
+    ),
+    Metric(
+        name="acceptance_by_rank", heading="by rank",
+        definition=f"Acceptance rate of first, second, ... children in draft trees, given that the earlier children were"
+        f" rejected; tables show {POSITIONS}. Empty for chains that verify a tree.",
+    ),
+):  # fmt: skip
+    declare(_about)

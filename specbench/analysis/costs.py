@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.run_metrics import Records, seconds
+from specbench.analysis.method_records import Records, seconds
 from specbench.analysis.theory import Cost
 from specbench.runs.record import Record
 

@@ -6,18 +6,19 @@ from typing import NamedTuple
 
 from specbench.analysis.costs import host_seconds, sizes_of
 from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
-from specbench.analysis.run_metrics import (
+from specbench.analysis.method_records import Records, paired, round_count, seconds, token_count
+from specbench.analysis.metric import (
+    Clock,
     Context,
-    Records,
+    Direction,
+    Metric,
+    declare,
     is_compared,
     metric,
     metric_in_context,
-    paired,
     register,
-    round_count,
-    seconds,
-    token_count,
 )
+from specbench.analysis.number_format import PERCENT, TENTHS, TENTHS_OF_PERCENT, THOUSANDTHS, TIMES
 from specbench.runs.record import Record
 
 LIMIT = 0.85  # share of the read bandwidth that a forward of one token reaches at the limit
@@ -33,13 +34,15 @@ def forwards_per_token(rows: Records) -> dict[str, float]:
     return {role: count / total for role, count in forwards.items()}
 
 
-@metric_in_context("forwards/token")
+@metric_in_context(
+    Metric(heading="target forwards/token", unit="forwards/token", format=THOUSANDTHS, better=Direction.lower)
+)
 def target_calls(rows: Records, context: Context) -> float | None:
     """Forwards of the target / committed tokens. SpecCascade's Figure 1 has them on its x axis."""
     return forwards_per_token(rows).get(context.target)
 
 
-@metric("share")
+@metric(Metric(heading="outside forwards", unit="share", format=TENTHS_OF_PERCENT, clock=Clock.other))
 def outside_forwards(rows: Records) -> float:
     """Share of decoding seconds outside model forwards: sampling, verification, bookkeeping, communication."""
     inside: float = sum(usage.own_seconds for r in rows for usage in r.models.values())
@@ -73,9 +76,22 @@ def _traffic(context: Context) -> dict[str, Traffic]:
 
 
 register(
-    "bound_share", "share", bound_share,
-    lambda rows, of: bound_share(rows, _traffic(of), of.bandwidth.bytes_per_second), lambda *_: True,
-)  # fmt: skip
+    Metric(
+        name="bound_share",
+        heading="of memory bandwidth",
+        unit="share",
+        format=PERCENT,
+        clock=Clock.other,
+        definition=(
+            "(Bytes of weights and cache that the forwards had to read / read bandwidth, measured at the start) / "
+            "decoding seconds. Runs without a read bandwidth are compared with the copy bandwidth, and the "
+            "heading says so. Above 100 % if weights fit into a processor's cache. A slow baseline gets a "
+            "warning."
+        ),
+    ),
+    bound_share,
+    lambda rows, of: bound_share(rows, _traffic(of), of.bandwidth.bytes_per_second),
+)
 
 
 def speedup_at_limit(rows: Records, base: Records, traffic: Mapping[str, Traffic], bandwidth: float) -> Estimate:
@@ -115,9 +131,23 @@ def _has_limit(rows: Records, context: Context) -> bool:
 
 
 register(
-    "speedup_at_limit", "x", speedup_at_limit,
-    lambda rows, of: speedup_at_limit(rows, of.baseline, _traffic(of), of.bandwidth.bytes_per_second), _has_limit,
-)  # fmt: skip
+    Metric(
+        name="speedup_at_limit",
+        heading="at the limit",
+        unit="x",
+        format=TIMES,
+        clock=Clock.other,
+        better=Direction.higher,
+        definition=(
+            "What would remain of the speedup if no forward of one token, of the baseline or of the method, took "
+            "longer than its bytes at 85 % of the read bandwidth. A lower bound with respect to blocks, which "
+            "keep their measured times although a faster engine would speed them up too."
+        ),
+    ),
+    speedup_at_limit,
+    lambda rows, of: speedup_at_limit(rows, of.baseline, _traffic(of), of.bandwidth.bytes_per_second),
+    _has_limit,
+)
 
 
 def round_milliseconds(rows: Records) -> dict[str, float]:
@@ -129,3 +159,17 @@ def round_milliseconds(rows: Records) -> dict[str, float]:
             sums[role] += usage.own_seconds
     sums["host"] = sum(map(host_seconds, rows))
     return {role: 1e3 * spent / rounds for role, spent in sums.items()}
+
+
+declare(
+    Metric(
+        name="forwards_per_token", heading="forwards/token",
+        definition="Forwards of each model, including its first, / committed tokens.",
+    )
+)  # fmt: skip
+declare(
+    Metric(
+        name="round_milliseconds", heading="ms/round", unit="ms", format=TENTHS, clock=Clock.other,
+        definition="Milliseconds of each model's forwards per round; `host` is everything else.",
+    )
+)  # fmt: skip

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,13 @@ BET_WEIGHTS = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
 STEPS = 80  # halvings of the interval that contains a quantile
 
 Statistic = Callable[[np.ndarray], Any]
+
+
+class Spread(NamedTuple):
+    """A mean with its standard deviation."""
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from specbench.analysis.costs import (
     sums_of,
 )
 from specbench.analysis.intervals import FEWEST, Estimate, jackknifed_ratio
+from specbench.analysis.method_records import Records, rounds_of, seconds
 from specbench.analysis.recorded_output import OutputLimits
 from specbench.analysis.replay import replay
 from specbench.analysis.replayed_drafts import DraftsByToken
-from specbench.analysis.run_metrics import Records, rounds_of, seconds
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record
 

@@ -6,24 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.analysis import theory
-from specbench.analysis.run_metrics import (
-    Context,
-    Records,
-    has_sd,
-    is_compared,
-    metric,
-    metric_in_context,
-    paired,
-    register,
-    rounds_of,
-    token_count,
-)
+from specbench.analysis.method_records import Records, paired, rounds_of, token_count
+from specbench.analysis.metric import Context, Metric, Over, has_sd, is_compared, metric, metric_in_context, register
+from specbench.analysis.number_format import TENTHS_OF_PERCENT, THOUSANDTHS, THREE_DIGITS
 from specbench.decoding.traits import Traits
 from specbench.runs.record import Record, RoundRecord, UsageRecord
 from specbench.runs.run_spec import ModelSource, Shape
 
 
-@metric("tokens/run")
+@metric(Metric(heading="tokens/run", unit="tokens/run"))
 def average_tokens(rows: Records) -> float | None:
     """Drafted tokens that a run committed, untested or accepted, without the target's own. The paper's "Avg tokens".
 
@@ -33,7 +24,7 @@ def average_tokens(rows: Records) -> float | None:
     return sum(x.untested + x.accepted for x in rounds) / len(rounds) if rounds else None
 
 
-@metric("tokens/run")
+@metric(Metric(heading="verifier accepts/run", unit="tokens/run"))
 def verifier_run(rows: Records) -> float | None:
     """Tokens of a run that the trained verifier accepted: the X of SPRINTER's Theorem 2, whatever the target decided.
 
@@ -43,7 +34,7 @@ def verifier_run(rows: Records) -> float | None:
     return sum(counts) / len(counts) if counts else None
 
 
-@metric("share")
+@metric(Metric(heading="verifier acceptance", unit="share", format=TENTHS_OF_PERCENT))
 def verifier_rate(rows: Records) -> float | None:
     """Accepted / judged by the trained verifier.
 
@@ -81,7 +72,11 @@ def new_positions(record: Record, usage: UsageRecord) -> int:
     return max(usage.prefill_fed + usage.fed - prompt, 0)
 
 
-register("gigaflops", "GFLOP", gigaflops, lambda rows, of: gigaflops(rows, shapes_of(of.models)), lambda *_: True)
+register(
+    Metric(name="gigaflops", heading="GFLOP/generation", unit="GFLOP", format=THREE_DIGITS, is_exact=True),
+    gigaflops,
+    lambda rows, of: gigaflops(rows, shapes_of(of.models)),
+)
 
 
 def papers_gigaflops(rows: Records, method: Traits, shapes: Mapping[str, Shape]) -> float | None:
@@ -107,10 +102,23 @@ def _papers_gigaflops(rows: Records, context: Context) -> float | None:
     return papers_gigaflops(rows, context.method.traits, shapes_of(context.models))
 
 
-register("papers_gigaflops", "GFLOP", papers_gigaflops, _papers_gigaflops, lambda *_: True)
+register(
+    Metric(
+        name="papers_gigaflops",
+        heading="GFLOP/generation, paper's count",
+        unit="GFLOP",
+        format=THREE_DIGITS,
+        definition=(
+            "The same by another count. A run costs n F_q + F_p, as if the target read only one position of the "
+            "run, although it reads all of them. Speculation costs n F_q + n F_p."
+        ),
+    ),
+    papers_gigaflops,
+    _papers_gigaflops,
+)
 
 
-@metric_in_context()
+@metric_in_context(Metric(heading="baseline's GFLOP / the method's", over=Over.baseline, is_exact=True))
 def flops_ratio(rows: Records, context: Context) -> float | None:
     """The baseline's GFLOP/generation / the method's, over the generations both completed.
 
@@ -122,7 +130,7 @@ def flops_ratio(rows: Records, context: Context) -> float | None:
     return theirs / ours if ours else None
 
 
-@metric_in_context()
+@metric_in_context(Metric(heading="sd's GFLOP / the method's", over=Over.reference, is_exact=True))
 def flops_ratio_sd(rows: Records, context: Context) -> float | None:
     """GFLOP/generation of `sd` / the method's, over the generations both completed. Verified blocks count in full.
 
@@ -134,7 +142,7 @@ def flops_ratio_sd(rows: Records, context: Context) -> float | None:
     return theirs / ours if ours else None
 
 
-@metric_in_context()
+@metric_in_context(Metric(heading="sd's GFLOP / the method's, paper's count", over=Over.reference, is_exact=True))
 def papers_flops_ratio_sd(rows: Records, context: Context) -> float | None:
     """GFLOP/generation of `sd` / the method's by the paper's count, n F_q + n F_p and n F_q + F_p for a run of n drafts.
 
@@ -149,7 +157,7 @@ def papers_flops_ratio_sd(rows: Records, context: Context) -> float | None:
     return more / fewer if more and fewer else None
 
 
-@metric_in_context()
+@metric_in_context(Metric(heading="predicted distance from target", format=THOUSANDTHS))
 def predicted_distance(rows: Records, context: Context) -> float | None:
     """Distance from the target by Theorem 1's token-dependent form over the head's own test texts, at T = 1.
 
@@ -193,7 +201,7 @@ def _level(rounds: list[RoundRecord], outer: int) -> ChainLevel:
     return ChainLevel(proposer, len(rounds) / outer, accepted, float(np.mean(lengths)), float(np.std(lengths)), drafted)
 
 
-@metric("tokens/token")
+@metric(Metric(heading="discarded/token", unit="tokens/token"))
 def discarded_per_token(rows: Records) -> float | None:
     """Tokens that the middle model had verified and the target rejected or did not read / committed tokens.
 

@@ -10,50 +10,17 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from specbench.analysis.intervals import Estimate
-from specbench.analysis.run_metrics import Spread, Value
+from specbench.analysis.curve_choice import CurveChoice
+from specbench.analysis.intervals import Estimate, Spread
+from specbench.analysis.metric import METRICS, Clock, Direction, Metric, Over, Value, declare, relative_to
+from specbench.analysis.number_format import COUNT, TENTHS, TENTHS_OF_PERCENT, THOUSANDTHS
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.construct import Table
 from specbench.runs.settings import label_of, setting_text, swept_number
 
 POINT_COLUMNS = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")
 ANY = ""  # in a reference: the dimension is not restricted
-COMPARED = {"speedup": "papers_speedup"}  # our value that follows the paper's convention, where the shown one does not
-OF_BASELINE = ("speedup", "papers_speedup", "end_to_end_speedup", "relative_latency", "geometric_mean_speedup")  # 1
 SUMMARIES: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "min": min, "max": max}
-
-
-@dataclass(frozen=True)
-class CurveChoice:
-    """A summary of a quality-latency curve, with its 95 % interval over resamples of prompts.
-
-    `value` is None if the curve does not reach the condition. `setting` is the chosen point's. `holdout_value` is what the
-    choices of the resamples were worth on the prompts that they left out, `holdout_rate` how often they still met the
-    condition there, `reach_rate` how often a resample met it. They are None for too few prompts. `resamples` are the values
-    of the resamples, 0 where the condition is not met. All curves of a run have the same resamples of prompts.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    setting: str | None = None
-    holdout_value: float | None = None
-    holdout_rate: float | None = None
-    reach_rate: float | None = None
-    resamples: tuple[float, ...] = field(default=(), repr=False)
-
-    def minus(self, other: "CurveChoice", factor: float = 1.0) -> "CurveChoice | None":
-        """Return the difference from `factor` x another curve of the run, with its interval over the same resamples.
-
-        A curve that does not reach the condition counts as 0. None if neither reaches it, or without resamples.
-        """
-        if (self.value is None and other.value is None) or not self.resamples:
-            return None
-        differences = np.subtract(self.resamples, np.multiply(factor, other.resamples))
-        low, high = np.percentile(differences, [2.5, 97.5])
-        return CurveChoice((self.value or 0.0) - factor * (other.value or 0.0), float(low), float(high))
 
 
 PointValue = Value | CurveChoice | str | list[float] | dict[str, float]
@@ -185,7 +152,7 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
     spec = summary.spec.methods[row.method]
     mixture = _mixture(spec.options)
     is_baseline = row.method == summary.baseline
-    of_baseline: dict[str, PointValue] = dict.fromkeys(OF_BASELINE, 1.0) if is_baseline and summary.is_timed else {}
+    of_baseline: dict[str, PointValue] = {**relative_to(Over.baseline, summary.is_timed)} if is_baseline else {}
 
     def point(group: str, values: dict[str, PointValue]) -> Point:
         bare = Point(
@@ -199,13 +166,9 @@ def _points_of(summary: RunSummary, row: MethodSummary, reference: Sequence[Refe
             bare, paper={printed.metric: printed.value for printed in reference if is_real and printed.covers(bare)}
         )
 
-    ratios: dict[str, PointValue] = {
-        key: of_baseline[key] for key in ("speedup", "papers_speedup") if key in of_baseline
-    }
+    ratios = {key: value for key, value in of_baseline.items() if METRICS[key].by_group}
     groups = [point(group, {**values, **ratios}) for group, values in row.groups.items()]
     values = _values(summary, row) | mixture.values(row)
-    if is_baseline:
-        values["flops_ratio"] = 1.0
     return [point("", {**values, **of_baseline}), *groups]
 
 
@@ -266,9 +229,8 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
     time = row.value("generation_milliseconds")
     values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
-    if row.method == "sd":
-        values |= dict.fromkeys(("flops_ratio_sd", "papers_flops_ratio_sd"), 1.0)
-        values |= {"over_sd": 1.0} if summary.is_timed else {}
+    if row.method == Over.reference:
+        values |= relative_to(Over.reference, summary.is_timed)
     return values
 
 
@@ -347,3 +309,28 @@ def stated_values(suite: str) -> list[StatedValue]:
         return []
     rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
     return [StatedValue(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]  # a CSV's header names the fields
+
+
+# Values that points have besides the metrics of their methods
+
+for _about in (
+    Metric(name="prompts", format=COUNT, definition="Prompts with at least one completed generation."),
+    Metric(
+        name="proposer_weight", heading="weight of the default proposer", is_exact=True,
+        definition="The weight of the model that a speculative ensemble lists first, in a mixture.",
+    ),
+    Metric(
+        name="proposer_acceptance", heading="acceptance of the default proposer", format=THOUSANDTHS,
+        definition="Accepted / tested draft tokens of the model that a speculative ensemble lists first.",
+    ),
+    Metric(
+        name="deferral_rate", heading="deferral rate", unit="share", format=TENTHS_OF_PERCENT, better=Direction.lower,
+        definition="The rule rate; for methods without a rule, target forwards/token.",
+    ),
+    Metric(
+        name="generation_deviation", heading="ms/generation, standard deviation", unit="ms", format=TENTHS,
+        clock=Clock.end_to_end,
+        definition="Standard deviation over generations of the time from the prompt to the last token.",
+    ),
+):  # fmt: skip
+    declare(_about)

@@ -25,7 +25,9 @@ from specbench.analysis.costs import (
 )
 from specbench.analysis.length_predictions import costs_of, is_covered
 from specbench.analysis.method_metrics import levels
-from specbench.analysis.run_metrics import Records, rounds_of, seconds, token_count
+from specbench.analysis.method_records import Records, rounds_of, seconds, token_count
+from specbench.analysis.metric import Direction, Metric, declare
+from specbench.analysis.number_format import TIMES
 from specbench.decoding.traits import Theory
 from specbench.errors import PluginError, hint
 
@@ -355,3 +357,31 @@ def _acceptance(costs: RoundCosts, gamma: int) -> float | None:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _speedup(costs, gamma, middle) < 1.0 else (low, middle)
     return high
+
+
+for _about in (
+    Metric(
+        name="predicted", heading="theory", format=TIMES, better=Direction.higher,
+        definition="The long-run speedup at the measured acceptance rate (of a tree, by rank) and cost ratio c, if a block"
+        " costs as much as one token, as the papers assume.",
+    ),
+    Metric(
+        name="corrected", heading="corrected theory", format=TIMES, better=Direction.higher,
+        definition="The same at the measured cost of a block of each length; lengths that did not occur are interpolated.",
+    ),
+    Metric(
+        name="papers_prediction", heading="paper's theory", format=TIMES, better=Direction.higher,
+        definition="Speculative Ensemble of two models: its Theorem 3.6 as printed, which describes one cycle and not the"
+        " long run.",
+    ),
+    Metric(
+        name="cost_ratio", heading="c",
+        definition="Seconds of a one-token forward of the first model / of the last. The c of SE and of Leviathan et al.",
+    ),
+    Metric(
+        name="measured_over_corrected", heading="measured/corrected",
+        definition="speedup / corrected. A value well below 1 means that time is spent on something that theory does not"
+        " model (see outside forwards).",
+    ),
+):  # fmt: skip
+    declare(_about)

@@ -9,6 +9,8 @@ import numpy as np
 
 from specbench import scoring
 from specbench.analysis.intervals import Estimate, by_prompt, interval, interval_of_sums, mean_of_bounded, wilson
+from specbench.analysis.metric import Direction, Metric, declare
+from specbench.analysis.number_format import PERCENT, SCORE, SIGNED_SCORE, TENTHS_OF_PERCENT
 from specbench.analysis.points import Point, PointValue
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum
@@ -233,3 +235,44 @@ def judged_points(folder: Path, points: Sequence[Point]) -> list[Point]:
     if template is None:
         return []
     return [replace(template, values={**win_rate_values(win_rates(judged["rows"])), JUDGE: judged["label"]})]
+
+
+for _about in (
+    Metric(
+        name="score", format=SCORE, better=Direction.higher, is_ranked=True,
+        definition="A column per metric of the task, under the metric's name. The first table has the main metric only.",
+    ),
+    Metric(
+        name="score_change", heading="change of the score", format=SIGNED_SCORE, better=Direction.higher,
+        definition="The main score minus the baseline's, with the interval over prompts that both completed.",
+    ),
+    Metric(
+        name="no_answer", heading="no answer", unit="share", format=PERCENT, better=Direction.lower,
+        definition="Share of generations whose text contains no answer.",
+    ),
+    Metric(
+        name="wins", unit="share", format=TENTHS_OF_PERCENT, better=Direction.higher,
+        definition="Comparisons in which the judge preferred the method's continuation / comparisons.",
+    ),
+    Metric(
+        name="ties", unit="share", format=TENTHS_OF_PERCENT,
+        definition="Comparisons in which the judge preferred neither / comparisons.",
+    ),
+    Metric(
+        name="losses", unit="share", format=TENTHS_OF_PERCENT, better=Direction.lower,
+        definition="Comparisons in which the judge preferred the other method's continuation / comparisons.",
+    ),
+    Metric(
+        name="decided_wins", heading="wins without ties", unit="share", format=TENTHS_OF_PERCENT,
+        better=Direction.higher, definition="Wins / (wins + losses).",
+    ),
+    Metric(
+        name="wins_half_ties", heading="wins and half of the ties", unit="share", format=TENTHS_OF_PERCENT,
+        better=Direction.higher, definition="(Wins + ties / 2) / comparisons. 50 % if neither is preferred.",
+    ),
+    Metric(
+        name="wins_spread", heading="wins, standard deviation", unit="share", format=TENTHS_OF_PERCENT,
+        definition="Standard deviation of the wins over repeats, as SPRINTER prints it.",
+    ),
+):  # fmt: skip
+    declare(_about)

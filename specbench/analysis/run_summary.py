@@ -17,8 +17,9 @@ from specbench.analysis.costs import run_sizes, sizes_of
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
 from specbench.analysis.method_metrics import ChainLevel
+from specbench.analysis.method_records import Records, paired, seconds, token_count
+from specbench.analysis.metric import Value, Values
 from specbench.analysis.predictions import BreakEven
-from specbench.analysis.run_metrics import Records, Value, Values, paired, seconds, token_count
 from specbench.analysis.speed import Rank
 from specbench.analysis.theory import BestTree
 from specbench.decoding.traits import Traits
@@ -107,7 +108,7 @@ class CapturedGraphs:
 class MethodSummary:
     """One method of a run.
 
-    `values` has every registered run metric (`specbench/analysis/run_metrics.py`) by its name, and the predictions of
+    `values` has every registered run metric (`specbench/analysis/metric.py`) by its name, and the predictions of
     theory. It is empty if all generations failed. `quality` has every score by the name of its metric, None if it is
     undefined. `score_change` is the main score minus the baseline's. `rank` is the rank by speed, and
     `predicted_lengths` the predicted speedup of other draft lengths. `break_even` says from which acceptance rate and

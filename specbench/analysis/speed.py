@@ -11,19 +11,10 @@ from math import ceil, log2
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, Estimate, by_prompt, by_repeat, interval_of_ratio
-from specbench.analysis.run_metrics import (
-    Records,
-    Spread,
-    comparison,
-    has_sd,
-    is_compared,
-    metric,
-    paired,
-    register,
-    seconds,
-    token_count,
-)
+from specbench.analysis.intervals import FEWEST, Estimate, Spread, by_prompt, by_repeat, interval_of_ratio
+from specbench.analysis.method_records import Records, paired, seconds, token_count
+from specbench.analysis.metric import Clock, Direction, Metric, Over, comparison, has_sd, is_compared, metric, register
+from specbench.analysis.number_format import CHANGE, MILLISECONDS, PERCENT, TENTHS, TIMES
 
 ALPHA = 0.05  # familywise error rate of all comparisons of a run
 EXHAUSTIVE = 14  # prompts up to which all exchanges are tried
@@ -35,10 +26,21 @@ def tokens_per_second(rows: Records, end_to_end: bool = False) -> float:
     return token_count(rows) / sum(seconds(r, end_to_end) for r in rows)
 
 
-register("tokens_per_second", "tokens/s", tokens_per_second, lambda rows, _: tokens_per_second(rows), lambda *_: True)
+register(
+    Metric(
+        name="tokens_per_second",
+        heading="tokens/s",
+        unit="tokens/s",
+        format=TENTHS,
+        clock=Clock.decoding,
+        better=Direction.higher,
+    ),
+    tokens_per_second,
+    lambda rows, _: tokens_per_second(rows),
+)
 
 
-@metric("tokens/s")
+@metric(Metric(heading="tokens/s", unit="tokens/s", format=TENTHS, clock=Clock.end_to_end, better=Direction.higher))
 def end_to_end_tokens_per_second(rows: Records) -> float:
     """Total tokens / total seconds, including prefill."""
     return tokens_per_second(rows, end_to_end=True)
@@ -54,23 +56,71 @@ def speedup(rows: Records, base: Records, end_to_end: bool = False) -> Estimate:
     return interval_of_ratio(table, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
 
 
-register("speedup", "x", speedup, lambda rows, of: speedup(rows, of.baseline), is_compared, by_group=True)
+register(
+    Metric(
+        name="speedup",
+        heading="speedup",
+        unit="x",
+        format=TIMES,
+        clock=Clock.decoding,
+        better=Direction.higher,
+        is_ranked=True,
+        over=Over.baseline,
+        is_ratio=True,
+        papers="papers_speedup",
+        by_group=True,
+    ),
+    speedup,
+    lambda rows, of: speedup(rows, of.baseline),
+    is_compared,
+)
 
 
-@comparison()
+@comparison(
+    Metric(
+        heading="speedup",
+        unit="x",
+        format=TIMES,
+        clock=Clock.end_to_end,
+        better=Direction.higher,
+        is_ranked=True,
+        over=Over.baseline,
+        is_ratio=True,
+    )
+)
 def end_to_end_speedup(rows: Records, base: Records) -> Estimate:
     """The speedup over the baseline by end-to-end time, which includes prefill."""
     return speedup(rows, base, end_to_end=True)
 
 
-@comparison()
+@comparison(
+    Metric(
+        heading="relative latency",
+        unit="x",
+        clock=Clock.end_to_end,
+        better=Direction.lower,
+        over=Over.baseline,
+        is_ratio=True,
+    )
+)
 def relative_latency(rows: Records, base: Records) -> Estimate:
     """Seconds per answer, end to end, divided by the baseline's. Below 1 is faster. This is SpecCascade's latency axis."""
     ours, theirs = paired(rows, base)
     return interval_of_ratio(_completion_times(ours, theirs), lambda s: s[..., 0] / s[..., 1])
 
 
-@comparison()
+@comparison(
+    Metric(
+        heading="geometric mean speedup",
+        unit="x",
+        format=TIMES,
+        clock=Clock.decoding,
+        better=Direction.higher,
+        is_ranked=True,
+        over=Over.baseline,
+        is_ratio=True,
+    )
+)
 def geometric_mean_speedup(rows: Records, base: Records) -> Estimate:
     """Geometric mean over prompts of the ratios of tokens per decoding second. Every prompt has the same weight."""
     ours, theirs = paired(rows, base)
@@ -114,9 +164,22 @@ def _rates(rows: Records, firsts: Mapping[str, str]) -> dict[tuple[str, int], fl
 
 
 register(
-    "papers_speedup", "x", per_question_speedup,
-    lambda rows, of: per_question_speedup(rows, of.baseline, of.later_turns), is_compared, by_group=True,
-)  # fmt: skip
+    Metric(
+        name="papers_speedup",
+        heading="papers' average",
+        unit="x",
+        format=TIMES,
+        clock=Clock.end_to_end,
+        better=Direction.higher,
+        is_ranked=True,
+        over=Over.baseline,
+        is_ratio=True,
+        by_group=True,
+    ),
+    per_question_speedup,
+    lambda rows, of: per_question_speedup(rows, of.baseline, of.later_turns),
+    is_compared,
+)
 
 
 def first_turns(samples: Set[str]) -> dict[str, str]:
@@ -151,33 +214,67 @@ def speedup_over_lossless(rows: Records, lossless: Records) -> Estimate:
 
 
 register(
-    "over_lossless", "x", speedup_over_lossless, lambda rows, of: speedup_over_lossless(rows, of.lossless),
+    Metric(
+        name="over_lossless",
+        heading="speedup over the fastest lossless method",
+        unit="x",
+        format=TIMES,
+        clock=Clock.end_to_end,
+        better=Direction.higher,
+    ),
+    speedup_over_lossless,
+    lambda rows, of: speedup_over_lossless(rows, of.lossless),
     lambda rows, of: bool(paired(rows, of.lossless)[0]),
-)  # fmt: skip
-register("over_sd", "x", completion_speedup, lambda rows, of: completion_speedup(rows, of.sd), has_sd)
+)
+register(
+    Metric(
+        name="over_sd",
+        heading="speedup over sd",
+        unit="x",
+        format=TIMES,
+        clock=Clock.end_to_end,
+        better=Direction.higher,
+        is_ranked=True,
+        over=Over.reference,
+        is_ratio=True,
+    ),
+    completion_speedup,
+    lambda rows, of: completion_speedup(rows, of.sd),
+    has_sd,
+)
 
 
-@comparison("share")
+@comparison(Metric(heading="same output", unit="share", format=PERCENT))
 def identical_output(rows: Records, base: Records) -> float:
     """Share of generations whose tokens equal the baseline's. 100 % for a lossless method at T = 0 in float32."""
     ours, theirs = paired(rows, base)
     return sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
-@metric("s")
+@metric(Metric(heading="ms to first token", unit="s", format=MILLISECONDS, clock=Clock.other, better=Direction.lower))
 def first_token_seconds(rows: Records) -> float:
     """Median time from the prompt to the first committed tokens."""
     return float(np.median([r.first_token_seconds or 0.0 for r in rows]))
 
 
-@metric("ms")
+@metric(Metric(heading="ms/generation", unit="ms", format=TENTHS, clock=Clock.end_to_end, better=Direction.lower))
 def generation_milliseconds(rows: Records) -> Spread:
     """Mean ± standard deviation over generations of the time from the prompt to the last token."""
     spent = [1e3 * seconds(r, end_to_end=True) for r in rows]
     return Spread(float(np.mean(spent)), float(np.std(spent)))
 
 
-@metric("share")
+@metric(
+    Metric(
+        heading="drift",
+        unit="share",
+        format=CHANGE,
+        clock=Clock.other,
+        definition=(
+            "Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine. Beyond 10 % it gets a warning."
+        ),
+    )
+)
 def drift(rows: Records) -> float | None:
     """Last repeat's tokens/s / first repeat's, minus 1: the drift of the machine.
 
@@ -188,7 +285,7 @@ def drift(rows: Records) -> float | None:
     return tokens_per_second(last) / tokens_per_second(first) - 1.0 if len(repeats) > 1 else None
 
 
-@metric("share")
+@metric(Metric(unit="share", clock=Clock.other))
 def repeat_spread(rows: Records) -> float | None:
     """Standard deviation over repeats of the seconds of a generation / their mean; median over generations.
 
@@ -204,7 +301,7 @@ def repeat_spread(rows: Records) -> float | None:
 LONG = 8  # tokens of an output at which its seconds per token hardly depend on its length
 
 
-@metric("times")
+@metric(Metric(unit="times", clock=Clock.other))
 def longest_generation(rows: Records) -> float | None:
     """Largest ratio of a generation's decoding seconds per token to the median, of outputs of at least 8 tokens."""
     rates = [seconds(r) / len(r.tokens) for r in rows if len(r.tokens) >= LONG]
@@ -212,13 +309,13 @@ def longest_generation(rows: Records) -> float | None:
     return max(rates) / median if median > 0.0 else None
 
 
-@metric("share")
+@metric(Metric(unit="share", clock=Clock.other))
 def prefill_share(rows: Records) -> float:
     """Share of end-to-end seconds that are prefill: the first forward of each model."""
     return 1.0 - sum(map(seconds, rows)) / sum(seconds(r, end_to_end=True) for r in rows)
 
 
-@comparison("share")
+@comparison(Metric(unit="share", clock=Clock.other))
 def speedup_drift(rows: Records, base: Records) -> float | None:
     """Speedup in the last repeat / in the first, minus 1.
 
@@ -236,7 +333,7 @@ def speedup_drift(rows: Records, base: Records) -> float | None:
     return last / first - 1.0
 
 
-@metric("processors")
+@metric(Metric(unit="processors", clock=Clock.other))
 def other_load(rows: Records) -> float | None:
     """Processors that other programs used on average while the method decoded.
 
@@ -246,7 +343,7 @@ def other_load(rows: Records) -> float | None:
     return max(sum(used for used, _ in loads) / sum(spent for _, spent in loads), 0.0) if loads else None
 
 
-@metric("tokens")
+@metric(Metric(unit="tokens", better=Direction.lower))
 def wrong_tokens(rows: Records) -> int | None:
     """Greedy tokens that the declared distribution excludes, near-ties not counted.
 

@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis import run_metrics
+from specbench.analysis import metric
 from specbench.analysis.acceptance import (
     acceptance_by_model,
     acceptance_by_position,
@@ -22,9 +22,10 @@ from specbench.analysis.forwards import forwards_per_token, round_milliseconds
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import predict as predict_lengths
 from specbench.analysis.method_metrics import levels
+from specbench.analysis.method_records import Records, complete, paired, token_count
+from specbench.analysis.metric import Context, Values
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import Context, Records, Values, complete, paired, token_count
 from specbench.analysis.run_summary import (
     SCHEMA,
     CapturedGraphs,
@@ -182,7 +183,7 @@ def _method(
     return replace(
         summary,
         tokens=token_count(rows),
-        values=run_metrics.compute(rows, context) | _predictions(rows, context),
+        values=metric.compute(rows, context) | _predictions(rows, context),
         acceptance_by_position=acceptance_by_position(rows),
         survival=survival(rows),
         acceptance_by_rank=acceptance_by_rank(rows),
@@ -197,7 +198,7 @@ def _method(
         break_even=break_even(context.method.traits.theory, rows, context.baseline) if timed else None,
         best_tree=best_tree(context.method.traits.theory, rows, context.baseline) if timed else None,
         steps=speedup_steps(context.baseline_roles, rows, context.baseline)
-        if timed and run_metrics.is_compared(rows, context)
+        if timed and metric.is_compared(rows, context)
         else None,
         groups=_by_group(rows, context, groups_of(scores)),
     )
@@ -242,7 +243,7 @@ def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
 
 def _predictions(rows: Records, context: Context) -> Values:
     """Return the speedups that theory predicts at the measured acceptance and costs. Empty for the baseline."""
-    if not context.timed or not run_metrics.is_compared(rows, context):
+    if not context.timed or not metric.is_compared(rows, context):
         return {}
     predicted = predictions(context.method.traits.theory, context.baseline_roles, rows, context.baseline)
     values: Values = (
@@ -260,5 +261,5 @@ def _by_group(rows: Records, context: Context, groups: Mapping[str, str]) -> dic
     for group in sorted(set(groups.values())):
         ours, theirs = ([r for r in side if groups.get(r.prompt) == group] for side in (rows, context.baseline))
         if paired(ours, theirs)[0]:
-            out[group] = run_metrics.compute(ours, replace(context, baseline=theirs), by_group=True)
+            out[group] = metric.compute(ours, replace(context, baseline=theirs), by_group=True)
     return out

@@ -1,12 +1,11 @@
 """A column of report tables: the values that it shows, how they are written, and the tables that have it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import CurveChoice, PointValue
-from specbench.analysis.run_metrics import METRICS, Spread
+from specbench.analysis.metric import Metric, Over, metric_of
+from specbench.analysis.number_format import NONE, SCORE, TIMES, CellValue
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.machine.hardware import bandwidth_of
 from specbench.runs.run_spec import MethodSpec
@@ -18,107 +17,11 @@ RUN_TABLES = (
 SPEED, THEORY, STEPS, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
     RUN_TABLES
 )
-MERGED, SUITES = "merged", "suites"
-DECODING, END_TO_END = "decoding", "end to end"  # clocks
-NONE = "–"  # in place of a missing value
+MERGED = "merged"
 MOST_GROUPS = 8  # that a table shows
-NOT_REACHED = "not reached"  # for the summary of a curve that never meets its condition
 CONTRADICTED = "contradicted"  # declared lossless, and the greedy tokens are not the target's
 NOT_EXECUTED = "not executed"  # in place of a score that needs generated code to run
-CellValue = PointValue | Mapping[str, float]
 ValueOf = Callable[[RunSummary, MethodSummary], CellValue]
-
-
-class NumberCell(str):
-    """The text of a table's cell that shows a number, in parts: `1.52x [1.49, 1.55]` is `1.52`, `x` and `[1.49, 1.55]`.
-
-    `value` is the number itself, and `rest` an interval, a deviation or the paper's value. Cells without a number are plain
-    strings.
-    """
-
-    __slots__ = ("number", "rest", "unit", "value")
-    value: float
-    number: str
-    unit: str
-    rest: str
-
-    def __new__(cls, value: float, number: str, unit: str = "", rest: str = "") -> "NumberCell":
-        """Return the cell of a number, written as `number`."""
-        cell = super().__new__(cls, f"{number}{unit}{' ' if rest else ''}{rest}")
-        cell.value, cell.number, cell.unit, cell.rest = value, number, unit, rest
-        return cell
-
-    def __getnewargs__(self) -> tuple[float, str, str, str]:  # type: ignore[override]  # of str: its text alone
-        """Return the arguments of `__new__`, for copies."""
-        return self.value, self.number, self.unit, self.rest
-
-    def followed_by(self, text: str) -> "NumberCell":
-        """Return the cell with more text after the number."""
-        return NumberCell(self.value, self.number, self.unit, f"{self.rest} {text}".strip())
-
-
-@dataclass(frozen=True)
-class Format:
-    """A pattern for numbers, applied after scaling. The suffix follows the value, but not the bounds of its interval."""
-
-    pattern: str = "{:.2f}"
-    scale: float = 1.0
-    suffix: str = ""
-
-    @property
-    def unit(self) -> str:
-        """The unit that the text itself shows."""
-        return "%" if self.pattern.endswith("%}") else self.suffix
-
-    def number(self, value: float, signed: bool = False) -> str:
-        """Return a number without suffix, on request with its sign."""
-        pattern = self.pattern.replace("{:", "{:+") if signed and "+" not in self.pattern else self.pattern
-        return pattern.format(self.scale * value)
-
-    def cell(self, value: float, rest: str = "") -> NumberCell:
-        """Return the cell of a number, with its unit."""
-        text = self.number(value)
-        if text.endswith("%"):
-            return NumberCell(value, text[:-1], "%", rest)
-        return NumberCell(value, text, self.suffix, rest)
-
-    def text(self, value: CellValue) -> str:
-        """Return a value with its interval or deviation, as a `NumberCell` if it is one number.
-
-        Several values are separated by spaces and follow their names.
-        """
-        if value is None:
-            return NONE
-        if isinstance(value, str):
-            return value
-        if isinstance(value, Estimate | CurveChoice):
-            return self._interval(value)
-        if isinstance(value, Spread):
-            return NumberCell(value.mean, self.number(value.mean), "", f"± {self.number(value.deviation)}")
-        if isinstance(value, Mapping):
-            return " ".join(f"{name} {self.number(number)}" for name, number in value.items()) or NONE
-        if isinstance(value, list):
-            return " ".join(map(self.number, value)) or NONE
-        return self.cell(value)
-
-    def _interval(self, value: Estimate | CurveChoice) -> str:
-        if value.value is None:
-            return NOT_REACHED
-        if value.low is None or value.high is None:
-            return self.cell(value.value)
-        return self.cell(value.value, f"[{self.number(value.low)}, {self.number(value.high)}]")
-
-
-COUNT = Format("{:.0f}")
-TENTHS, HUNDREDTHS, THOUSANDTHS = Format("{:.1f}"), Format("{:.2f}"), Format("{:.3f}")
-TIMES = Format("{:.2f}", suffix="x")
-PERCENT, TENTHS_OF_PERCENT, CHANGE = Format("{:.0%}"), Format("{:.1%}"), Format("{:+.1%}")
-SCORE = Format("{:.1f}", scale=100.0)  # as papers print scores
-SIGNED_SCORE = Format("{:+.1f}", scale=100.0)
-THREE_DIGITS = Format("{:.3g}")
-MILLISECONDS = Format("{:.0f}", scale=1e3)  # of seconds
-HUNDREDTHS_OF_MS, THOUSANDTHS_OF_MS = Format("{:.2f}", scale=1e3), Format("{:.3f}", scale=1e3)
-TEXT = Format()
 
 
 class Priority(IntEnum):
@@ -132,63 +35,56 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column: its heading, definition, values and format, and the tables in which it appears.
+    """A column of the tables of runs: the metric with the name `key`, or the one that `about` describes.
 
-    By default the value is the run metric or prediction with the name `key`, and the definition and unit are the metric's. A
-    column that shows `one_for` "baseline" or "sd" has 1 in the row of that method. `heading_in_run` replaces the heading in
-    the tables of a single run, where `{baseline}` is the name of the baseline and `{bandwidth}` the kind of memory
-    bandwidth that was measured: read or copy. `clock` is appended to both headings.
+    Args:
+        key: The key of the column, and of its metric.
+        about: What is known of a number or text that is no registered metric.
+        tables: The tables that have it.
+        value: Returns what it shows, by default the value of the metric. A metric relative to a method is 1 in its row.
+        heading_in_run: Replaces the heading in the tables of one run. `{baseline}` is the name of the baseline, `{bandwidth}`
+            the kind of memory bandwidth that was measured: read or copy.
+        is_visible: Whether it is shown, by run and table.
+        split: Returns the columns of its parts, for a column that has several.
+        priority: Which columns a terminal that is too narrow hides first.
     """
 
     key: str
-    heading: str
-    format: Format
-    clock: str = ""
+    about: Metric | None = None
     tables: tuple[str, ...] = ()
-    unit: str = ""
-    definition: str = ""
     value: ValueOf | None = None
-    one_for: str = ""
     heading_in_run: str = ""
-    is_visible: Callable[[RunSummary, str], bool] = lambda run, table: True  # by run and table
-    split: "Callable[[RunSummary, str], list[Column]] | None" = None  # into one column for each of several parts
-    lower_is_better: bool = False
+    is_visible: Callable[[RunSummary, str], bool] = lambda run, table: True
+    split: "Callable[[RunSummary, str], list[Column]] | None" = None
     priority: Priority = Priority.normal
+
+    @property
+    def metric(self) -> Metric:
+        """What is known of its number."""
+        return self.about or metric_of(self.key)
 
     @property
     def title(self) -> str:
         """The heading with its clock, for tables of several runs."""
-        return ", ".join(filter(None, (self.heading, self.clock)))
+        return self.metric.title
 
     def title_in(self, run: RunSummary) -> str:
         """Return the heading with its clock, for tables of one run."""
         heading = self.heading_in_run.format(baseline=run.baseline, bandwidth=bandwidth_of(run.environment).kind)
-        heading = heading or self.heading
-        return ", ".join(filter(None, (heading, self.clock)))
+        return replace(self.metric, heading=heading or self.metric.label).title
 
     def value_of(self, run: RunSummary, row: MethodSummary) -> CellValue:
         """Return the value of one method."""
         if self.value:
             return self.value(run, row)
-        if self.one_for and row.method == (run.baseline if self.one_for == "baseline" else self.one_for):
-            return 1.0 if run.is_timed else None
+        over = {Over.nothing: None, Over.baseline: run.baseline, Over.reference: str(Over.reference)}[self.metric.over]
+        if row.method == over:
+            return 1.0 if run.is_timed or not self.metric.is_timed else None
         return row.value(self.key)
 
     def text(self, run: RunSummary, row: MethodSummary) -> str:
         """Return the text in a method's row."""
-        return self.format.text(self.value_of(run, row))
-
-    @property
-    def documented_unit(self) -> str:
-        """The unit for the documentation; empty for texts and plain ratios."""
-        metric = METRICS.get(self.key)
-        metric_unit = "" if metric is None or metric.unit == "share" else metric.unit
-        return self.unit or self.format.unit or metric_unit
-
-    @property
-    def documentation(self) -> str:
-        """The definition, by default the metric's."""
-        return self.definition or METRICS[self.key].definition
+        return self.metric.format.text(self.value_of(run, row))
 
 
 def score(name: str) -> ValueOf:
@@ -252,7 +148,8 @@ def headline_scores(run: RunSummary, table: str) -> list[Column]:
     """Return a column for each score in the table of quality, and for the task's main score in others."""
     names = [metric["name"] for metric in run.metrics if table == QUALITY or metric["name"] == run.headline]
     return [
-        Column(key="score", heading=name, format=SCORE, value=score(name), priority=Priority.high) for name in names
+        Column(key="score", about=Metric(name=name, format=SCORE), value=score(name), priority=Priority.high)
+        for name in names
     ]
 
 
@@ -262,7 +159,10 @@ def score_groups(run: RunSummary, table: str) -> list[Column]:
     def value(group: str) -> ValueOf:
         return lambda run, row: row.quality_by_group.get(group)
 
-    return [Column(key="score_groups", heading=group, format=SCORE, value=value(group)) for group in run.score_groups]
+    return [
+        Column(key="score_groups", about=Metric(name=group, format=SCORE), value=value(group))
+        for group in run.score_groups
+    ]
 
 
 def speed_groups(run: RunSummary, table: str) -> list[Column]:
@@ -271,7 +171,10 @@ def speed_groups(run: RunSummary, table: str) -> list[Column]:
     def value(group: str) -> ValueOf:
         return lambda run, row: row.groups.get(group, {}).get("speedup")
 
-    return [Column(key="speed_groups", heading=group, format=TIMES, value=value(group)) for group in run.speed_groups]
+    return [
+        Column(key="speed_groups", about=Metric(name=group, format=TIMES), value=value(group))
+        for group in run.speed_groups
+    ]
 
 
 def step(name: str) -> ValueOf:

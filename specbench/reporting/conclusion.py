@@ -7,9 +7,10 @@ from math import exp, log
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.metric import Clock
+from specbench.analysis.number_format import TIMES
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.note import Note
-from specbench.reporting.column import DECODING, END_TO_END, TIMES
 from specbench.reporting.quality_conclusion import (
     against_lossless,
     change_of_score,
@@ -137,7 +138,7 @@ def reservations(summaries: Sequence[RunSummary]) -> list[Note]:
 
 def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSpeedup]]:
     """Return the speedups of each method, of all runs by one clock: end to end if that is the clock of any of them."""
-    clock = END_TO_END if any(summary.end_to_end for summary in summaries) else DECODING
+    clock = Clock.end_to_end if any(summary.end_to_end for summary in summaries) else Clock.decoding
     measured: dict[_MethodKey, list[_MeasuredSpeedup]] = defaultdict(list)
     for summary in summaries:
         for row in summary.measured_methods:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
+from specbench.analysis.number_format import NONE
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.machine.hardware import Environment
-from specbench.reporting.column import NONE
 from specbench.runs.run_spec import HeadSource, ModelSource, Synthetic
 
 HEADINGS = {"temperature": "T"}

@@ -4,13 +4,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from specbench.analysis.metric import metric_of
+from specbench.analysis.number_format import PERCENT
 from specbench.analysis.run_summary import RunSummary
 from specbench.errors import short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.note import Level, Note, warning, warnings_of
-from specbench.reporting.column import PERCENT
-from specbench.reporting.columns import column_of
 from specbench.reporting.setup_lines import counted, sampling_of
 from specbench.runs.run_folder import listed
 
@@ -129,7 +129,7 @@ def _methods(summary: RunSummary) -> Iterator[Note]:
     if base and bound is not None and bound < LEAST_BANDWIDTH and not in_conclusion:
         yield warning(
             "bandwidth",
-            f"{base.method} reaches {column_of('bound_share').format.text(bound)} of the measured"
+            f"{base.method} reaches {metric_of('bound_share').format.text(bound)} of the measured"
             f" {bandwidth_of(summary.environment).kind} bandwidth; a faster engine would reduce the speedups over it",
             subject=base.method,
             values={base.method: bound},
@@ -295,7 +295,7 @@ def _beyond(what: Note, key: str, values: Mapping[str, float], least: float) -> 
     If these are many, it has the largest values and the number of the others. `what` has its kind and the words before them.
     """
     beyond = {method: value for method, value in values.items() if abs(value) > least}
-    texts = {method: column_of(key).format.text(value) for method, value in beyond.items()}
+    texts = {method: metric_of(key).format.text(value) for method, value in beyond.items()}
     if not texts:
         return
     if len(texts) > 2 and len(texts) == len(values) and len(set(texts.values())) == 1:

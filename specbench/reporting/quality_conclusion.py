@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.analysis.quality import win_rates
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.files import read_with_checksum
 from specbench.note import Note
-from specbench.reporting.column import SCORE, TENTHS_OF_PERCENT, TIMES
 from specbench.reporting.setup_lines import counted
 from specbench.reporting.standings import MOST_NAMED, alike_text, is_alike, number_of, speedup_of
 from specbench.runs.run_folder import SCORES, Judged, Scores, read

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from specbench.analysis.baseline import SlowBaseline
 from specbench.analysis.intervals import FEWEST
+from specbench.analysis.metric import metric_of
+from specbench.analysis.number_format import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import fewest_prompts
 from specbench.note import Note
-from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
-from specbench.reporting.columns import column_of
 from specbench.reporting.setup_lines import counted
 from specbench.runs.run_spec import DataSpec
 
@@ -169,7 +169,7 @@ def _draft_length(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]
     if not lengths or theory is None or len(measured) > 1:
         return
     best = max(lengths, key=lambda length: (length.is_faster, length.speedup.value))
-    ratio = column_of("cost_ratio").format.text(leading.number("cost_ratio"))
+    ratio = metric_of("cost_ratio").format.text(leading.number("cost_ratio"))
     is_slow = leading.speedup is not None and leading.speedup.value <= 1.0
     if is_slow and all(length.speedup.high is not None and length.speedup.high <= 1.0 for length in lengths):
         text = f"No draft length from 1 to {lengths[-1].gamma} is predicted to be faster than {summary.baseline}."

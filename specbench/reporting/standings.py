@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.metric import Clock
+from specbench.analysis.number_format import TIMES
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.reporting.column import DECODING, END_TO_END, TIMES
 
-SPEEDUPS = {
-    DECODING: "speedup",
-    END_TO_END: "end_to_end_speedup",
+SPEEDUPS: dict[str, str] = {
+    Clock.decoding: "speedup",
+    Clock.end_to_end: "end_to_end_speedup",
 }  # the speedup of a conclusion, by the run's clock
 MOST_NAMED = 3  # methods that a sentence names
 

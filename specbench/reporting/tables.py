@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from specbench.analysis.method_records import Records, complete
+from specbench.analysis.metric import METRICS, metric_of
+from specbench.analysis.number_format import COUNT, HUNDREDTHS, NONE, NumberCell
 from specbench.analysis.points import PointValue
 from specbench.analysis.quality import judged_of, win_rate_values, win_rates
-from specbench.analysis.run_metrics import Records, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import end_to_end_speedup, per_question_speedup, speedup
 from specbench.errors import ConfigError, NotComparable, hint
@@ -19,24 +21,19 @@ from specbench.reporting.column import (
     CASCADES,
     CHAINS,
     CONVENTIONS,
-    COUNT,
-    HUNDREDTHS,
     MOST_GROUPS,
-    NONE,
     QUALITY,
     SCORE_GROUPS,
     SPEED,
     SPEED_GROUPS,
     SPRINTER,
     STEPS,
-    SUITES,
     THEORY,
     TIME,
     Column,
-    NumberCell,
     Priority,
 )
-from specbench.reporting.columns import BY_KEY, COLUMNS, column_of, columns_of, merged_columns
+from specbench.reporting.columns import BY_KEY, columns_of, merged_columns
 from specbench.reporting.differences import MergedRow, differences, distinct_titles
 from specbench.runs.run_folder import Judged, read
 
@@ -80,9 +77,7 @@ class Table:
     @property
     def droppable(self) -> list[int]:
         """The columns that may be hidden where a table is too wide, the least important first."""
-        ranks = {
-            i: column_of(key).priority for i, key in enumerate(self.keys) if i and key and key not in self.essential
-        }
+        ranks = {i: _priority(key) for i, key in enumerate(self.keys) if i and key and key not in self.essential}
         return sorted((i for i in ranks if ranks[i] < Priority.high), key=lambda i: (ranks[i], -i))
 
     def dropped(self, order: Sequence[int], fits: Callable[["Table"], bool]) -> set[int]:
@@ -237,12 +232,12 @@ def _judged(summary: RunSummary, title: str) -> list[Table]:
 def judged_table(judged: Judged, title: str = "") -> Table:
     """Return the wins, ties and losses of a judged method as a table of one row."""
     values = win_rate_values(win_rates(judged["rows"]))
-    columns = [column for column in COLUMNS if column.key in values]
+    columns = [each for name, each in METRICS.items() if name in values]
     return Table(
         ": ".join(filter(None, (title, f"Judged by {judged['label']} against {judged['against']}"))),
-        ["method", *(column.title for column in columns)],
-        [[judged["of"], *(column.format.text(values[column.key]) for column in columns)]],
-        ("", *(column.key for column in columns)),
+        ["method", *(each.title for each in columns)],
+        [[judged["of"], *(each.format.text(values[each.name]) for each in columns)]],
+        ("", *(each.name for each in columns)),
     )
 
 
@@ -266,7 +261,7 @@ def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table
 
     A heading that contains commas may be several words. Raises ConfigError for an unknown column.
     """
-    keyed = {key: _columns_in(column, summaries) for key, column in BY_KEY.items() if column.tables != (SUITES,)}
+    keyed = {key: _columns_in(column, summaries) for key, column in BY_KEY.items()}
     headed = {head: [part] for parts in keyed.values() for part in parts for head in _headings(part, summaries)}
     unscored = not any(summary.metrics for summary in summaries)
     columns = [part for part in _named(words, {**headed, **keyed}, unscored) if part.key != ALWAYS]
@@ -278,7 +273,7 @@ def chosen_table(summaries: Sequence[RunSummary], words: Sequence[str]) -> Table
 
 def _headings(column: Column, summaries: Sequence[RunSummary]) -> list[str]:
     """Return the headings of a column in tables of one run and of several."""
-    return [column.heading, column.title, *(column.title_in(summary) for summary in summaries)]
+    return [column.metric.label, column.title, *(column.title_in(summary) for summary in summaries)]
 
 
 def _named(words: Sequence[str], columns: Mapping[str, list[Column]], unscored: bool) -> Iterator[Column]:
@@ -307,7 +302,7 @@ def _columns_in(column: Column, summaries: Sequence[RunSummary]) -> list[Column]
     if column.split is None:
         return [column]
     table = QUALITY if QUALITY in column.tables else SPEED
-    parts = {part.heading: part for summary in summaries for part in column.split(summary, table)}
+    parts = {part.metric.label: part for summary in summaries for part in column.split(summary, table)}
     return list(parts.values())
 
 
@@ -332,7 +327,7 @@ def pooled_table(summaries: Sequence[RunSummary]) -> Table:
     groups: dict[tuple[str, str, float], list[RunSummary]] = defaultdict(list)
     for summary in summaries:
         groups[summary.pair, summary.baseline, summary.decoding.temperature].append(summary)
-    heads = ["method", "pair", "T", "tasks", "prompts", *(column_of(key).title for key in POOLED)]
+    heads = ["method", "pair", "T", "tasks", "prompts", *(metric_of(key).title for key in POOLED)]
     rows = [row for group in groups.values() for row in _pooled_rows(group)]
     return Table("All runs together", heads, rows, ("method", *[""] * 4, *POOLED), label_columns=5)
 
@@ -350,10 +345,10 @@ def _pooled_rows(group: Sequence[RunSummary]) -> Iterable[list[str]]:
         T = first.decoding.temperature
         labels = [name, first.pair, NumberCell(T, f"{T:g}"), COUNT.text(tasks), COUNT.text(prompts)]
         if name == first.baseline:
-            yield [*labels, *(column_of(key).format.text(1.0) for key in POOLED)]
+            yield [*labels, *(metric_of(key).format.text(1.0) for key in POOLED)]
         elif rows:
             values: list[PointValue] = [compute(rows, baseline) for compute in POOLED.values()]
-            yield [*labels, *(column_of(key).format.text(value) for key, value in zip(POOLED, values, strict=True))]
+            yield [*labels, *(metric_of(key).format.text(value) for key, value in zip(POOLED, values, strict=True))]
         else:
             yield [*labels, *(HUNDREDTHS.text(None) for _ in POOLED)]
 
@@ -399,3 +394,8 @@ def _require_poolable(group: Sequence[RunSummary]) -> None:
                 raise NotComparable(
                     f"{summary.folder} and {other} contain the same prompt, {sample}; help: pass only one of them"
                 )
+
+
+def _priority(key: str) -> Priority:
+    """Return the priority of a column; that of a value without a column is normal."""
+    return BY_KEY[key].priority if key in BY_KEY else Priority.normal

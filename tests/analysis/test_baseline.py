@@ -7,7 +7,7 @@ import torch
 
 from specbench.analysis.baseline import BaselineSpeed, slow_baseline
 from specbench.analysis.forwards import Traffic, speedup_at_limit
-from specbench.analysis.run_metrics import METRICS, Context
+from specbench.analysis.metric import METRICS, Context
 from specbench.config.construct import construct
 from specbench.config.pair import Pair
 from specbench.decoding.traits import Traits

@@ -19,8 +19,9 @@ from specbench.analysis.forwards import (
 )
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.method_metrics import average_tokens
+from specbench.analysis.method_records import complete
+from specbench.analysis.metric import METRICS
 from specbench.analysis.quality import bounded_score_change, groups_of, quality, score_change, score_estimate
-from specbench.analysis.run_metrics import METRICS, complete
 from specbench.analysis.speed import (
     completion_speedup,
     drift,

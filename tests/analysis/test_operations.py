@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from specbench.analysis.method_metrics import gigaflops, papers_gigaflops
+from specbench.analysis.metric import METRICS, Context
 from specbench.analysis.points import Point, reference_of
-from specbench.analysis.run_metrics import METRICS, Context
 from specbench.analysis.theory import forward_flops
 from specbench.decoding.traits import Traits
 from specbench.features.suites.suite_tables import value_text

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import interval, interval_of_sums
-from specbench.analysis.points import CurveChoice
 from specbench.analysis.summary import summary_of
 from specbench.features.suites.suite_tables import points_of
 from specbench.files import write_with_checksum

@@ -11,13 +11,13 @@ import tomli_w
 
 from specbench.analysis import method_metrics as d
 from specbench.analysis.costs import Origin
+from specbench.analysis.number_format import NONE
 from specbench.analysis.points import reference_of
 from specbench.features.profile.chain_profile import Profile, alone, under
 from specbench.features.profile.chain_tables import pairs_table, prices_table, verdicts
 from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite
 from specbench.files import write_with_checksum
-from specbench.reporting.column import NONE
 from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record, RoundRecord
 from specbench.runs.run_folder import BLOCKS

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from specbench.analysis.number_format import TENTHS, TIMES
 from specbench.cli import console
 from specbench.cli.app import replace_unprintable
 from specbench.cli.console import print_table, say
-from specbench.reporting.column import TENTHS, TIMES
 from specbench.reporting.tables import Table
 from tests.fixtures.console import specbench
 

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from specbench.analysis.metric import metric_of
 from specbench.decoding.rejection import residual, tv
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.speculation import Observed
@@ -27,7 +28,6 @@ from specbench.decoding.targets import (
 )
 from specbench.decoding.targets.deferral import kl
 from specbench.decoding.targets.lossy import beta_star, lossy
-from specbench.reporting.columns import column_of
 from tests.methods.test_cascades import GREEDY, RULES, T1
 
 Q = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64)
@@ -219,7 +219,7 @@ def test_a_deferred_bonus_token_is_rejected_where_the_rule_keeps_q(name):
         found = observed.read(observed.packed.tolist(), len(q), len(q))
         assert list(found.flags) == deferred.tolist()
         assert found.rejections == pytest.approx(chance.tolist(), rel=1e-6, abs=1e-7)
-    definition = column_of("expected_acceptance").documentation
+    definition = metric_of("expected_acceptance").definition
     assert " delta TV(q, p)" in definition and "(1 - delta) TV(q, p) for a deferred bonus token" in definition
 
 

@@ -7,14 +7,16 @@ from importlib import import_module
 import pytest
 
 from scripts.reference_tables import DOCS, TABLES_OF, with_table
-from specbench.analysis import run_metrics
-from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import CurveChoice
-from specbench.analysis.run_metrics import METRICS, Spread, token_count
+from specbench.analysis import metric as metrics
+from specbench.analysis.curve_choice import CurveChoice
+from specbench.analysis.intervals import Estimate, Spread
+from specbench.analysis.method_records import token_count
+from specbench.analysis.metric import METRICS, Metric
+from specbench.analysis.number_format import HUNDREDTHS, PERCENT, SCORE, TIMES, Format
 from specbench.analysis.summary import summarize
 from specbench.reporting import columns
-from specbench.reporting.column import HUNDREDTHS, PERCENT, SCORE, SPEED, TIMES, Column, Format
-from specbench.reporting.columns import COLUMNS, column_of
+from specbench.reporting.column import SPEED, Column
+from specbench.reporting.columns import BY_KEY, COLUMNS
 from specbench.reporting.formats.writers import RUN_WRITERS
 from tests.fixtures.console import specbench
 from tests.fixtures.summaries import method_summary, run_summary
@@ -29,15 +31,20 @@ def test_the_documentation_has_every_column_and_architecture_as_the_registries_d
 def test_every_column_and_metric_has_a_definition_of_whole_sentences():
     keys = [column.key for column in COLUMNS]
     assert len(keys) == len(set(keys))
-    for text in [*(column.documentation for column in COLUMNS), *(metric.definition for metric in METRICS.values())]:
+    for text in [
+        *(column.metric.definition for column in COLUMNS),
+        *(metric.definition for metric in METRICS.values()),
+    ]:
         assert re.fullmatch(r"[A-Z0-9(`gs].*\.", text), text
 
 
 @pytest.mark.parametrize("form", ["md", "latex", "html"])
 def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, form):
     added = Column(
-        key="letters", heading="letters/method", format=Format("{:.1f}", suffix="!"), tables=(SPEED,),
-        value=lambda run, row: float(len(row.method)), definition="Letters of the name.",
+        key="letters", tables=(SPEED,), value=lambda run, row: float(len(row.method)),
+        about=Metric(
+            name="letters", heading="letters/method", format=Format("{:.1f}", suffix="!"), definition="Letters of the name."
+        ),
     )  # fmt: skip
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, added))
     monkeypatch.setattr(import_module("specbench.reporting.formats.html"), "browsed", lambda summaries: ([], 0))
@@ -49,9 +56,9 @@ def test_an_entry_in_the_registry_adds_a_column_to_every_format(monkeypatch, for
 
 
 def test_a_registered_function_is_a_value_of_every_method(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_metrics, "METRICS", dict(METRICS))
+    monkeypatch.setattr(metrics, "METRICS", dict(METRICS))
 
-    @run_metrics.metric("tokens")
+    @metrics.metric(Metric(unit="tokens"))
     def twice_the_tokens(rows) -> float:
         """Tokens, counted twice."""
         return 2.0 * token_count(rows)
@@ -78,8 +85,8 @@ def test_values_are_written_with_their_interval_or_spread():
 
 def test_a_ratio_to_the_baseline_is_one_in_the_row_of_the_baseline():
     run = run_summary(method_summary("ar"), method_summary("sd", values={"speedup": Estimate(2.0, None, None)}))
-    assert [column_of("speedup").text(run, row) for row in run.methods] == ["1.00x", "2.00x"]
-    assert [column_of("over_sd").text(run, row) for row in run.methods] == ["–", "1.00x"]
+    assert [BY_KEY["speedup"].text(run, row) for row in run.methods] == ["1.00x", "2.00x"]
+    assert [BY_KEY["over_sd"].text(run, row) for row in run.methods] == ["–", "1.00x"]
 
 
 def test_a_method_without_a_complete_generation_shows_how_many_failed():

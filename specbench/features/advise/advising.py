@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from specbench.analysis.length_predictions import is_covered
+from specbench.analysis.method_records import complete
 from specbench.analysis.predictions import break_even
-from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.options import Options

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypedDict
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import COUNT, SIGNED_SCORE, TIMES
 from specbench.config.construct import Table as TomlTable
 from specbench.data.rows import HUB
 from specbench.features.advise.candidates import Advice, CandidateResult
 from specbench.methods.suffix import Suffix
 from specbench.note import Level, Note, warnings_of
-from specbench.reporting.column import COUNT, SIGNED_SCORE, TIMES
 from specbench.reporting.notes import SHARD, short_notes
 from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table

@@ -8,7 +8,7 @@ import numpy as np
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import is_covered
-from specbench.analysis.run_metrics import Records, complete, seconds, token_count
+from specbench.analysis.method_records import Records, complete, seconds, token_count
 from specbench.analysis.theory import drafting_sizes
 from specbench.decoding.method import Method
 from specbench.features.advise.candidate_set import TARGET

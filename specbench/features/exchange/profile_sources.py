@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.analysis import speculation_profile
 from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts, of_lengths
-from specbench.analysis.run_metrics import Records, complete, rounds_of
+from specbench.analysis.method_records import Records, complete, rounds_of
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.pair import HeadKind

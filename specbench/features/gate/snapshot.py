@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from specbench.analysis.method_records import complete, seconds
 from specbench.analysis.quality import scores_of
-from specbench.analysis.run_metrics import complete, seconds
 from specbench.config.commands import Command, command_of, request_of
 from specbench.config.construct import Table
 from specbench.config.request import Request

@@ -23,8 +23,8 @@ from specbench.analysis.costs import (
     sizes_of,
 )
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
+from specbench.analysis.method_records import Records, complete, rounds_of
 from specbench.analysis.polybasic import ChainPlan
-from specbench.analysis.run_metrics import Records, complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.machine.hardware import bandwidth_of
 from specbench.runs.record import Record

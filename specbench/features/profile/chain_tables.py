@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from specbench.analysis import polybasic
 from specbench.analysis.costs import Origin
+from specbench.analysis.metric import metric_of
+from specbench.analysis.number_format import COUNT, HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
 from specbench.features.profile.chain_profile import Basis, ChainCandidate, Pairing, Profile
 from specbench.features.profile.forwards_table import BLOCK
-from specbench.reporting.column import COUNT, HUNDREDTHS, HUNDREDTHS_OF_MS, NONE, TIMES
-from specbench.reporting.columns import column_of
 from specbench.reporting.tables import Table
 
 NOTE = (
@@ -75,7 +75,7 @@ def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) ->
         for j, low in below + trees:
             rows.append([f"M{i} - M{j}: {low} under {high}", *_pairing_texts(profile.pairing(low, high))])
             if printed:
-                rows[-1].append(column_of("accepted_length").format.text(printed.get(f"M{i} - M{j}")))
+                rows[-1].append(metric_of("accepted_length").format.text(printed.get(f"M{i} - M{j}")))
     heads = ["pair", "mean accepted length", "at most", "acceptance", "of the first token"]
     return Table("Pairs", [*heads, "accepted length in the paper"] if printed else heads, rows)
 
@@ -83,7 +83,7 @@ def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) ->
 def _pairing_texts(pairing: Pairing | None) -> list[str]:
     if pairing is None:
         return [NONE] * 4
-    length, rate = (column_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
+    length, rate = (metric_of(key).format.text for key in ("accepted_length", "acceptance_rate"))
     return [length(pairing.length), COUNT.text(pairing.most), rate(pairing.acceptance), rate(pairing.first)]
 
 

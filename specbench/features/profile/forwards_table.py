@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from specbench.analysis.costs import ForwardLine, Sizes, line_of
+from specbench.analysis.number_format import CHANGE, COUNT, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.note import Note, warning
-from specbench.reporting.column import CHANGE, COUNT, HUNDREDTHS, NONE, THOUSANDTHS_OF_MS
 from specbench.reporting.tables import Table
 
 SLOWER = 0.8  # a block of two or three that takes less than this share of one token's time is suspicious

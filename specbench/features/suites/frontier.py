@@ -20,10 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench import scoring
+from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import FEWEST
-from specbench.analysis.points import CurveChoice, Point
+from specbench.analysis.method_records import seconds
+from specbench.analysis.metric import Clock, Direction, Metric, declare
+from specbench.analysis.number_format import SCORE, TIMES
+from specbench.analysis.points import Point
 from specbench.analysis.quality import scores_of
-from specbench.analysis.run_metrics import seconds
 from specbench.config.construct import Table
 from specbench.note import Note
 from specbench.runs.run_folder import Scores, read, spec_of
@@ -360,3 +363,22 @@ def _fastest_of(where: str, found: Sequence[tuple[str, CurveChoice]], drop: floa
     if slower := [other for other in differences if other not in equal]:
         text += f"; it is faster than {', '.join(slower)}"
     return Note("fastest within drop", text, subject=where)
+
+
+for _about in (
+    Metric(
+        name="matching", heading="speed at the large model's quality", unit="x", format=TIMES, clock=Clock.end_to_end,
+        better=Direction.higher, is_ranked=True,
+        definition="The large model's latency / the smallest latency at which the curve reaches its quality.",
+    ),
+    Metric(
+        name=WITHIN_DROP, heading="speed within the allowed drop", unit="x", format=TIMES, clock=Clock.end_to_end,
+        better=Direction.higher, is_ranked=True,
+        definition="The large model's latency / the smallest latency at which the curve reaches its quality minus the drop.",
+    ),
+    Metric(
+        name="best", heading="best quality within its latency", format=SCORE, better=Direction.higher, is_ranked=True,
+        definition="The best score of a point that is no slower than the large model.",
+    ),
+):  # fmt: skip
+    declare(_about)

@@ -10,16 +10,16 @@ import numpy as np
 
 from specbench.analysis.acceptance import lengths_of_prompts
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.method_records import complete
+from specbench.analysis.metric import Direction, metric_of
+from specbench.analysis.number_format import HUNDREDTHS, NONE, THOUSANDTHS
 from specbench.analysis.points import Point
-from specbench.analysis.run_metrics import complete
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.features.suites.papers.verifiers import VerifierReport
 from specbench.features.suites.suite import PROMPT, PlotSpec
 from specbench.features.suites.suite_report import Collected
 from specbench.features.suites.suite_tables import dimension_text
-from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS
-from specbench.reporting.columns import column_of
 from specbench.reporting.plots.figures import (
     FORMATS,
     MOST_COLUMNS,
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 CURVE = PlotSpec(x="relative_latency", y="score", panels=("task", "T"), flat=("ar",))
 MOST_WIDE = 4  # most panels of full width, one below the other
 SPEEDS = PlotSpec(x="x", y="speedup", panels=("pair", "task", "T"))
-RATIOS = ("speedup", "end_to_end_speedup")  # with a line at 1
-LOWER_IS_BETTER = ("deferral_rate",)  # on the axis of a plot, though tables do not rank by it
 MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
 SHIFT = 0.35  # between the points of two temperatures on one prompt
 FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
@@ -147,16 +145,16 @@ def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]
     if spec.best and len(families) > 1:
         _envelope(axes, spec, families)
     if spec.diagonal:
-        axes.axline((0.0, 0.0), slope=column_of(spec.y).format.scale, color=MUTED, linewidth=1.0, zorder=0)
+        axes.axline((0.0, 0.0), slope=metric_of(spec.y).format.scale, color=MUTED, linewidth=1.0, zorder=0)
     flat = {p.method: p for p in points if p.method in spec.flat and _y(spec, p) is not None}
     for point in flat.values():
         labels += _flat(axes, spec, point)
-    if spec.y in RATIOS:
+    if metric_of(spec.y).is_ratio:
         axes.axhline(1.0, color=MUTED, linewidth=1.0, zorder=0)
     axes.set_xscale(spec.x_axis)
     axes.set_xlabel(_x_title(spec, points))
     baselines = {p.method for p in points if p.baseline}
-    one = min(baselines) if spec.y in RATIOS and len(baselines) == 1 else None
+    one = min(baselines) if metric_of(spec.y).is_ratio and len(baselines) == 1 else None
     axes.set_ylabel(_speed_axis(spec.y, one) if one else _axis_title(spec.y, points))
     note_rest(axes, len(families) - MOST_LINES, "not labelled")
     legend_above(axes)
@@ -174,21 +172,21 @@ def _x_title(spec: PlotSpec, points: Sequence[Point]) -> str:
         return f"weight of {short(', '.join(dict.fromkeys(p.weighted for p in points if p.weighted)))}"
     if spec.is_swept:
         return short(", ".join(dict.fromkeys(p.x_name for p in points if p.settings)))
-    return column_of(spec.x).title
+    return metric_of(spec.x).title
 
 
 def _speed_axis(name: str, baseline: str | None) -> str:
-    column = column_of(name)
-    return f"{column.heading} over {short(baseline)}, {column.clock}" if baseline else column.title
+    column = metric_of(name)
+    return f"{column.label} over {short(baseline)}, {column.clock}" if baseline else column.title
 
 
 def _axis_title(name: str, points: Sequence[Point]) -> str:
     """Return the title of a value with its unit. A score has the name of the metric if all points have the same."""
-    column = column_of(name)
+    column = metric_of(name)
     metrics = {p.values.get("headline") for p in points} if name == "score" else set()
     if len(metrics) == 1 and (metric := metrics.pop()):
-        return f"{short(str(metric))} {column.unit}"
-    return f"{column.title} {column.unit}" if column.unit.startswith("x ") else column.title
+        return f"{short(str(metric))} {column.documented_unit}"
+    return f"{column.title} {column.documented_unit}" if column.documented_unit.startswith("x ") else column.title
 
 
 def _families(spec: PlotSpec, points: Sequence[Point]) -> list[Family]:
@@ -234,7 +232,7 @@ def _envelope(axes: "Axes", spec: PlotSpec, families: Sequence[Family]) -> None:
 def _scatter(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     """Draw points without a line, with their intervals."""
     label, points, style = family
-    scale = column_of(spec.y).format.scale
+    scale = metric_of(spec.y).format.scale
     for point in points:
         x, y, bounds = _x(spec, point) or 0.0, _y(spec, point) or 0.0, point.bounds(spec.y)
         axes.plot([x], [y], marker=style.marker, color=style.color, linestyle="", alpha=0.8, zorder=3)
@@ -250,7 +248,7 @@ def _swept(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     points = sorted(points, key=lambda point: _x(spec, point) or 0.0)
     xs, ys = [_x(spec, p) or 0.0 for p in points], [_y(spec, p) or 0.0 for p in points]
     axes.plot(xs, ys, style.dashes, marker=style.marker, color=style.color)
-    scale = column_of(spec.y).format.scale
+    scale = metric_of(spec.y).format.scale
     for x, point in zip(xs, points, strict=True):
         bounds = point.bounds(spec.y)
         if bounds:
@@ -262,7 +260,7 @@ def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
     """Draw the points of a method with their intervals, and a step line over those that no other of its points dominates."""
     label, points, style = family
     positions = [(_x(spec, p) or 0.0, _y(spec, p) or 0.0) for p in points]
-    lower = column_of(spec.x).lower_is_better or spec.x in LOWER_IS_BETTER
+    lower = metric_of(spec.x).better is Direction.lower
     front = pareto(positions, lower_x=lower)
     axes.plot(*zip(*positions, strict=True), style.marker, color=style.color, alpha=0.6, linestyle="", zorder=2)
     for point, (x, y) in zip(points, positions, strict=True):
@@ -277,7 +275,7 @@ def _front(axes: "Axes", spec: PlotSpec, family: Family) -> list[Label]:
 def _bars(axes: "Axes", spec: PlotSpec, point: Point, position: tuple[float, float], color: str) -> None:
     """Draw the intervals of both values of a point."""
     x, y = position
-    scale = column_of(spec.y).format.scale
+    scale = metric_of(spec.y).format.scale
     if across := point.bounds(spec.x):
         axes.plot(across, [y, y], color=color, linewidth=0.8, alpha=0.35, zorder=1)
     if upright := point.bounds(spec.y):
@@ -315,7 +313,7 @@ def _x(spec: PlotSpec, point: Point) -> float | None:
 
 def _y(spec: PlotSpec, point: Point) -> float | None:
     number = point.number(spec.y)
-    return None if number is None else column_of(spec.y).format.scale * number
+    return None if number is None else metric_of(spec.y).format.scale * number
 
 
 def _prompt_panels(summaries: Sequence[RunSummary]) -> list[Panel]:

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.analysis.points import COMPARED, CurveChoice, Point, PointValue, Reference, StatedValue, points
-from specbench.analysis.run_metrics import METRICS
+from specbench.analysis.curve_choice import CurveChoice
+from specbench.analysis.metric import METRICS, metric_of
+from specbench.analysis.number_format import COUNT, NONE, NOT_REACHED, PERCENT, NumberCell
+from specbench.analysis.points import Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
 from specbench.errors import suggestion
 from specbench.features.suites.frontier import FEWEST_POINTS, frontier_points
 from specbench.features.suites.papers.expectation import NUMBERS
 from specbench.features.suites.suite import PROMPT, Suite, TableSpec
 from specbench.note import Note, warning
-from specbench.reporting.column import COUNT, NONE, NOT_REACHED, PERCENT, NumberCell
-from specbench.reporting.columns import column_of
 from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
 
@@ -85,8 +85,8 @@ def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
 
     Labels of models that are not real are added unless the rows have them.
     """
-    column = column_of(spec.values[0])
-    value = [column.title] if column.clock and not _headings_have_values(spec) else []
+    column = metric_of(spec.values[0])
+    value = [column.title] if column.clock.heading and not _headings_have_values(spec) else []
     simulated = {point.simulated for point in points if point.simulated} if "method" not in spec.rows else set()
     label = " ".join(f"({word})" for words in sorted(simulated) for word in words.split())
     return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
@@ -155,7 +155,7 @@ def _with_best(spec: TableSpec, grid: Cells) -> Cells:
 
 
 def _best(candidates: Sequence[Point], value: str) -> Point:
-    sign = -1.0 if column_of(value).lower_is_better else 1.0
+    sign = metric_of(value).better.sign
     measured = [point for point in candidates if point.number(value) is not None]
     return max(measured or candidates, key=lambda point: sign * (point.number(value) or 0.0))
 
@@ -177,7 +177,7 @@ def _heading(spec: TableSpec, column: Coordinates, value: str, names: Mapping[st
         else dimension_text(key, word)
         for key, word in zip(spec.columns, column, strict=True)
     ]
-    return ", ".join([*words, column_of(value).title] if _headings_have_values(spec) else words)
+    return ", ".join([*words, metric_of(value).title] if _headings_have_values(spec) else words)
 
 
 def _headings_have_values(spec: TableSpec) -> bool:
@@ -195,13 +195,13 @@ def value_text(point: Point | None, name: str) -> str:
     """Return a value, followed in parentheses by the paper's value and the difference if the paper prints one."""
     if point is None or point.values.get(name) is None:
         return NONE
-    written = column_of(name).format
+    written = metric_of(name).format
     text = written.text(point.values[name])
-    compared = COMPARED.get(name, name)
+    compared = metric_of(name).papers or name
     paper, ours = point.paper.get(compared), point.number(compared)
     if paper is None or ours is None:
         return text
-    other = "" if compared == name else f"{column_of(compared).title} {written.number(ours)}, "
+    other = "" if compared == name else f"{metric_of(compared).title} {written.number(ours)}, "
     printed = f"({other}paper {written.number(paper)}, {written.number(ours - paper, signed=True)})"
     return text.followed_by(printed) if isinstance(text, NumberCell) else f"{text} {printed}"
 
@@ -241,7 +241,7 @@ def unknown_values(suite: Suite, points: Sequence[Point], is_timed: bool) -> lis
 
 
 def _is_speed(name: str) -> bool:
-    return bool(column_of(name).clock)
+    return metric_of(name).is_timed
 
 
 def paper_tables(reference: Sequence[Reference]) -> list[Table]:
@@ -249,7 +249,7 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
     tables = []
     for metric in dict.fromkeys(row.metric for row in reference):
         rows = [row for row in reference if row.metric == metric]
-        column = column_of(metric)
+        column = metric_of(metric)
         lines: dict[tuple[str, str], dict[str, str]] = {(row.pair, row.method): {} for row in rows}
         for row in rows:
             words = (f"T = {row.T}" if row.T else "", row.task, row.group)
@@ -274,7 +274,7 @@ def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list
     rows, simulated = [], set()
     for statement in stated:
         if covered := statement.covered(points):
-            column = column_of(statement.metric)
+            column = metric_of(statement.metric)
             simulated |= {word for point in covered for word in point.simulated.split()}
             numbers = (
                 NumberCell(number, column.format.number(number))
@@ -324,8 +324,8 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
         labels = "".join(f" ({word})" for word in point.simulated.split())
         for name in SUMMARIES.values:
             if isinstance(choice := point.values.get(name), CurveChoice):
-                column = column_of(name)
-                cells = [point.task, NumberCell(point.T, f"{point.T:g}"), f"{point.label}{labels}", column.heading]
+                column = metric_of(name)
+                cells = [point.task, NumberCell(point.T, f"{point.T:g}"), f"{point.label}{labels}", column.label]
                 unseen = NONE if choice.holdout_value is None else column.format.text(choice.holdout_value)
                 shares = [PERCENT.text(share) for share in (choice.reach_rate, choice.holdout_rate)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0

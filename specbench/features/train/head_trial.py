@@ -10,7 +10,7 @@ import torch
 
 from specbench.analysis.acceptance import acceptance_interval
 from specbench.analysis.intervals import FEWEST, Estimate
-from specbench.analysis.run_metrics import complete, paired
+from specbench.analysis.method_records import complete, paired
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.speed import speedup
 from specbench.config.options import Options

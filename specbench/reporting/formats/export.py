@@ -10,9 +10,9 @@ import msgspec
 
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.method_records import complete, seconds, token_count
 from specbench.analysis.points import POINT_COLUMNS, Point, bounds_of, number_of
 from specbench.analysis.quality import scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import complete, seconds, token_count
 from specbench.analysis.run_summary import SLOW, MethodSummary, RunSummary, to_table
 from specbench.analysis.speed import tokens_per_second
 from specbench.reporting import escaping

@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import TypedDict
 
 from specbench.analysis.acceptance import rejected_drafts, token_origins
+from specbench.analysis.method_records import seconds
+from specbench.analysis.number_format import SCORE, TIMES
 from specbench.analysis.quality import scores_of
-from specbench.analysis.run_metrics import seconds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
-from specbench.reporting.column import SCORE, TIMES, lossless
-from specbench.reporting.columns import BY_KEY, column_of
+from specbench.reporting.column import lossless
+from specbench.reporting.columns import BY_KEY
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.differences import folders
 from specbench.reporting.notes import notes_of
@@ -155,8 +156,8 @@ def _definition(key: str) -> str:
     """Return the definition of a column with its unit; empty for a column that is not in the registry."""
     if key not in BY_KEY:
         return ""
-    unit = BY_KEY[key].documented_unit
-    return _plain(BY_KEY[key].documentation) + (f"\nUnit: {unit}" if unit else "")
+    unit = BY_KEY[key].metric.documented_unit
+    return _plain(BY_KEY[key].metric.definition) + (f"\nUnit: {unit}" if unit else "")
 
 
 def images_of(paths: Sequence[Path]) -> list[PageImage]:
@@ -226,7 +227,7 @@ def _setting_of(summary: RunSummary) -> str:
 
 
 def _chart_rows(summary: RunSummary, setting: str, styles: Mapping[str, Style]) -> Iterator[ChartRow]:
-    title = column_of(SPEEDUPS[summary.clock]).title_in(summary)
+    title = BY_KEY[SPEEDUPS[summary.clock]].title_in(summary)
     for row in ranked(summary):
         speedup = speedup_of(summary, row)
         if speedup is None and row.method != summary.baseline:
@@ -252,7 +253,7 @@ def _tooltip(summary: RunSummary, row: MethodSummary, title: str) -> Iterator[st
     yield row.label if speedup is None else f"{row.label}: {TIMES.text(speedup)} {title}"
     for key in ("tokens_per_second", "acceptance_rate", "accepted_length", "corrected"):
         if row.value(key) is not None:
-            yield f"{column_of(key).title}: {column_of(key).text(summary, row)}"
+            yield f"{BY_KEY[key].title}: {BY_KEY[key].text(summary, row)}"
     if row.rank:
         yield f"rank: {row.rank}"
     if declared := lossless(summary, row):

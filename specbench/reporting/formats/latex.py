@@ -12,11 +12,12 @@ from itertools import count
 from math import isfinite
 from zlib import crc32
 
+from specbench.analysis.metric import metric_of
+from specbench.analysis.number_format import NONE, NumberCell
 from specbench.analysis.run_summary import RunSummary
 from specbench.note import Note, warnings_of
 from specbench.reporting import escaping
-from specbench.reporting.column import NONE, NumberCell
-from specbench.reporting.columns import RANKED
+from specbench.reporting.columns import BY_KEY
 from specbench.reporting.conclusion import headline, reservations
 from specbench.reporting.notes import notes_of
 from specbench.reporting.setup_lines import conditions
@@ -173,7 +174,9 @@ def _best(table: Table) -> set[tuple[int, int]]:
     for r, row in enumerate(table.rows):
         setting = tuple(row[i] for i in range(table.label_columns) if table.heads[i] in SETTING_HEADS)
         groups.setdefault(setting, []).append(r)
-    ranked = [c for c, key in enumerate(table.keys) if key in RANKED]
+    ranked = [
+        c for c, key in enumerate(table.keys) if (BY_KEY[key].metric if key in BY_KEY else metric_of(key)).is_ranked
+    ]
     for c, rows in itertools.product(ranked if table.comparable else [], groups.values()):
         cells = {r: cell for r in rows if isinstance(cell := table.rows[r][c], NumberCell) and isfinite(cell.value)}
         if len({cell.number for cell in cells.values()}) > 1:

@@ -21,8 +21,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from specbench.analysis.acceptance import acceptance_rate, accepted_length, position_counts
 from specbench.analysis.intervals import Estimate, by_repeat, interval_of_ratio
+from specbench.analysis.method_records import Records, complete
 from specbench.analysis.quality import groups_of, scores_of
-from specbench.analysis.run_metrics import Records, complete
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.runs.record import Record
 from specbench.runs.run_folder import read

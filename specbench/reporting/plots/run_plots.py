@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import HUNDREDTHS, TENTHS
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.pair import folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
-from specbench.reporting.column import HUNDREDTHS, TENTHS
 from specbench.reporting.differences import distinct_titles
 from specbench.reporting.plots.figures import (
     FORMATS,

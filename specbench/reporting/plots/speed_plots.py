@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import TIMES
 from specbench.analysis.run_summary import MethodSummary, RunSummary, SpeedupSteps
-from specbench.reporting.column import TIMES
 from specbench.reporting.plots.figures import Label, Panel, legend_above, list_methods, selected, short
 from specbench.reporting.plots.styles import INK, MUTED, NEUTRAL, Style, style_of, styles_of
 from specbench.reporting.standings import speedup_of

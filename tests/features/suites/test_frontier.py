@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specbench.analysis.points import CurveChoice, Point
+from specbench.analysis.curve_choice import CurveChoice
+from specbench.analysis.points import Point
 from specbench.features.suites.frontier import (
     Curve,
     CurveKey,

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from specbench.analysis.points import CurveChoice, Point, points, reference_of
-from specbench.analysis.run_metrics import Spread
+from specbench.analysis.curve_choice import CurveChoice
+from specbench.analysis.intervals import Spread
+from specbench.analysis.points import Point, points, reference_of
 from specbench.features.suites.suite import TableSpec, read_suite
 from specbench.features.suites.suite_report import without_counterpart
 from specbench.features.suites.suite_tables import choice_tables, pivot, suite_tables, value_text

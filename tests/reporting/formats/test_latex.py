@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench.analysis.intervals import Estimate
+from specbench.analysis.intervals import Estimate, Spread
+from specbench.analysis.number_format import COUNT, HUNDREDTHS, NONE, PERCENT, TENTHS, TIMES
 from specbench.analysis.points import points, reference_of
-from specbench.analysis.run_metrics import Spread
 from specbench.features.suites.suite import TableSpec
 from specbench.features.suites.suite_tables import paper_tables, pivot
 from specbench.note import warning
-from specbench.reporting.column import COUNT, HUNDREDTHS, NONE, PERCENT, TENTHS, TIMES
 from specbench.reporting.formats.latex import Captioned, latex
 from specbench.reporting.formats.writers import RUN_WRITERS, runs_text
 from specbench.reporting.tables import Table

@@ -1,9 +1,9 @@
 """The table of a verification of a server."""
 
+from specbench.analysis.number_format import NONE
 from specbench.features.exactness.martingales import ALARM
 from specbench.features.servers.exactness.served_checks import KindResult, worst
 from specbench.features.servers.exactness.server_verdict import ServerVerification
-from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
 HEADS = ["requests", "outputs", "first token", "later tokens", "seeds", "accepted", "verdict"]

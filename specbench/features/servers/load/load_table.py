@@ -1,9 +1,9 @@
 """The tables of a measurement under load."""
 
+from specbench.analysis.number_format import NONE
 from specbench.features.servers.load.load_metrics import PERCENTILES, TIMES
 from specbench.features.servers.load.load_verdict import times_faster
 from specbench.features.servers.load.server_run import Level, ServerRun
-from specbench.reporting.column import NONE
 from specbench.reporting.tables import Table
 
 

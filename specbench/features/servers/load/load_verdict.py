@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.number_format import NONE
 from specbench.features.servers.endpoint import dialect_named
 from specbench.features.servers.load.pays import best_length, break_even
 from specbench.features.servers.load.server_run import ServerRun
-from specbench.reporting.column import NONE
 
 
 def answer_of(run: ServerRun) -> str:

@@ -9,43 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.acceptance import acceptance_by_model
+from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import Estimate, interval
-from specbench.analysis.points import CurveChoice, Point
+from specbench.analysis.method_records import complete, rounds_of
+from specbench.analysis.metric import Pairing, metric_of, ratio_to
+from specbench.analysis.points import Point
 from specbench.analysis.quality import score_change, scores_by_prompt, scores_of
-from specbench.analysis.run_metrics import METRICS, Records, complete, paired, rounds_of
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.speed import (
-    completion_speedup,
-    end_to_end_speedup,
-    geometric_mean_speedup,
-    per_question_speedup,
-    relative_latency,
-    speedup,
-)
 from specbench.analysis.summary import context_of
 from specbench.machine.hardware import bandwidth_of
 from specbench.runs.record import Record
 from specbench.runs.run_folder import Scores, load
 
-RATIOS: dict[
-    str, Callable[[Records, Records], Estimate]
-] = {  # values over a baseline, which two methods of a run share
-    "speedup": speedup,
-    "end_to_end_speedup": end_to_end_speedup,
-    "geometric_mean_speedup": geometric_mean_speedup,
-    "relative_latency": relative_latency,
-    "over_sd": completion_speedup,
-}
-PAPERS, PROPOSERS = "papers_speedup", "proposer_acceptance"
-EXACT = (
-    "gigaflops",
-    "flops_ratio",
-    "flops_ratio_sd",
-    "papers_flops_ratio_sd",
-    "predicted_run",
-    "proposer_weight",
-)  # no samples
-VARIANCES = ("length_variation", "length_variance_by_prompt")  # values that say nothing without rejections
+PROPOSERS = "proposer_acceptance"
 FEWEST_REJECTIONS = 30
 UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
@@ -105,7 +81,7 @@ class Comparisons:
             change = ours.minus(theirs, factor) if point.run == other.run else None
             if change is not None and change.value is not None:
                 return _comparison(change.value, change.low, change.high, 0.0)
-        if point.run == other.run and point.run in self._summaries and value in (*RATIOS, PAPERS):
+        if point.run == other.run and point.run in self._summaries and metric_of(value).is_ratio:
             ratio = self._ratio(point, other, value)
             return None if ratio is None else _comparison(ratio.value, ratio.low, ratio.high, factor)
         difference = self._difference(point, other, value, factor) if self._same_prompts(point, other) else None
@@ -116,7 +92,7 @@ class Comparisons:
     def estimate(self, point: Point, value: str) -> Estimate | None:
         """Return a value of a point with its interval; None if it has none.
 
-        A number without an interval gets one over prompts, from the records. Numbers of EXACT have an interval of width zero.
+        A number without an interval gets one over prompts, from the records. Exact numbers have an interval of width zero.
         A curve that does not reach its condition counts as 0, as in resamples.
         """
         content, number = point.values.get(value), point.number(value)
@@ -126,14 +102,14 @@ class Comparisons:
             return Estimate(content.value or 0.0, content.low, content.high)
         if isinstance(content, Estimate) or number is None:
             return content if isinstance(content, Estimate) else None
-        if value in EXACT:
+        if metric_of(value).is_exact:
             return Estimate(number, number, number)
         count = self._count(point, value)
         return Estimate(number, None, None) if count is None else count.over(list(count.rows))
 
     def few_rejections(self, value: str, *points: Point) -> str:
         """Return how many drafted tokens a target rejected, if a value is a variance and they are too few; else empty."""
-        for point in points if value in VARIANCES else ():
+        for point in points if metric_of(value).needs_rejections else ():
             if point.run not in self._summaries or point.group:
                 continue
             records, _ = self._read(self._summaries[point.run])
@@ -149,11 +125,8 @@ class Comparisons:
         summary = self._summaries[point.run]
         records, _ = self._read(summary)
         ours, theirs = complete(records, point.name), complete(records, other.name)
-        if not paired(ours, theirs)[0]:
-            return None
-        if value == PAPERS:
-            return per_question_speedup(ours, theirs, summary.data.later_turns > 0)
-        return RATIOS[value](ours, theirs)
+        context = context_of(point.name, summary.spec, records, bandwidth_of(summary.environment))
+        return ratio_to(metric_of(value), ours, theirs, context)
 
     def _difference(self, point: Point, other: Point, value: str, factor: float) -> Estimate | None:
         """Return the difference of two methods' scores or counts over the same prompts; None for other values."""
@@ -176,7 +149,8 @@ class Comparisons:
     def _count(self, point: Point, value: str) -> "_Count | None":
         """Return a value that the records of a point determine without times; None for other values."""
         summary = self._summaries.get(point.run)
-        if summary is None or (value != PROPOSERS and (value not in METRICS or METRICS[value].is_timed)):
+        compute = metric_of(value).compute
+        if summary is None or (value != PROPOSERS and metric_of(value).pairing is not Pairing.difference):
             return None
         records, _ = self._read(summary)
         rows = complete(records, point.name)
@@ -190,7 +164,8 @@ class Comparisons:
         def number(records: list[Record]) -> float:
             if value == PROPOSERS:
                 return acceptance_by_model(records)[point.proposer]
-            result = METRICS[value].compute(records, context)
+            assert compute
+            result = compute(records, context)
             if isinstance(result, Estimate):
                 return result.value
             return float(result) if isinstance(result, int | float) else float("nan")

@@ -18,12 +18,12 @@ from functools import partial
 from typing import NamedTuple
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.metric import metric_of
 from specbench.analysis.points import Point
 from specbench.features.suites.papers.comparisons import Comparison, Comparisons, independent
 from specbench.features.suites.papers.expectation import Expectation, Take
 from specbench.features.suites.papers.stand_ins import StandIns
 from specbench.features.suites.suite import Suite
-from specbench.reporting.columns import column_of
 
 
 class Outcome(StrEnum):
@@ -261,7 +261,7 @@ def _chosen(
 ) -> list[Point]:
     """Return the points with these dimensions that have the value; on request only the best or lowest of each group."""
     chosen = [p for p in points if p.matches(dimensions) and p.values.get(expected.value) is not None]
-    sign = -1.0 if column_of(expected.value).lower_is_better else 1.0
+    sign = metric_of(expected.value).better.sign
     if take in ("best", "lowest best"):
         keys = expected.by if take == "best" else (*PLACES, *expected.by)
         chosen = _extreme(chosen, expected.value, keys, sign)

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from specbench.analysis.number_format import HUNDREDTHS, NONE, THOUSANDTHS, Format, NumberCell
 from specbench.analysis.points import Point, Reference
 from specbench.analysis.run_summary import RunSummary
 from specbench.features.suites.papers.stand_ins import PRINTED_SPEED, StandIns, model_bytes, same_task
-from specbench.reporting.column import HUNDREDTHS, NONE, THOUSANDTHS, Format, NumberCell
 from specbench.reporting.tables import Table
 
 LENGTHS = ("accepted_length", "average_tokens")  # printed values that measure acceptance themselves

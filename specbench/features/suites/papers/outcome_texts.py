@@ -4,8 +4,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from specbench.analysis.metric import metric_of
 from specbench.features.suites.papers.expectations import DECIDED, ExpectationVerdict, Outcome
-from specbench.reporting.columns import column_of
 
 SOURCES = {
     "": ("expected outcome", "expected outcomes"),
@@ -110,7 +110,7 @@ def verdict_text(verdict: ExpectationVerdict) -> str:
 
 def _range(verdict: ExpectationVerdict) -> str:
     """Return ` (ratios 0.72 to 0.92)`, differences, or both, of the points; empty without any."""
-    written = column_of(verdict.expected.value).format
+    written = metric_of(verdict.expected.value).format
     kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for point in verdict.outcomes:
         (value, _, _, equal), ratio = point.measured.comparison, point.measured.ratio
@@ -148,7 +148,7 @@ def _line(verdict: ExpectationVerdict) -> str:
     why = f"; numbers that differ: {'; '.join(reasons)}" if reasons else ""
     is_mixed = 0 < len(contradicted) < len(verdict.outcomes)
     against = f" (contradicted: {'; '.join(dict.fromkeys(contradicted))})" if is_mixed else ""
-    secondary = f"; by {column_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
+    secondary = f"; by {metric_of(expected.beside).title}: {_counted(verdict.secondary)}" if verdict.secondary else ""
     return f"{says}: {verdict_text(verdict)}{against}{needed}{why}{secondary}"
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import Estimate
+from specbench.analysis.metric import Clock, Direction, Metric, declare
+from specbench.analysis.number_format import HUNDREDTHS, NONE, PERCENT, SCORE, THOUSANDTHS, NumberCell
 from specbench.analysis.points import Point, PointValue
 from specbench.analysis.theory import expected_drafts
 from specbench.features.suites.preparation import PreparedHead
 from specbench.features.suites.suite import Suite
-from specbench.reporting.column import HUNDREDTHS, NONE, PERCENT, THOUSANDTHS, NumberCell
 from specbench.reporting.tables import Table
 from specbench.runs.settings import setting_of
 
@@ -164,3 +165,19 @@ def verifier_table(reports: Sequence[VerifierReport]) -> Table:
             HUNDREDTHS.text(report.predicted_run), HUNDREDTHS.text(report.run_length),
         ])  # fmt: skip
     return Table("Verifiers on their test rows; eta_FP is of tokens with q > tau_train p", heads, rows)
+
+
+for _about in (
+    Metric(name="tau_train", definition="The threshold of the labels that SPRINTER's verifier was trained on."),
+    Metric(name="tau_inf", definition="The score from which SPRINTER's verifier accepts a token."),
+    Metric(
+        name="predicted_run", heading="predicted run length", unit="tokens/run", is_exact=True,
+        definition="The tokens of a run that Theorem 2 of SPRINTER predicts from the verifier's error rates.",
+    ),
+    Metric(
+        name="score_per_second", heading="score/s", format=SCORE, clock=Clock.end_to_end, better=Direction.higher,
+        definition="The main score / the mean seconds of a generation: quality over latency, by which the best thresholds"
+        " are chosen. The paper does not state its criterion.",
+    ),
+):  # fmt: skip
+    declare(_about)

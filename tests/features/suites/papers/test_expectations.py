@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import Estimate
-from specbench.analysis.points import CurveChoice, Point, points
+from specbench.analysis.points import Point, points
 from specbench.features.suites.papers.comparisons import Comparisons
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.papers.outcome_texts import (
@@ -282,11 +283,7 @@ def test_an_estimate_without_an_interval_decides_nothing():
 
 def test_values_that_are_equal_on_every_prompt_decide_nothing():
     same = [replace(point(1.5), values={"speedup": Estimate(1.0, 1.0, 1.0)})]
-    assert (
-        outcome(*same, at_least=1.0)
-        == outcome(*same, at_most=1.0)
-        == "not decided: no interval or no difference"
-    )
+    assert outcome(*same, at_least=1.0) == outcome(*same, at_most=1.0) == "not decided: no interval or no difference"
 
 
 def test_counts_of_two_methods_are_compared_on_the_same_prompts(tmp_path):
@@ -354,7 +351,7 @@ def test_methods_of_one_run_are_compared_on_the_same_prompts(tmp_path):
     seconds = {"ar": 1.0, "m": 0.8, "n": 0.9}
     rows = [record(name, str(i), seconds=s * (1 + 3 * i)) for name, s in seconds.items() for i in range(12)]
     write_run(tmp_path, rows)
-    summary = replace(run_summary(), run="r", folder=str(tmp_path))
+    summary = replace(run_summary(*map(method_summary, seconds)), run="r", folder=str(tmp_path))
     m, n = point(1.25), point(1.1, method="n")
     for value in ("end_to_end_speedup", "papers_speedup"):
         values = {value: Estimate(1.2, 0.8, 1.6)}
