@@ -12,7 +12,7 @@ from pathlib import Path
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.papers.claims_ledger import LedgerEntry, ledger
 from specbench.features.suites.papers.expectations import ExpectationVerdict, Outcome
-from specbench.features.suites.papers.outcome_texts import NOT_COMPARED
+from specbench.features.suites.papers.outcome_texts import NOT_COMPARED, together_lines
 from specbench.features.suites.suite import read_suite
 from specbench.features.suites.suite_report import collect
 from specbench.files import write
@@ -33,7 +33,9 @@ Each row is a claim of a paper, with the number of comparisons (pair, task, temp
 way by a 95 % interval, or within the noise on one side. *Not counted* are comparisons without an interval, with too few
 rejected tokens, and those that follow from the costs or acceptance of the bundled models; in parentheses is what they would
 be. *Before* are the outcomes of comparisons that the suite made earlier, on models with other costs or in another form.
-Comparisons that were removed are listed whether the paper or this project made them. Made by `make claims`."""
+Comparisons that were removed are listed whether the paper or this project made them. Cells that left before 2026-11-29 are
+counted once where several of them had the same outcome. *Trend for* and *trend against* are outcomes within the noise on the
+expected and on the other side. A row without numbers says how often claims hold together. Made by `make claims`."""
 
 
 def main() -> None:
@@ -49,14 +51,23 @@ def main() -> None:
         for verdict in collected.judged:
             if verdict.expected.source == "paper" and suite.is_of_paper:
                 entry = kept.expectations.get(verdict.expected.id)
-                sections[suite.paper].append(_row(suite.of, verdict, entry))
+                sections[suite.paper].append(_row(_link(name, suite.of), verdict, entry))
+        for together in together_lines(suite.together, collected.judged) if suite.is_of_paper else ():
+            sections[suite.paper].append([_link(name, suite.of), together, *["–"] * 7])
         today = {verdict.expected.id for verdict in collected.judged}
         removed = {key: entry for key, entry in kept.expectations.items() if key not in today and entry.earlier}
         for entry in removed.values() if suite.is_of_paper else ():
             was = entry.earlier[-1]
-            sections[suite.paper].append([suite.of, f"{was.says} (comparison removed)", *["–"] * 6, was.verdict])
+            sections[suite.paper].append(
+                [_link(name, suite.of), f"{was.says} (comparison removed)", *["–"] * 6, was.verdict]
+            )
     tables = (f"## {paper}\n\n{_table([HEADS, *rows])}" for paper, rows in sections.items())
     write(out, "\n\n".join([INTRODUCTION, *tables]) + "\n")
+
+
+def _link(page: str, name: str) -> str:
+    """Return the name of a suite with a link to its page."""
+    return f"[{name}](suites/{page}/README.md)"
 
 
 def _row(suite: str, verdict: ExpectationVerdict, entry: LedgerEntry | None) -> list[str]:
@@ -80,10 +91,10 @@ def _before(entry: LedgerEntry | None) -> str:
     return ", ".join(_counted(former)) or "–"
 
 
-def _counted(former: Mapping[str, int]) -> Iterable[str]:
+def _counted(counts: Mapping[str, int]) -> Iterable[str]:
     names = {str(outcome): word for outcome, word in SHORT.items()}
     words: Counter[str] = Counter()
-    for outcome, count in former.items():
+    for outcome, count in counts.items():
         words[names.get(outcome, "not counted")] += count
     return (f"{count} {word}" for word, count in words.items())
 

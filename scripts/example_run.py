@@ -41,7 +41,7 @@ def specbench(*words: object, cwd: Path) -> str:
 
 
 def main() -> None:
-    """Measure the run if asked to, and write the pages and figures that show it."""
+    """Measure the run with `--measure`, and write the pages and figures that show it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="measure the run first, on an idle machine")
     parser.add_argument("--screenshot", action="store_true", help="write the picture of the HTML report, with Chromium")

@@ -20,8 +20,10 @@ class Cost:
     parameters: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.like) == bool(self.parameters):
-            raise ValueError('one of `like` and `parameters` is needed: { like = "llama-2-7b", scale = 0.012 }')
+        if self.like and self.parameters:
+            raise ValueError("takes `like` or `parameters`, not both")
+        if not (self.like or self.parameters):
+            raise ValueError('needs `like` or `parameters`: { like = "llama-2-7b", scale = 0.012 }')
         if self.parameters and self.scale != 1.0:
             raise ValueError(f"scale = {self.scale} goes with `like`, not with `parameters`")
         if not 0.0 < self.scale <= MAX_SCALE:
@@ -39,7 +41,6 @@ class Cost:
         """The cost in words: `1/83 of llama-2-7b`."""
         if self.parameters:
             return f"{self.parameters} parameters"
-        share = (
-            f"1/{1.0 / self.scale:.3g} of " if self.scale < 1.0 else f"{self.scale:g} x " if self.scale > 1.0 else ""
-        )
-        return f"{share}{self.like}"
+        if self.scale < 1.0:
+            return f"1/{float(f'{1.0 / self.scale:.3g}'):,g} of {self.like}"
+        return f"{self.scale:g} x {self.like}" if self.scale > 1.0 else self.like

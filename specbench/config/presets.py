@@ -125,9 +125,11 @@ def preset(kind: str, name: str) -> Preset:
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with changed keys; the keys of tables in it are replaced one by one."""
+    """Return a table with changed keys. The keys of tables in it are replaced one by one, but a cost as a whole."""
     return {**table} | {
-        key: _merged(table[key], value) if isinstance(value, dict) and isinstance(table.get(key), dict) else value
+        key: _merged(table[key], value)
+        if key != "cost" and isinstance(value, dict) and isinstance(table.get(key), dict)
+        else value
         for key, value in changes.items()
     }
 

@@ -1,4 +1,4 @@
-"""Widening: neurons that add to the cost of a model and not to its function.
+"""Widening: adds neurons to a model that raise its cost and leave its outputs unchanged.
 
 Each MLP gets neurons whose input weights are random and whose output weights are zero. A forward reads and multiplies them,
 and adds zeros. The kernels of `specbench/kernels/` add over inputs in order, and the new inputs come last, so every logit
@@ -43,7 +43,7 @@ def widened(config: PreTrainedConfig, cost: Cost, dtype: str) -> PreTrainedConfi
     """
     wanted, own = bytes_of(cost, dtype), size_of(config, dtype).forward_bytes
     step = size_of(with_neurons(config, STEP), dtype).forward_bytes - own
-    if wanted < own * (1.0 - TOLERANCE):
+    if own > wanted * (1.0 + TOLERANCE):
         raise ConfigError(
             f"cost: {cost.label} is {wanted / 1e6:.1f} MB of weights per token, but the model reads {own / 1e6:.1f} MB;"
             " help: a larger cost, or leave the key out"

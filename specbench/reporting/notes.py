@@ -11,7 +11,7 @@ from specbench.errors import short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.note import Level, Note, warning, warnings_of
-from specbench.reporting.setup_lines import counted, sampling_of
+from specbench.reporting.setup_lines import costs_of, counted, sampling_of
 from specbench.runs.run_folder import listed
 
 LEAST_BANDWIDTH = 0.5  # share of the memory bandwidth below which a baseline gets a warning, if the conclusion has none
@@ -52,7 +52,7 @@ def _conditions(summary: RunSummary) -> Iterator[Note]:
         CONDITIONS,
         f"{prompts} ({data.source}) x {repeats}, {sampling_of(summary)}, {length}, seed {decoding.seed}; {changed}engine"
         f" {summary.spec.engine}{_kernels(summary)} on {summary.spec.device} {dtypes}{placed}, {summary.machine},"
-        f" {counted(env['threads'], 'thread')}{_reason(env)}",
+        f" {counted(env['threads'], 'thread')}{_reason(env)}{f'; {costs}' if (costs := costs_of(summary)) else ''}",
     )
     if summary.imported:
         yield Note("imported", f"imported from {summary.imported}, not measured here")

@@ -25,6 +25,7 @@ def conditions(summaries: Sequence[RunSummary]) -> str:
             "sets of changes",
             ("; ".join(summary.spec.changes) for summary in summaries if summary.spec.changes),
         ),
+        _joined("costs:", "sets of costs", map(costs_of, summaries)),
         _joined("not real:", "kinds of simulation", (summary.simulated for summary in summaries if summary.simulated)),
         _joined("speedups by", "clocks", (f"{summary.clock.replace(' ', '-')} time" for summary in summaries)),
     ]
@@ -91,6 +92,12 @@ def _described(role: str, model: ModelSource) -> str:
     cost = f"costs as much as {model.cost.label}" if model.cost else ""
     changes = ", ".join(filter(None, (model.quantization, cost)))
     return f"{role} {model.source}{f' ({changes})' if changes else ''}"
+
+
+def costs_of(summary: RunSummary) -> str:
+    """Return which models have the cost of a larger one, in words; empty if none has."""
+    labels = {role: model.cost.label for role, model in summary.models.items() if model.cost}
+    return ", ".join(f"{role} costs as much as {label}" for role, label in labels.items())
 
 
 def _joined(word: str, plural: str, values: Iterable[str]) -> str:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from specbench.analysis.points import Point
 from specbench.config.presets import preset
+from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import ExpectationVerdict
 from specbench.features.suites.papers.outcome_texts import verdict_text
 from specbench.features.suites.papers.stand_ins import RULE
@@ -118,11 +120,27 @@ def measured_hash(suite: Suite) -> str:
 
 
 def outcomes_by_cell(verdict: ExpectationVerdict) -> dict[str, str]:
-    """Return the outcomes of an expectation by cell: the outcome that was found, also where it is not counted."""
+    """Return the outcomes of an expectation by cell: the outcome that was found, also where it is not counted.
+
+    A cell is a comparison of two points, or of a point with a number. The setting is not part of its name where the best or
+    the lowest of several settings is compared, so that another choice in a later measurement is the same cell.
+    """
+    expected = verdict.expected
+    is_chosen = expected.take != "each" or bool(expected.at_score_of)
+    is_other_chosen = (expected.bound_take or expected.take) != "each"
     cells: dict[str, list[str]] = defaultdict(list)
-    for point in verdict.outcomes:
-        cells[point.setting].append(str(point.found or point.outcome))
-    return {setting: " / ".join(dict.fromkeys(outcomes)) for setting, outcomes in cells.items()}
+    for found in verdict.outcomes:
+        names = [_named(found.sides[0], expected, is_chosen)]
+        names += [_named(other, expected, is_other_chosen) for other in found.sides[1:]]
+        cells[" against ".join(names)].append(str(found.found or found.outcome))
+    return {cell: " / ".join(outcomes) for cell, outcomes in cells.items()}
+
+
+def _named(point: Point, expected: Expectation, is_chosen: bool) -> str:
+    """Return the pair, task, method, setting and temperature of a point; of a chosen one, what it was chosen for."""
+    setting = ", ".join(str(point.dimension(name)) for name in expected.by) if is_chosen else point.setting
+    words = [word for word in (point.pair, point.task, point.group, point.method, setting) if word]
+    return f"{' '.join(dict.fromkeys(words))} at T = {point.T:g}"
 
 
 def change_lines(suite: str, verdicts: Sequence[ExpectationVerdict], entries: Ledger) -> list[str]:
@@ -160,4 +178,4 @@ def _former_cells(entry: LedgerEntry) -> Iterator[str]:
         for cell, outcome in gone.outcomes.items():
             cells[outcome].append(cell)
         listed = "; ".join(f"{outcome}: {', '.join(names)}" for outcome, names in cells.items())
-        yield f"no longer measured since {gone.until}, for '{says}': {listed}. {gone.reason} (decision {gone.decision})"
+        yield f"no longer compared since {gone.until}, for '{says}': {listed}. {gone.reason} (decision {gone.decision})"

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from specbench.analysis.number_format import HUNDREDTHS, NONE, THOUSANDTHS, Format, NumberCell
 from specbench.analysis.points import Point, Reference
 from specbench.analysis.run_summary import RunSummary
-from specbench.features.suites.papers.stand_ins import PRINTED_SPEED, StandIns, model_bytes, same_task
+from specbench.features.suites.papers.stand_ins import LENGTHS, PRINTED_SPEED, StandIns, model_bytes, same_task
 from specbench.reporting.tables import Table
-
-LENGTHS = ("accepted_length", "average_tokens")  # printed values that measure acceptance themselves
 
 
 def fidelity_tables(stand_ins: StandIns, printed: Sequence[Reference]) -> list[Table]:
@@ -74,8 +72,10 @@ def _acceptance_rows(stand_ins: StandIns, pair: str, printed: Sequence[Reference
                 theirs, ours = row.value, best.number(row.metric)
                 yield _row(best, row.metric.replace("_", " "), HUNDREDTHS, theirs, ours)
     for best in _best_of([point for point in here if stand_ins.theory(point) is not None], PRINTED_SPEED):
-        if (rate := stand_ins.implied(best)) is not None:
-            yield _row(best, "acceptance rate (paper: implied)", THOUSANDTHS, rate, best.number("acceptance_rate"))
+        rate = stand_ins.implied(best)
+        if rate is not None or stand_ins.printed(best):
+            word = "implied" if rate is not None else "no rate gives the printed speed"
+            yield _row(best, f"acceptance rate (paper: {word})", THOUSANDTHS, rate, best.number("acceptance_rate"))
 
 
 def _best_of(points: Sequence[Point], metric: str) -> list[Point]:

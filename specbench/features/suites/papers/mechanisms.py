@@ -1,7 +1,7 @@
 """Split the ratio of two speeds of a contradicted claim into tokens per round, time per round, and the rest.
 
 Times are relative to a token of the baseline of the same run. What is left is time outside rounds, such as reading the
-prompt, and the length of outputs. A factor is named as decisive only if the claim would hold with this factor at 1.
+prompt, and the length of outputs. Named are all factors with which at 1 the claim would hold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,9 @@ from statistics import geometric_mean
 from specbench.analysis.points import Point
 from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import ExpectationVerdict, Outcome
-from specbench.features.suites.papers.stand_ins import SPEEDS
+from specbench.features.suites.papers.stand_ins import LENGTHS, SPEEDS
 
 OVER_SD = "over_sd"  # a speedup over speculative decoding
-LENGTHS = ("accepted_length", "average_tokens")
 Sides = tuple[Point, Point]
 
 
@@ -34,17 +33,14 @@ class Factors:
         """The ratio of the speeds."""
         return self.tokens * self.time * self.rest
 
-    def decisive(self, needed: float) -> str:
-        """Return the factor without which the ratio would reach the needed one; empty if no single one suffices.
-
-        Of several, it is the one furthest from 1.
-        """
-        named = {"tokens": self.tokens, "time": self.time, "rest": self.rest}
-        is_too_low = self.ratio < needed
-        reached = {
-            n: f for n, f in named.items() if (self.ratio / f >= needed if is_too_low else self.ratio / f <= needed)
-        }
-        return (min if is_too_low else max)(reached, key=lambda name: reached[name], default="")
+    def sufficient(self, needed: float) -> list[str]:
+        """Return the factors each of which would let the ratio reach the needed one if it were 1, in the words of a page."""
+        named = {
+            "the tokens per round": self.tokens, "the time per round": self.time,
+            "what is outside rounds": self.rest,
+        }  # fmt: skip
+        sign = 1.0 if self.ratio < needed else -1.0
+        return [name for name, factor in named.items() if sign * (self.ratio / factor - needed) >= 0.0]
 
 
 def mechanism_lines(verdicts: Sequence[ExpectationVerdict], points: Sequence[Point]) -> list[str]:
@@ -97,13 +93,13 @@ def _reasons(
     mean = Factors(*(geometric_mean(getattr(each, key) for each in found) for key in ("tokens", "time", "rest")))
     text = (
         f"a round of {ours} has {mean.tokens:.2f} times the tokens of one of {theirs} and takes"
-        f" {1.0 / mean.time:.2f} times as long, and the rest is a factor of {mean.rest:.2f}"
+        f" {1.0 / mean.time:.2f} times as long; time outside rounds, such as reading prompts, and lengths of outputs are a"
+        f" factor of {mean.rest:.2f}"
     )
-    words = {"tokens": "the tokens per round decide", "time": "the time per round decides", "rest": "the rest decides"}
+    enough = mean.sufficient(_needed(expected, mean.ratio))
+    reason = f"the claim would hold without the difference in {' or in '.join(enough)}"
     yield ", ".join(
-        filter(
-            None, (text, words.get(mean.decisive(_needed(expected, mean.ratio)), "no single factor decides"), accepted)
-        )
+        filter(None, (text, reason if enough else "no single factor suffices to change the outcome", accepted))
     )
 
 

@@ -5,14 +5,15 @@ reads are known for both from configs alone. Papers print speeds and rarely acce
 at which theory gives its printed speed, at its models' ratio of bytes and with blocks that cost as much as one token.
 
 A comparison of speedups says nothing about a method if its outcome follows from the stand-in's costs and acceptance rate.
-That is the case if theory expects the outcome from the numbers measured here, by MARGIN or more, expects the opposite from
-the paper's, and one of the numbers differs. The same rule applies to claims that cannot fail and to claims that cannot
-hold. It needs printed speeds, and settings that differ from the printed ones in the draft length only (decision 0052).
+That is the case if theory expects the outcome from the numbers measured here, by MARGIN or more, the measured ratio agrees
+with that expectation, theory expects the opposite from the paper's numbers, and one of the numbers differs. The same rule
+applies to claims that cannot fail and to claims that cannot hold. It needs printed speeds, and settings that differ from the
+printed ones in the draft length only (decisions 0052 and 0055).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +27,8 @@ from specbench.config.construct import construct
 from specbench.config.pair import ModelSpec, Pair
 from specbench.config.presets import names, preset
 from specbench.decoding.traits import Theory
-from specbench.features.suites.suite import Suite
+from specbench.features.suites.papers.comparisons import FEWEST_REJECTIONS
+from specbench.features.suites.suite import Suite, read_suite
 from specbench.resolution.selection import read_pair
 from specbench.runs.record import Record
 from specbench.runs.run_folder import load
@@ -35,13 +37,14 @@ from specbench.runs.settings import short_key
 PRECISION = "bfloat16"  # of the paper's weights
 SPEEDS = ("papers_speedup", "speedup", "end_to_end_speedup", "geometric_mean_speedup")  # values that theory predicts
 PRINTED_SPEED = "papers_speedup"  # the printed value that implies an acceptance rate
+LENGTHS = ("accepted_length", "average_tokens")  # printed values that measure acceptance themselves
 MARGIN = 1.1  # theory expects an outcome if its ratio lies beyond the bound by this factor
 NEAR = 0.07  # difference of acceptance rates up to which a stand-in accepts as the paper's pair does
 SIMILAR = 1.15  # ratio of costs up to which they are alike
-RULE = (SPEEDS, MARGIN, NEAR, SIMILAR)  # its limits, which the ledger hashes
+RULE = (2, SPEEDS, MARGIN, NEAR, SIMILAR, FEWEST_REJECTIONS)  # its version and limits, which the ledger hashes
 HALVINGS = 40
 LENGTH_KEY = "gamma"  # of a draft length
-SUITES_WITH_SPEEDS = ("se-table2", "se-table3", "se-table4", "polybasic-table2", "spec-bench-leaderboard")
+SUITES_WITH_SPEEDS = ("se-table2", "se-table3", "se-table4", "spec-bench-leaderboard")
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,34 @@ def stands_for(pair: str) -> str:
     return original if original in names("pair") else ""
 
 
+class PrintedSpeed(NamedTuple):
+    """A speed that a table of a paper prints, and the draft lengths that the table covers; empty if the method has none."""
+
+    row: Reference
+    lengths: tuple[tuple[int, ...], ...]
+
+
 @cache
-def printed_speeds(pair: str) -> tuple[Reference, ...]:
+def printed_speeds(pair: str) -> tuple[PrintedSpeed, ...]:
     """Return the speeds that tables print for a pair of a paper, without those of groups of prompts."""
-    rows = (row for suite in SUITES_WITH_SPEEDS for row in reference_of(suite))
-    return tuple(row for row in rows if row.pair == pair and row.metric == PRINTED_SPEED and not row.group)
+    return tuple(
+        PrintedSpeed(row, draft_lengths(name, row.method, pair))
+        for name in SUITES_WITH_SPEEDS
+        for row in reference_of(name)
+        if row.pair == pair and row.metric == PRINTED_SPEED and not row.group
+    )
+
+
+def draft_lengths(suite: str, method: str, pair: str) -> tuple[tuple[int, ...], ...]:
+    """Return the draft lengths at which a suite measures a method of a pair, one number per drafting model."""
+    found: list[object] = []
+    for line in read_suite(suite).grid:
+        if method in line.methods and pair in line.pairs:
+            for key, values in line.options.over:
+                scope, *_, last = key.split(".")
+                found += values if (scope, last) == (method, LENGTH_KEY) else []
+            found += [lengths for scope, lengths in line.options.gamma if scope in ("", method)]
+    return tuple(dict.fromkeys(tuple(each) if isinstance(each, list | tuple) else (int(str(each)),) for each in found))
 
 
 def fastest(theories: Iterable[Theory], sizes: Mapping[str, float], baseline: Sequence[str], rate: float) -> float:
@@ -119,11 +145,6 @@ def implied_rate(
         middle = (low + high) / 2.0
         low, high = (middle, high) if fastest(theories, sizes, baseline, middle) < speedup else (low, middle)
     return (low + high) / 2.0
-
-
-def over(first: float, second: float = 1.0) -> float:
-    """Return the first number divided by the second."""
-    return first / second
 
 
 def has_other_costs(run: RunSummary) -> bool:
@@ -159,15 +180,16 @@ class Block(NamedTuple):
     cost: float
 
 
-@dataclass(frozen=True)
 class StandIns:
-    """The stand-ins among the pairs of some runs, and the points of these and other runs.
+    """The stand-ins among the pairs of some runs, and the points of these and other runs. Reads records once.
 
     Runs whose pair has other costs than its own are left out (`has_other_costs`).
     """
 
-    summaries: Sequence[RunSummary]
-    points: Sequence[Point]
+    def __init__(self, summaries: Sequence[RunSummary], points: Sequence[Point]) -> None:
+        self.summaries, self.points = summaries, points
+        self._implied: dict[tuple[str, str], float | None] = {}
+        self._blocks: dict[tuple[str, str, str], Block | None] = {}
 
     @cached_property
     def pairs(self) -> dict[str, str]:
@@ -178,14 +200,6 @@ class StandIns:
     @cached_property
     def _by_run(self) -> dict[str, RunSummary]:
         return {summary.run: summary for summary in self.summaries}
-
-    @cached_property
-    def _implied(self) -> dict[tuple[str, str], float | None]:
-        return {}
-
-    @cached_property
-    def _blocks(self) -> dict[tuple[str, str, str], "Block | None"]:
-        return {}
 
     @cached_property
     def _records(self) -> dict[str, list[Record]]:
@@ -229,21 +243,30 @@ class StandIns:
         return self._implied[key]
 
     def _implied_rate(self, point: Point) -> float | None:
-        rows = [row for row in printed_speeds(self.pairs[point.pair]) if row.method == point.method]
-        rows = [row for row in rows if row.T in ("", f"{point.T:g}")]
-        rows = [row for row in rows if same_task(row.task, point.task)] or rows
-        rates = [self.implied_by(row, point) for row in rows]
+        rates = [self._implied_by(speed, point) for speed in self.printed(point)]
         return fmean(rate for rate in rates if rate is not None) if rates and None not in rates else None
 
-    def implied_by(self, row: Reference, like: Point) -> float | None:
-        """Return the acceptance rate that one printed speed implies, for the best of the settings that were measured here."""
+    def printed(self, point: Point) -> list[PrintedSpeed]:
+        """Return the printed speeds of a point's method, temperature and task; of all printed tasks if its own is not one."""
+        speeds = [each for each in printed_speeds(self.pairs[point.pair]) if each.row.method == point.method]
+        speeds = [each for each in speeds if each.row.T in ("", f"{point.T:g}")]
+        return [each for each in speeds if same_task(each.row.task, point.task)] or speeds
+
+    def _implied_by(self, speed: PrintedSpeed, like: Point) -> float | None:
+        """Return the acceptance rate that one printed speed implies, for the best of the table's draft lengths."""
         theories = self._theories(like)
-        return implied_rate(theories, self.paper_sizes(like.pair), self.baseline(like), row.value) if theories else None
+        if theories and speed.lengths:
+            theories = [replace(theories[0], gamma=length) for length in speed.lengths]
+        sizes = self.paper_sizes(like.pair)
+        return implied_rate(theories, sizes, self.baseline(like), speed.row.value) if theories else None
 
     def _theories(self, like: Point) -> list[Theory]:
         """Return the theories of all settings of a point's method in its run to which printed speeds apply."""
-        settings = [p for p in self.points if (p.run, p.method, p.group) == (like.run, like.method, "")]
-        return [theory for point in settings if (theory := self.theory(point)) is not None]
+        return [theory for point in self._settings(like) if (theory := self.theory(point)) is not None]
+
+    def _settings(self, like: Point) -> list[Point]:
+        """Return the points of all settings of a point's method in its run."""
+        return [p for p in self.points if (p.run, p.method, p.group) == (like.run, like.method, "")]
 
     def seconds_of(self, pair: str, role: str) -> float | None:
         """Return the seconds of a model's forward of one token; None if it never read one token alone."""
@@ -280,10 +303,12 @@ class StandIns:
         speeds = [speed for each in sides if (speed := self._speeds(each, is_best))]
         if len(speeds) < len(sides):
             return ""
-        here, there = (over(*each) / bound for each in zip(*speeds, strict=True))
+        here, there = (_over_bound(each, bound) for each in zip(*speeds, strict=True))
+        measured = _over_bound([each.number(value) or 0.0 for each in sides], bound)
         ours, theirs = (here, there) if is_above else (1.0 / here, 1.0 / there)
         numbers = [text for each in sides for text in self._different(each)]
-        if ours < MARGIN or theirs >= 1.0 or not numbers:
+        is_as_expected = 1.0 / MARGIN <= measured / here <= MARGIN
+        if ours < MARGIN or theirs >= 1.0 or not numbers or not is_as_expected:
             return ""
         expects = (
             f"theory expects {here:.2f} times the bound from the numbers here, and {there:.2f} times from the paper's"
@@ -293,12 +318,13 @@ class StandIns:
     def _speeds(self, point: Point, is_best: bool) -> tuple[float, float] | None:
         """Return the speedup of a point's method that theory expects from the numbers here, and from the paper's.
 
-        Of the best setting, the paper's is that of the fastest setting, which is the printed one.
+        Of the best setting, both are those of the setting that is the fastest in theory.
         """
         if point.baseline:
             return 1.0, 1.0
         theory, rate = self.theory(point), self.implied(point)
-        here = point.number("corrected")
+        settings = self._settings(point) if is_best else [point]
+        here = max((each.number("corrected") or 0.0 for each in settings), default=0.0)
         if theory is None or rate is None or not here:
             return None
         theories = self._theories(point) if is_best else [theory]
@@ -325,3 +351,8 @@ class StandIns:
         if block is not None and block.cost > SIMILAR:
             texts.append(f"a forward of {last} over {block.size} tokens takes {block.cost:.2f} times as long as of one")
         return texts
+
+
+def _over_bound(speeds: Sequence[float], bound: float) -> float:
+    """Return a speed over a bound, or over another speed and a factor."""
+    return speeds[0] / bound / (speeds[1] if len(speeds) > 1 and speeds[1] else 1.0)
