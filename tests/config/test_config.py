@@ -369,6 +369,9 @@ def test_a_pair_extends_another_one_key_by_key(tmp_path):
     assert pair.models["target"].cost.parameters == "80M" and pair.models["draft"] == tiny.models["draft"]
     assert (pair.stands_for, pair.heads, pair.defaults) == ("llama-2", tiny.heads, tiny.defaults)
     assert preset("pair", "tiny").table["models"]["target"].keys() == {"path"}, "the other one is as before"
+    file.write_text('extends = "tiny-7b"\n[models.target]\ncost = { parameters = "100M" }\n')
+    cost = read_pair(str(file), Options())[1].models["target"].cost
+    assert (cost.parameters, cost.like) == ("100M", ""), "a cost is replaced as a whole"
     file.write_text('extends = "tyni"\n')
     with pytest.raises(ConfigError, match=r"extends = 'tyni' is no other pair of configs/ \(did you mean 'tiny'"):
         read_pair(str(file), Options())

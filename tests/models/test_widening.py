@@ -160,8 +160,8 @@ def test_a_head_of_a_base_at_a_number_of_parameters_grows_as_its_base():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "one of `like` and `parameters`"),
-        ({"like": "llama-2-7b", "parameters": "80M"}, "one of `like` and `parameters`"),
+        ({}, "needs `like` or `parameters`"),
+        ({"like": "llama-2-7b", "parameters": "80M"}, "not both"),
         ({"like": "llama-2-7b", "scale": 0.0}, "scale = 0.0"),
         ({"parameters": "80M", "scale": 0.5}, "scale = 0.5 goes with `like`"),
         ({"like": "llama-2-7b", "scale": float("nan")}, "scale = nan"),

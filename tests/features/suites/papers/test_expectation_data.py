@@ -17,6 +17,7 @@ from specbench.features.suites.papers.claims_ledger import (
     change_lines,
     ledger,
     measured_hash,
+    outcomes_by_cell,
 )
 from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
@@ -135,6 +136,31 @@ def test_a_cell_that_leaves_a_page_is_named_on_it_with_its_verdict_and_the_reaso
     assert entry.cells == {} and entry.former[0].outcomes == {"p t m at T = 1": "contradicted"}
     (line,) = change_lines("s", gone, {"s": now})
     assert "for 'A is faster': contradicted: p t m at T = 1. The model costs too little. (decision 0050)" in line
+
+
+def test_a_cell_is_named_by_both_sides_and_not_by_a_chosen_setting():
+    place = {"pair": "p", "task": "t", "T": 1.0, "run": "r"}
+
+    def of(method, speed, gamma):
+        values = {"speedup": Estimate(speed, speed - 0.1, speed + 0.1)}
+        return Point(**place, method=method, settings={"gamma": gamma}, values=values)
+
+    def cells(take, fast=5):
+        bound = {"method": ["n", "o"]}
+        keys = {"of": {"method": "m"}, "value": "speedup", "at_least": bound, "take": take}
+        expected = Expectation(says="A is faster", id="faster", **keys, by=())
+        ours = [of("m", 2.0 if gamma == fast else 1.0, gamma) for gamma in (1, 5)]
+        (verdict,) = outcomes_of(OneExpectation(expected), [*ours, of("n", 1.5, 1), of("o", 3.0, 1)])
+        return outcomes_by_cell(verdict)
+
+    assert cells("each") == {
+        "p t m gamma=1 at T = 1 against p t n gamma=1 at T = 1": "contradicted",
+        "p t m gamma=1 at T = 1 against p t o gamma=1 at T = 1": "contradicted",
+        "p t m gamma=5 at T = 1 against p t n gamma=1 at T = 1": "confirmed",
+        "p t m gamma=5 at T = 1 against p t o gamma=1 at T = 1": "contradicted",
+    }
+    assert len(cells("best")) < 4 and all("gamma" not in cell for cell in cells("best"))
+    assert cells("best", fast=5) == cells("best", fast=1), "another choice is the same cell"
 
 
 def test_a_changed_grid_needs_a_decision_and_keeps_a_line():

@@ -37,9 +37,19 @@ def lines(*points, **keys):
 @pytest.mark.parametrize(
     ("speed", "length", "parts", "said"),
     [
-        (0.5, 2.0, {"target": 40.0}, "takes 4.00 times as long, and the rest is a factor of 1.00, the time per round"),
+        (
+            0.5,
+            2.0,
+            {"target": 40.0},
+            "a factor of 1.00, the claim would hold without the difference in the time per round",
+        ),
         (0.6, 0.6, {"target": 10.0}, "a round of m has 0.60 times the tokens of one of ar"),
-        (0.9, 2.0, {"target": 10.0, "draft": 1.0}, "the rest is a factor of 0.50, the rest decides"),
+        (
+            0.9,
+            2.0,
+            {"target": 10.0, "draft": 1.0},
+            "the claim would hold without the difference in what is outside rounds",
+        ),
     ],
 )
 def test_the_factor_without_which_the_claim_would_hold_is_named(speed, length, parts, said):
@@ -50,14 +60,20 @@ def test_the_factor_without_which_the_claim_would_hold_is_named(speed, length, p
 def test_no_factor_is_named_if_the_claim_fails_without_any_of_them():
     """The numbers of contrastive decoding on tiny-llama-2: 1.06 without the rest, where 1.11 is claimed."""
     (line,) = lines(BASELINE, point("m", 1.05, 1.0, {"target": 9.43}), at_least=1.11)
-    assert "no single factor decides" in line
-    assert Factors(1.0, 1.06, 0.99).decisive(1.11) == ""
-    assert Factors(1.0, 1.39, 0.90).decisive(1.34) == "rest"
+    assert "no single factor suffices" in line
+    assert Factors(1.0, 1.06, 0.99).sufficient(1.11) == []
+    assert Factors(1.0, 1.39, 0.90).sufficient(1.34) == ["what is outside rounds"]
+
+
+def test_every_factor_that_suffices_is_named():
+    (line,) = lines(BASELINE, point("m", 0.9, 1.0, {"target": 8.0}), at_least=0.95, value="speedup")
+    assert "in what is outside rounds" in line and "time per round" not in line
+    assert Factors(2.0, 0.6, 0.7).sufficient(1.0) == ["the time per round", "what is outside rounds"]
 
 
 def test_a_method_that_is_too_fast_for_a_claim_is_explained_by_its_largest_factor():
     (line,) = lines(BASELINE, point("m", 2.0, 4.0, {"target": 20.0}), at_most=1.0)
-    assert "the tokens per round decide" in line
+    assert "the difference in the tokens per round" in line
 
 
 def test_times_of_two_runs_are_relative_to_their_baselines():
