@@ -102,7 +102,8 @@ def _counted(counts: Mapping[str, int]) -> Iterable[str]:
 def _table(rows: list[list[str]]) -> str:
     head, *body = rows
     align = [":--", ":--", *["--:"] * 6, ":--"]
-    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in (head, align, *body))
+    rows = ([link, *map(markdown_cell, cells)] for link, *cells in (head, align, *body))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 if __name__ == "__main__":

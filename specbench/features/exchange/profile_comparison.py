@@ -1,16 +1,10 @@
 """Whether two acceptance profiles differ: the mean length of a round, and the survival at each position."""
 
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile
-from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
-
-MARGIN = (
-    0.05  # relative, of the mean length; profiles whose interval of the change is within it have the same acceptance
-)
-NORMAL = NormalDist()
+from specbench.features.gate.judge import Comparable, Moments, judge
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
 
 
 def compare_profiles(
@@ -37,32 +31,26 @@ def compare_profiles(
 
 
 def _compared(base: AcceptanceProfile, new: AcceptanceProfile, limits: GateLimits) -> Finding:
-    """Compare the mean lengths by a z-test over rounds, and name the position whose conditional rate differs most.
+    """Compare the mean lengths, and name the position whose conditional rate differs most.
 
     Rounds are taken as independent. Rounds of one prompt are alike, so the true p is larger. A lower acceptance alone is no
     regression: a cheaper draft may make up for it.
     """
-    before, after = base.mean_length, new.mean_length
-    relative = after / before - 1.0
-    short = f"tokens per round {before:.3f} → {after:.3f}"
+    before, after = (
+        Comparable(
+            name="mean acceptance length",
+            quantity=Quantity.acceptance,
+            samples=Moments(side.mean_length, side.deviation, side.rounds or 0),
+            decides=False,
+            words=("lower acceptance", "higher acceptance", "same acceptance"),
+        )
+        for side in (base, new)
+    )
+    found = judge(before, after, limits)
     if len(base.survival) != len(new.survival):
-        text = f"{short}; the draft lengths differ: {len(base.survival)} and {len(new.survival)}"
-        return Finding(Status.incomparable, "other draft length", text, short)
-    if not base.rounds or not new.rounds:
-        text = f"{short} ({relative:+.1%}); a side does not say how many rounds it has, so nothing is tested"
-        return Finding(Status.inconclusive, "acceptance undecided", text, short)
-    error = math.hypot(base.deviation / math.sqrt(base.rounds), new.deviation / math.sqrt(new.rounds))
-    p, half = _p(after - before, error), NORMAL.inv_cdf(0.975) * error / before
-    low, high = relative - half, relative + half
-    test = f"z-test over {base.rounds:,} and {new.rounds:,} rounds as if they were independent, p = {p:.2g}"
-    detail = f"{short} ({relative:+.1%} [{low:+.1%}, {high:+.1%}]; {test}){_worst(base, new)}"
-    if (low >= -MARGIN and high <= MARGIN) or base.survival == new.survival:
-        return Finding(Status.same, "same acceptance", detail, short)
-    if p >= limits.alpha:
-        return Finding(Status.inconclusive, "acceptance undecided", f"{detail}; more rounds would decide", short)
-    if relative > 0.0:
-        return Finding(Status.improved, "higher acceptance", detail, short)
-    return Finding(Status.inconclusive, "lower acceptance", f"{detail}; the speed decides", short)
+        text = f"{found.short}; the draft lengths differ: {len(base.survival)} and {len(new.survival)}"
+        return Finding(Status.incomparable, "other draft length", text, found.short)
+    return found._replace(detail=f"{found.detail}{_worst(base, new)}")
 
 
 def _concurrency(profile: AcceptanceProfile) -> object:
@@ -76,9 +64,3 @@ def _worst(base: AcceptanceProfile, new: AcceptanceProfile) -> str:
         return ""
     _, position, one, two = max(changes)
     return f"; the largest change of a conditional rate is at position {position}: {one:.3f} → {two:.3f}"
-
-
-def _p(difference: float, error: float) -> float:
-    if not error:
-        return 1.0 if not difference else 0.0
-    return 2.0 * (1.0 - NORMAL.cdf(abs(difference) / error))

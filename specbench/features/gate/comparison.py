@@ -7,12 +7,12 @@ same in another time (*overhead changed*), and a baseline that is slower relativ
 
 from collections.abc import Sequence
 
-from specbench.analysis.intervals import FEWEST, by_prompt, paired_test
 from specbench.features.gate import decoding_checks as checks
-from specbench.features.gate.decoding_checks import TOLERANCE, effect, share, shared
+from specbench.features.gate.decoding_checks import effect, shared
+from specbench.features.gate.judge import Comparable, judge, ratio
 from specbench.features.gate.run_differences import _setting_of, changed_settings, differences, replaced_drafts, tables
 from specbench.features.gate.snapshot import GenerationSummary, MeasuredRun
-from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status, sides
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status, sides
 from specbench.machine.hardware import LIBRARIES, TIMING
 
 ANCHOR = "hf-generate"
@@ -113,7 +113,7 @@ def _of_method(base: MeasuredRun, new: MeasuredRun, method: str, limits: GateLim
         ]
     inexact = f"compared with tolerance (settings changed: {', '.join(changes)})" if changes else _inexact(base, new)
     rows = base.generations[method], new.generations[method]
-    decoded = checks.decoding(*rows, inexact, limits.alpha, bool(changes))
+    decoded = checks.decoding(*rows, inexact, limits, bool(changes))
     if inexact and not changes and base.spec.device == new.spec.device == "cpu":
         decoded = checks.other_tokens(*rows, decoded)
     if decoded.status in (Status.regression, Status.improved):
@@ -197,21 +197,19 @@ def _draft_outputs(base: MeasuredRun, a: Sequence[GenerationSummary], b: Sequenc
 def _draft_acceptance(
     a: Sequence[GenerationSummary], b: Sequence[GenerationSummary], limits: GateLimits, is_timed: bool
 ) -> Finding:
-    """Return the finding on the acceptance rate."""
-    before, after = (by_prompt((x.accepted, x.tested, x.prompt) for x in side) for side in (a, b))
-    change, p = paired_test(before, after, share)
-    text = effect(a, b)
-    is_within = abs(change) <= TOLERANCE * share(before)
-    if not is_within and len(before) < FEWEST:
-        detail = f"{text}; too few prompts for a verdict ({len(before)})"
-        return Finding(Status.skipped if is_timed else Status.inconclusive, "acceptance differs", detail, text)
-    if is_within or p >= limits.alpha:
-        return Finding(Status.same, "same acceptance", f"{text}; p = {p:.2g}", text)
-    if change > 0.0:
-        return Finding(Status.improved, "higher acceptance", f"{text}; p = {p:.2g}", text)
-    undecided = "the speed decides" if is_timed else "a cheaper draft may make up for it, which needs times"
-    status = Status.skipped if is_timed else Status.inconclusive
-    return Finding(status, "lower acceptance", f"{text}; p = {p:.2g}; {undecided}", text)
+    """Return the finding on the acceptance rate. A loss alone is no regression."""
+    before, after = (
+        Comparable(
+            name="acceptance rate",
+            quantity=Quantity.acceptance,
+            samples=ratio([(row.accepted, row.tested, row.prompt) for row in side]),
+            decides=False,
+            is_timed=is_timed,
+            words=("lower acceptance", "higher acceptance", "same acceptance"),
+        )
+        for side in (a, b)
+    )
+    return judge(before, after, limits)._replace(short=effect(a, b))
 
 
 def _draft_cost(base: MeasuredRun, new: MeasuredRun, method: str, parts: Sequence[str], is_timed: bool) -> Finding:

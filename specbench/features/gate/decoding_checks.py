@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench import scoring
-from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
+from specbench.analysis.metric import METRICS, Direction, metric_of
+from specbench.analysis.number_format import SCORE, TIMES
+from specbench.features.gate.judge import Blocks, Comparable, Paired, judge, ratio
 from specbench.features.gate.snapshot import GenerationSummary, MeasuredRun, Timings
-from specbench.features.gate.verdict import Finding, GateLimits, Status, sides
+from specbench.features.gate.verdict import Finding, GateLimits, Quantity, Status, sides
 from specbench.scoring import Scored
 
-TOLERANCE = 0.02  # relative, of acceptance, between machines whose last bits differ
-FEWEST_ROUNDS = 3
 PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
 TESTED = "tested tokens"
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
@@ -30,7 +30,7 @@ def shared(base: Generations, new: Generations) -> tuple[list[GenerationSummary]
     return [ours[key] for key in keys], [theirs[key] for key in keys]
 
 
-def decoding(base: Generations, new: Generations, inexact: str, alpha: float, across: bool = False) -> Finding:
+def decoding(base: Generations, new: Generations, inexact: str, limits: GateLimits, across: bool = False) -> Finding:
     """Return the finding on decoding: token for token, or within tolerance if `inexact` is a reason why bits may differ.
 
     Token for token, any difference is a regression, except fewer forwards or tested tokens for the same output. With
@@ -45,7 +45,7 @@ def decoding(base: Generations, new: Generations, inexact: str, alpha: float, ac
     if not ids and not counters:
         return Finding(Status.same, "same decoding", f"{len(a)} generations, token for token", "same")
     differ = f"{ids} of {len(a)} generations have different tokens, {counters} different counters; {effect(a, b)}"
-    return _about(a, b, f"{differ}; {inexact}", alpha, across) if inexact else _exactly(a, b, ids, differ)
+    return _about(a, b, f"{differ}; {inexact}", limits, across) if inexact else _exactly(a, b, ids, differ)
 
 
 def other_tokens(base: Generations, new: Generations, finding: Finding) -> Finding:
@@ -55,7 +55,7 @@ def other_tokens(base: Generations, new: Generations, finding: Finding) -> Findi
     """
     a, b = shared(base, new)
     ids = sum(x.ids != y.ids for x, y in zip(a, b, strict=True))
-    if not ids or finding.status not in (Status.same, Status.improved):
+    if not ids or finding.status is Status.regression:
         return finding
     cause = "another processor's arithmetic may be the cause; help: compare on the recorded machine"
     return Finding(
@@ -85,23 +85,25 @@ def _title(a: Generations, b: Generations, ids: int) -> str:
         return "decoding changed"
     (rate, length), (rate_after, length_after) = ([_ratio(side, *parts) for parts in PARTS] for side in (a, b))
     by_rate, by_length = rate_after - rate, length_after - length
-    moved = abs(by_rate) > TOLERANCE * rate or abs(by_length) > TOLERANCE * length
-    if not moved:
+    limit = GateLimits().of(Quantity.acceptance)
+    if limit.contains(by_rate / rate if rate else 0.0) and limit.contains(by_length / length if length else 0.0):
         return "decoding changed" if ids else "drafting changed"
     return "drafting changed" if by_rate * by_length < 0.0 else "acceptance changed"
 
 
-def _about(a: Generations, b: Generations, differ: str, alpha: float, across: bool) -> Finding:
+def _about(a: Generations, b: Generations, differ: str, limits: GateLimits, across: bool) -> Finding:
     """Return the worst finding on decoding between machines or settings, by paired t-tests over prompts.
 
     Compares the forwards per token of each model; fewer are better. If no model has a finding, compares the acceptance rate
     and the accepted length.
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
-    ratios = [_Ratio(partial(_forwards_of, role), attrgetter("tokens"), -1) for role in roles]
-    moves = [_moved(a, b, ratio, differ, alpha) for ratio in ratios]
+    ratios = [
+        _Ratio(f"{role} forwards/token", partial(_forwards_of, role), attrgetter("tokens"), LOWER) for role in roles
+    ]
+    moves = [_moved(a, b, ratio, differ, limits) for ratio in ratios]
     if all(move is None for move in moves):
-        moves = [_moved(a, b, _Ratio(attrgetter(up), attrgetter(down), 1), differ, alpha) for up, down in PARTS]
+        moves = [_moved(a, b, ratio, differ, limits) for ratio in ACCEPTANCE]
     findings = [move for move in moves if move is not None]
     if across and {Status.regression, Status.improved} <= {finding.status for finding in findings}:
         detail = f"{differ}; some models run more often and some less; their times decide"
@@ -115,39 +117,35 @@ def _forwards_of(role: str, row: GenerationSummary) -> int:
     return row.forwards.get(role, 0)
 
 
-Quantity = Callable[[GenerationSummary], float]
-
-
 class _Ratio(NamedTuple):
-    """A ratio of sums over generations. `better` is the sign of an improvement."""
+    """A ratio of sums over generations, and which values are better."""
 
-    numerator: Quantity
-    denominator: Quantity
-    better: int
+    name: str
+    numerator: Callable[[GenerationSummary], float]
+    denominator: Callable[[GenerationSummary], float]
+    better: Direction
+
+    def of(self, rows: Generations) -> Comparable:
+        """Return the ratio over some generations."""
+        samples = ratio([(self.numerator(row), self.denominator(row), row.prompt) for row in rows])
+        return Comparable(name=self.name, quantity=Quantity.acceptance, samples=samples, better=self.better)
 
 
-def _moved(a: Generations, b: Generations, ratio: _Ratio, differ: str, alpha: float) -> Finding | None:
-    """Return the finding on the change of a ratio; None if it is within tolerance or not significant."""
-    before, after = (
-        by_prompt((ratio.numerator(row), ratio.denominator(row), row.prompt) for row in side) for side in (a, b)
-    )
-    change, p = paired_test(before, after, share)
-    if abs(change) <= TOLERANCE * share(before):
+LOWER = Direction.lower
+ACCEPTANCE = (
+    _Ratio("acceptance rate", attrgetter("accepted"), attrgetter("tested"), Direction.higher),
+    _Ratio("mean acceptance length", attrgetter("tokens"), attrgetter("rounds"), Direction.higher),
+)
+
+
+def _moved(a: Generations, b: Generations, of: _Ratio, differ: str, limits: GateLimits) -> Finding | None:
+    """Return the finding on the change of a ratio; None if it is within the limit or not significant."""
+    found = judge(of.of(a), of.of(b), limits)
+    if found.status is Status.same:
         return None
-    title = _title(a, b, ids=1)
-    if len(before) < FEWEST:
-        detail = f"{differ}; too few prompts for a verdict ({len(before)})"
-        return Finding(Status.inconclusive, title, detail, f"differs: {effect(a, b)}")
-    if p >= alpha:
-        return None
-    status = Status.improved if change * ratio.better > 0.0 else Status.regression
-    return Finding(status, title, f"{differ}; p = {p:.2g}", f"{title}: {effect(a, b)}")
-
-
-def share(rows: np.ndarray) -> float:
-    """Return the ratio of the sums of two columns; 0 if the second sum is 0."""
-    below = rows[:, 1].sum()
-    return float(rows[:, 0].sum() / below) if below else 0.0
+    title, text = _title(a, b, ids=1), effect(a, b)
+    doubt = "differs" if found.status is Status.inconclusive else title
+    return Finding(found.status, title, f"{differ}; {found.detail}", f"{doubt}: {text}")
 
 
 def _ratio(rows: Generations, numerator: str, denominator: str) -> float:
@@ -181,11 +179,7 @@ def effect(a: Generations, b: Generations) -> str:
 
 
 def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits: GateLimits) -> Finding | None:
-    """Return the finding on one metric of one method; None if neither side has it.
-
-    The test is McNemar's exact test if each prompt is right or wrong, otherwise a paired t-test over prompts. A change above
-    the limit is inconclusive if there are too few prompts for a significant result.
-    """
+    """Return the finding on one metric of one method; None if neither side has it."""
     theirs = {entry["name"]: entry for entry in new.metrics}
     ours = next(entry for entry in base.metrics if entry["name"] == name)
     rows = shared(base.generations[method], new.generations[method])
@@ -208,26 +202,16 @@ def quality(base: MeasuredRun, new: MeasuredRun, method: str, name: str, limits:
     whole = scoring.combiner(ours["combine"]).whole
     if math.isnan(whole(a)) or math.isnan(whole(b)):
         return None
-    if ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
-        lost, won = int((a[:, 0] > b[:, 0]).sum()), int((a[:, 0] < b[:, 0]).sum())
-        change, p, how = whole(b) - whole(a), mcnemar(lost, won), f"McNemar, {lost} lost, {won} won"
-        can_decide = mcnemar(len(a), 0) < limits.alpha
-    else:
-        (change, p), how = paired_test(a, b, whole), "paired t-test"
-        can_decide = len(a) >= FEWEST
-    if not can_decide and 100.0 * abs(change) > limits.max_quality_drop:
-        detail = f"{100 * whole(a):.1f} → {100 * whole(b):.1f} over too few prompts for a verdict ({len(a)})"
-        return Finding(Status.inconclusive, "quality differs", f"{name} {detail}", f"{name}: too few prompts")
-    status = _status(p < limits.alpha, 100.0 * change, limits.max_quality_drop)
-    title = {Status.regression: "quality dropped", Status.improved: "quality rose"}.get(status, "same quality")
-    short = f"{name} {100 * whole(a):.1f} → {100 * whole(b):.1f}"
-    return Finding(status, title, f"{short} over {len(a)} prompts; {how}, p = {p:.2g}", short)
-
-
-def _status(significant: bool, change: float, least: float) -> Status:
-    if significant and change < -least:
-        return Status.regression
-    return Status.improved if significant and change > least else Status.same
+    is_binary = ours["combine"] in SHARES and set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}
+    before, after = (
+        Comparable(
+            name=name, quantity=Quantity.quality, samples=Paired(rows, whole, is_binary), format=SCORE,
+            better=metric_of(name).better if name in METRICS else Direction.higher,
+            words=("quality dropped", "quality rose", "same quality"),
+        )
+        for rows in (a, b)
+    )  # fmt: skip
+    return judge(before, after, limits)
 
 
 def log_ratios(session: Timings, method: str, over: str) -> list[float]:
@@ -252,61 +236,13 @@ def within(sessions: Sequence[Timings], method: str, over: str) -> float | None:
 
 
 def speed(base: Sequence[Timings], new: Sequence[Timings], method: str, over: str, limits: GateLimits) -> Finding:
-    """Return the finding on a method's speed relative to `over`, by Welch's t-test over the rounds of all sessions.
-
-    Rounds of one process share an offset that the test does not account for. So each session of NEW has to exceed the limit
-    as well: changes of -8 % and -1 % in two sessions are no regression at a limit of 5 %.
-    """
-    before = [x for session in base for x in log_ratios(session, method, over)]
-    after = [log_ratios(session, method, over) for session in new]
-    fewest = min([len(before), *map(len, after)])
-    if fewest < FEWEST_ROUNDS or not after:
-        detail = f"{fewest if after else 0} of {FEWEST_ROUNDS} repeats on one side; help: --repeats {FEWEST_ROUNDS}"
-        return Finding(Status.inconclusive, "too few repeats", detail, "too few repeats")
-    test = welch(before, [x for session in after for x in session])
-    changes = [100.0 * math.expm1(welch(before, session).difference) for session in after]
-    change = 100.0 * math.expm1(test.difference)
-    statuses = {_status(test.p < limits.alpha, percent, limits.max_slowdown) for percent in (change, *changes)}
-    status = statuses.pop() if len(statuses) == 1 else Status.same
-    x = [math.exp(sum(values) / len(values)) for values in (before, [x for session in after for x in session])]
-    by = f" (by session {', '.join(f'{percent:+.1f}' for percent in changes)})" if len(changes) > 1 else ""
-    by += (
-        ", which do not agree" if len({_status(True, percent, limits.max_slowdown) for percent in changes}) > 1 else ""
-    )
-    rounds = sum(map(len, after))
-    detail = (
-        f"{method} over {over} {x[0]:.3f}x → {x[1]:.3f}x, {change:+.1f} %{by}, p = {test.p:.2g} over {rounds} rounds"
-        f" (geometric means over repeats); limit {limits.max_slowdown:g} %"
-    )
-    unsure = status is Status.same and abs(change) > limits.max_slowdown
-    title = {Status.regression: "slower", Status.improved: "faster"}.get(status, "same speed")
-    title, doubt = ("no significant change", ", not significant") if unsure else (title, "")
-    return Finding(status, title, detail, f"{x[0]:.2f}x → {x[1]:.2f}x over {over} ({change:+.1f} %{doubt})")
-
-
-# Significance tests
-
-
-class Welch(NamedTuple):
-    """The difference of two means, NEW's minus BASE's, and its two-sided p-value."""
-
-    difference: float
-    p: float
-
-
-def mcnemar(lost: int, won: int) -> float:
-    """Return the exact two-sided p-value of `lost` against `won` discordant pairs (McNemar 1947)."""
-    n = lost + won
-    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2.0 * tail / 2.0**n)
-
-
-def welch(base: Sequence[float], new: Sequence[float]) -> Welch:
-    """Return Welch's t-test of two means with unequal variances. Both sides need at least two values."""
-    a, b = np.asarray(base, float), np.asarray(new, float)
-    difference = float(b.mean() - a.mean())
-    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    if va + vb == 0.0:
-        return Welch(difference, 0.0 if difference else 1.0)
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return Welch(difference, student_tails(difference / math.sqrt(va + vb), float(freedom)))
+    """Return the finding on a method's speed relative to `over`, over the repeats of all sessions."""
+    before, after = (
+        Comparable(
+            name=f"{method} over {over}", quantity=Quantity.speed, format=TIMES,
+            samples=Blocks([log_ratios(session, method, over) for session in sessions]),
+            words=("slower", "faster", "same speed"),
+        )
+        for sessions in (base, new)
+    )  # fmt: skip
+    return judge(before, after, limits)

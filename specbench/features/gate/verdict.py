@@ -48,6 +48,26 @@ class GateVerdict:
     short: str
 
 
+class Quantity(StrEnum):
+    """The kinds of quantities, each with a limit."""
+
+    acceptance = "acceptance"
+    quality = "quality"
+    speed = "speed"
+
+
+class Limit(NamedTuple):
+    """The size up to which a change is no finding: a share of the value, or a difference."""
+
+    size: float
+    is_relative: bool
+    text: str
+
+    def contains(self, change: float) -> bool:
+        """Return whether a change is within the limit, up to rounding."""
+        return abs(change) <= self.size * (1.0 + 1e-9)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateLimits:
     """The limits of a finding: it must be significant at `alpha`, and exceed the limit of its kind."""
@@ -55,9 +75,20 @@ class GateLimits:
     alpha: float = 0.01
     max_slowdown: float = 3.0  # percent
     max_quality_drop: float = 1.0  # points of 100
+    max_acceptance_drop: float = 2.0  # percent, of rates, lengths and forwards per token
     require_speed: bool = False
     counters_only: bool = False
     across_config: bool = False  # compare methods whose settings differ, instead of calling them not comparable
+
+    def of(self, quantity: Quantity) -> Limit:
+        """Return the limit of a kind of quantities."""
+        match quantity:
+            case Quantity.acceptance:
+                return Limit(self.max_acceptance_drop / 100.0, True, f"{self.max_acceptance_drop:g} %")
+            case Quantity.quality:
+                return Limit(self.max_quality_drop / 100.0, False, f"{self.max_quality_drop:g} points")
+            case Quantity.speed:
+                return Limit(self.max_slowdown / 100.0, True, f"{self.max_slowdown:g} %")
 
 
 def exit_code(verdicts: Iterable[GateVerdict], undecided_passes: bool = False) -> int:

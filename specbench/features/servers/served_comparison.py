@@ -4,16 +4,16 @@ The speedup is compared, which is a ratio of two servers on one machine, and not
 come from different machines of one kind.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, paired_test
-from specbench.features.gate.decoding_checks import mcnemar, welch
+from specbench.analysis.metric import METRICS, Direction, metric_of
+from specbench.analysis.number_format import SCORE, TIMES
+from specbench.features.gate.judge import Blocks, Comparable, Paired, judge, mean
 from specbench.features.gate.run_differences import tables
-from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
 from specbench.features.servers.exactness.server_verdict import Outcome
 from specbench.features.servers.exactness.stored_verdict import VerificationResult
 from specbench.features.servers.load.server_run import Level, ServerRun
@@ -22,9 +22,6 @@ from specbench.features.servers.served import Description
 from specbench.features.servers.served_results import Result
 from specbench.note import warnings_of
 
-ACCEPTANCE_LIMIT = 0.01  # relative change of the acceptance; a smaller one is no finding
-FEWEST_PAIRS = 3
-LOWER_IS_BETTER = frozenset({"no_answer"})
 RANK = {Outcome.exact: 0, Outcome.unfound: 0, Outcome.inconclusive: 1, Outcome.differs: 2}  # from best to worst
 
 
@@ -85,6 +82,7 @@ def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdi
         lines = "; ".join(note.line for note in found)
         finding = Finding(Status.skipped, "warnings of NEW", lines, f"{len(found)} warnings")
         out.append(verdict("", "comparability", finding))
+    is_same_drafter = base.on.speculation == new.on.speculation and base.on.weights == new.on.weights
     by_level = {level.concurrency: level for level in new.levels}
     for level in base.levels:
         name = f"concurrency {level.concurrency}"
@@ -93,7 +91,7 @@ def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdi
             finding = Finding(Status.incomparable, "level missing in NEW", "NEW has no such level", "missing")
             out.append(verdict(name, "comparability", finding))
             continue
-        out.append(verdict(name, "acceptance", _acceptance(level, other, limits)))
+        out.append(verdict(name, "acceptance", _acceptance(level, other, is_same_drafter, limits)))
         if not limits.counters_only:
             out.append(verdict(name, "speed", _speed(level, other, limits)))
     before, after = base.scores["on"], new.scores["on"]
@@ -101,22 +99,23 @@ def _runs(base: ServerRun, new: ServerRun, limits: GateLimits) -> list[GateVerdi
     return out + [verdict("", "quality", _quality(name, before[name], after[name], limits)) for name in shared]
 
 
-def _acceptance(base: Level, new: Level, limits: GateLimits) -> Finding:
-    """Compare the acceptance of the prompts that both sides measured, by a paired t-test."""
+def _acceptance(base: Level, new: Level, is_same_drafter: bool, limits: GateLimits) -> Finding:
+    """Compare the acceptance of the prompts that both sides measured."""
     shared = sorted(base.accepted.keys() & new.accepted.keys())
     if not shared or base.accepted_unit != new.accepted_unit:
         return Finding(Status.skipped, "no acceptance", "no prompt has an acceptance on both sides", "–")
-    a, b = (np.array([[side.accepted[at]] for at in shared]) for side in (base, new))  # (prompts, 1)
-    change, p = paired_test(a, b, _mean)
-    before, after = _mean(a), _mean(b)
-    short = f"{base.accepted_unit} {before:.3f} → {after:.3f}"
-    relative = change / before if before else 0.0
-    detail = f"{short} ({relative:+.1%}; paired t-test over {len(shared)} prompts, p = {p:.2g})"
-    if len(shared) < FEWEST:
-        if abs(relative) <= ACCEPTANCE_LIMIT:
-            return Finding(Status.same, "same acceptance", detail, short)
-        return Finding(Status.inconclusive, "acceptance undecided", f"{detail}: too few prompts", short)
-    return _judged("acceptance", detail, short, p < limits.alpha and abs(relative) > ACCEPTANCE_LIMIT, relative < 0.0)
+    before, after = (
+        Comparable(
+            name=base.accepted_unit,
+            quantity=Quantity.acceptance,
+            samples=Paired(np.array([[side.accepted[at]] for at in shared]), mean),  # (prompts, 1)
+            decides=is_same_drafter,
+            is_timed=not limits.counters_only,
+            words=("acceptance dropped", "acceptance rose", "same acceptance"),
+        )
+        for side in (base, new)
+    )
+    return judge(before, after, limits)
 
 
 def _speed(base: Level, new: Level, limits: GateLimits) -> Finding:
@@ -124,57 +123,36 @@ def _speed(base: Level, new: Level, limits: GateLimits) -> Finding:
     if not base.ratios or not new.ratios:
         status = Status.inconclusive if limits.require_speed else Status.skipped
         return Finding(status, "no speedup", "a side has no complete pair of blocks", "–")
-    before, after = (math.exp(float(np.mean(np.log(values)))) for values in (base.ratios, new.ratios))
-    short = f"speedup {before:.3f} → {after:.3f}"
-    least = limits.max_slowdown / 100.0
-    if min(len(base.ratios), len(new.ratios)) < FEWEST_PAIRS:
-        return Finding(Status.inconclusive, "speedup undecided", f"{short}; too few pairs for a verdict", short)
-    change, p = welch(np.log(base.ratios).tolist(), np.log(new.ratios).tolist())
-    relative = math.expm1(change)
-    test = f"Welch's t-test over {len(base.ratios)} and {len(new.ratios)} pairs, p = {p:.2g}"
-    detail = f"{short} ({relative:+.1%}; {test})"
-    if relative < -least and p >= limits.alpha:
-        return Finding(Status.inconclusive, "speedup undecided", f"{detail}: too much noise; help: more --pairs", short)
-    return _judged("speedup", detail, short, p < limits.alpha and abs(relative) > least, relative < 0.0)
-
-
-def _judged(name: str, detail: str, short: str, is_significant: bool, is_drop: bool) -> Finding:
-    """Return the finding of a change; `is_significant` also says that it exceeds its limit."""
-    if not is_significant:
-        return Finding(Status.same, f"same {name}", detail, short)
-    status, verb = (Status.regression, "dropped") if is_drop else (Status.improved, "rose")
-    return Finding(status, f"{name} {verb}", detail, short)
-
-
-def _mean(rows: np.ndarray) -> float:
-    return float(rows[:, 0].mean())
+    before, after = (
+        Comparable(
+            name="speedup", quantity=Quantity.speed, samples=Blocks([np.log(side.ratios).tolist()]), format=TIMES
+        )
+        for side in (base, new)
+    )
+    return judge(before, after, limits)
 
 
 def _quality(metric: str, base: Mapping[int, float], new: Mapping[int, float], limits: GateLimits) -> Finding:
     """Compare a metric on the prompts that both sides scored."""
     shared = sorted(base.keys() & new.keys())
-    a, b = (np.array([[side[at]] for at in shared]) for side in (base, new))  # (prompts, 1)
     if not shared:
         return Finding(
             Status.skipped, "no shared prompt", f"{metric}: no prompt was scored on both sides", f"{metric}: –"
         )
-    if set(np.concatenate([a[:, 0], b[:, 0]]).tolist()) <= {0.0, 1.0}:
-        lost, won = int((a > b).sum()), int((a < b).sum())
-        change, p, can_decide = float(b.mean() - a.mean()), mcnemar(lost, won), mcnemar(len(a), 0) < limits.alpha
-    else:
-        change, p = paired_test(a, b, _mean)
-        can_decide = len(a) >= FEWEST
-    gain = -change if metric in LOWER_IS_BETTER else change
-    short = f"{metric} {100 * float(a.mean()):.1f} → {100 * float(b.mean()):.1f}"
-    if not can_decide and 100.0 * abs(change) > limits.max_quality_drop:
-        detail = f"{short} over too few prompts for a verdict ({len(a)})"
-        return Finding(Status.inconclusive, "quality differs", detail, f"{metric}: too few prompts")
-    detail = f"{short} over {len(a)} prompts, p = {p:.2g}"
-    if p < limits.alpha and 100.0 * gain < -limits.max_quality_drop:
-        return Finding(Status.regression, "quality dropped", detail, short)
-    if p < limits.alpha and 100.0 * gain > limits.max_quality_drop:
-        return Finding(Status.improved, "quality rose", detail, short)
-    return Finding(Status.same, "same quality", detail, short)
+    rows = [np.array([[side[at]] for at in shared]) for side in (base, new)]  # (prompts, 1)
+    is_binary = set(np.concatenate(rows)[:, 0].tolist()) <= {0.0, 1.0}
+    before, after = (
+        Comparable(
+            name=metric,
+            quantity=Quantity.quality,
+            samples=Paired(each, mean, is_binary),
+            better=metric_of(metric).better if metric in METRICS else Direction.higher,
+            format=SCORE,
+            words=("quality dropped", "quality rose", "same quality"),
+        )
+        for each in rows
+    )
+    return judge(before, after, limits)
 
 
 def _verifications(base: VerificationResult, new: VerificationResult) -> list[GateVerdict]:

@@ -130,9 +130,9 @@ def test_counters_that_do_not_agree_are_an_error():
         (profile(0.8, 0.5, 0.2), Status.same, "same acceptance"),
         (profile(0.6, 0.4, 0.2), Status.inconclusive, "lower acceptance"),
         (profile(0.9, 0.6, 0.3), Status.improved, "higher acceptance"),
-        (profile(0.6, 0.4, 0.2, rounds=10), Status.inconclusive, "acceptance undecided"),  # too few rounds
+        (profile(0.6, 0.4, 0.2, rounds=10), Status.inconclusive, "change undecided"),  # too few rounds
         (profile(0.8, 0.5), Status.incomparable, "other draft length"),
-        (profile(0.6, 0.4, 0.2, rounds=0), Status.inconclusive, "acceptance undecided"),
+        (profile(0.6, 0.4, 0.2, rounds=0), Status.inconclusive, "change undecided"),
     ],
 )
 def test_profiles_are_compared_by_their_mean_length(new, status, title):

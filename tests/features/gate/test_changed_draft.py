@@ -48,7 +48,7 @@ def test_a_better_draft_has_a_higher_acceptance_at_a_higher_cost_and_speed_is_ju
     found = aspects(done.stdout, "sd")
     assert {"decoding", "acceptance", "cost", "speed"} <= found.keys()
     assert found["decoding"]["title"] == "same outputs"
-    assert found["acceptance"]["title"] in ("higher acceptance", "same acceptance")
+    assert found["acceptance"]["title"] in ("higher acceptance", "same acceptance", "no significant change")
     assert "draft forward" in found["cost"]["short"] and "cost ratio" in found["cost"]["short"]
     before, after = (float(x) for x in found["cost"]["short"].split("cost ratio ")[1].split(" → "))
     assert min(before, after) > 0.0
@@ -129,4 +129,4 @@ def test_equal_prompts_are_too_few_for_a_verdict(tmp_path):
         specbench("gate", "record", f"{draft}.json", "-m", "sd", *few, cwd=tmp_path)
     done = specbench("compare", "middle.json", "draft.json", "-f", "json", "--counters-only", cwd=tmp_path, code=6)
     found = aspects(done.stdout, "sd")["acceptance"]
-    assert found["status"] == "inconclusive" and "too few prompts for a verdict (1)" in found["detail"]
+    assert found["status"] == "inconclusive" and "too few samples for a verdict" in found["detail"]

@@ -86,7 +86,7 @@ def test_a_change_below_the_limit_or_within_noise_is_no_finding():
     assert found(run(level()), run(noisy))["same acceptance"] is Status.same
     fewer = level(accepted={i: 2.5 + 0.01 * i for i in range(7, 20)})  # other prompts alone are no change
     assert found(run(level()), run(fewer))["same acceptance"] is Status.same
-    assert found(run(level()), run(level(ratios=[0.6, 1.6, 0.7])))["speedup undecided"] is Status.inconclusive
+    assert found(run(level()), run(level(ratios=[0.6, 1.6, 0.7])))["change undecided"] is Status.inconclusive
     assert "speedup dropped" not in found(run(level()), run(level(ratios=[0.5] * 4)), counters_only=True)
 
 
