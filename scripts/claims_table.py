@@ -102,8 +102,8 @@ def _counted(counts: Mapping[str, int]) -> Iterable[str]:
 def _table(rows: list[list[str]]) -> str:
     head, *body = rows
     align = [":--", ":--", *["--:"] * 6, ":--"]
-    rows = ([link, *map(markdown_cell, cells)] for link, *cells in (head, align, *body))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = ([link, *map(markdown_cell, cells)] for link, *cells in (head, align, *body))
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_the_output_has_the_columns_and_methods_of_its_command(ran, monkeypatch)
         return {line.split()[1] for line in of if re.match(r"  \S+@", line)}
 
     assert methods(lines) == methods(shown)
-    assert any(line.startswith("10 prompts (synthetic) x 1 repeat, T = 0") for line in lines), "its conditions"
+    assert any(line.startswith("6 prompts (synthetic) x 1 repeat, T = 0") for line in lines), "its conditions"
 
 
 def test_the_scores_of_the_table_can_show_a_difference():
