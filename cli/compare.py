@@ -255,19 +255,9 @@ def compare(
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """
-    # imports numpy
-    from specbench.features.exchange import profile_comparison, profile_sources
-    from specbench.features.gate import comparison, snapshot
-    from specbench.features.servers import served_comparison, served_gate
+    from specbench.features.exchange import measurement_kinds  # imports numpy
 
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
-    if profile_sources.is_profile(base) or profile_sources.is_profile(new):
-        one, other = (profile_sources.profiles_of(path) for path in (base, new))
-        verdicts = profile_comparison.compare_profiles(one, other, limits)
-    elif served_gate.is_served(base):
-        before, after = (served_gate.results_of(path) for path in (base, new))
-        verdicts = served_comparison.compare_served(before, after, limits)
-    else:
-        verdicts = comparison.compare(snapshot.read_runs(base), snapshot.read_runs(new), limits)
+    verdicts = measurement_kinds.compare(base, new, limits)
     code = write_verdicts(verdicts, form, junit, f"{new} against {base}", inconclusive)
     sys.exit(0 if exit_zero else code)
