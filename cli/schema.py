@@ -217,6 +217,14 @@ class Sweep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MethodStyle:
+    """How plots draw a method: a color by name, and a marker of Matplotlib."""
+
+    color: Literal["blue", "sky", "green", "orange", "red", "purple", "olive", "gray"]
+    marker: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodFile:
     """What the file of a method holds besides the constructor's keys."""
 
@@ -225,6 +233,9 @@ class MethodFile:
     temperature: float = 0.0
     clock: Literal["decoding", "end to end"] = "decoding"
     sweep: Sweep
+    style: MethodStyle
+    advise: Literal["lookup", "other lookup", "chain", "lossy"] = "lookup"
+    reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

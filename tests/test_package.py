@@ -1,5 +1,6 @@
 """Layers of packages, the wheel, and what start-up imports."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -151,3 +152,14 @@ def test_requirements_admit_what_we_promise():
     ranges = {r.name: r.specifier for r in map(Requirement, PROJECT["project"]["dependencies"])}
     assert all(version in ranges["torch"] for version in ("2.11.0", "2.12.1", "2.13.0"))
     assert all(version in ranges["transformers"] for version in ("5.17.0", "5.23.0"))
+
+
+@pytest.mark.parametrize("package", ["analysis", "reporting", "resolution", "experiment"])
+def test_the_core_names_no_method(package):
+    """Names of methods in quotes. What reports need of a method is stored with the run, or in its preset."""
+    methods = {path.stem for path in (ROOT / "configs" / "methods").glob("*.toml")}
+    for path in (ROOT / "specbench" / package).rglob("*.py"):
+        if path.name == "speculation_profile.py":  # names of NVIDIA's file format
+            continue
+        quoted = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not methods & {each for each in quoted if isinstance(each, str)}, path

@@ -91,7 +91,7 @@ def papers_gigaflops(rows: Records, method: Traits, shapes: Mapping[str, Shape])
     draft, target = method.roles[0], method.roles[-1]
     f_q, f_p = (theory.forward_flops(s=1, **vars(shapes[role])) for role in (draft, target))
     total: float
-    if method.flops == "sprinter":
+    if method.flops == "tested":
         total = sum(x.drafted * f_q + x.tested * f_p for x in rounds_of(rows))
     else:
         total = sum(theory.speculative_flops(x.drafted, f_q, f_p) for x in rounds_of(rows))

@@ -63,7 +63,7 @@ class Over(StrEnum):
 
     nothing = ""
     baseline = "baseline"
-    reference = "sd"  # plain speculative decoding, if the run has it
+    reference = "reference"  # plain speculative decoding, if the run has it
 
 
 Value = float | int | Estimate | Spread | None  # None: not defined for this method
@@ -241,7 +241,7 @@ def is_compared(rows: Records, context: Context) -> bool:
 
 
 def has_sd(rows: Records, context: Context) -> bool:
-    """Return whether these are not the records of `sd`, and both completed some of the same generations."""
+    """Return whether these are not the records of plain speculative decoding, and both completed some generations."""
     return bool(paired(rows, context.sd)[0]) and rows[0].method != context.sd[0].method
 
 

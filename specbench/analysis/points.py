@@ -229,7 +229,7 @@ def _values(summary: RunSummary, row: MethodSummary) -> dict[str, PointValue]:
     values["deferral_rate"] = row.value("target_calls") if rule_rate is None else rule_rate
     time = row.value("generation_milliseconds")
     values["generation_deviation"] = time.deviation if isinstance(time, Spread) else None
-    if row.method == Over.reference:
+    if row.method == summary.spec.reference:
         values |= relative_to(Over.reference, summary.is_timed)
     return values
 

@@ -257,9 +257,9 @@ def _drawn_model(method: Theory, rates: Rates) -> theory.RoundCounts:
     return theory.drawn_model([weights[role] for role in method.models])
 
 
-def _sprinter(method: Theory, rates: Rates) -> theory.RoundCounts:
+def _untested_run(method: Theory, rates: Rates) -> theory.RoundCounts:
     drafted, accepted = rates.per_test()
-    return theory.sprinter(drafted, accepted, bonus=method.bonus != "none")
+    return theory.untested_run(drafted, accepted, bonus=method.bonus != "none")
 
 
 def _token_cascade(method: Theory, rates: Rates) -> theory.RoundCounts:
@@ -277,7 +277,7 @@ FORMULAS: dict[str, Formula] = {
     "chain": _chain,
     "ensemble": _ensemble,
     "drawn model": _drawn_model,
-    "sprinter": _sprinter,
+    "untested run": _untested_run,
     "token cascade": _token_cascade,
     "sequence cascade": _sequence_cascade,
 }

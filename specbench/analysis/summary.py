@@ -55,7 +55,6 @@ from specbench.runs.run_spec import Clock, MethodSpec, RunSpec
 
 PARALLEL_BYTES = 32 << 20  # of records, at which summaries are computed in several processes
 PREFILL = 0.1  # share of the time at which the headline includes prefill
-SD = "sd"  # plain speculative decoding, which adaptive drafts are compared with
 HASHED_ENDS = 1 << 16  # bytes at the start and end of a file that its stamp covers
 
 
@@ -209,9 +208,9 @@ def context_of(name: str, spec: RunSpec, records: Records, bandwidth: Bandwidth)
     baseline_roles = spec.methods[spec.baseline].traits.roles
     return Context(
         baseline=complete(records, spec.baseline),
-        sd=complete(records, SD) if name != SD else [],
+        sd=complete(records, spec.reference) if spec.reference not in ("", name) else [],
         lossless=[] if spec.methods[name].lossless or name == spec.baseline else _fastest_lossless(spec, records),
-        sd_method=spec.methods.get(SD),
+        sd_method=spec.methods.get(spec.reference),
         method=spec.methods[name],
         baseline_roles=baseline_roles,
         models=spec.pair.models,
@@ -232,9 +231,9 @@ def _fastest_lossless(spec: RunSpec, records: Records) -> Records:
 def _predicted_distance(method: MethodSpec, spec: RunSpec) -> float | None:
     """Return the distance from the target that Theorem 1 gives on the test texts of a verifier's head.
 
-    None except for SPRINTER at T = 1, unfiltered, with tau_inf = 1/2, on a task that these texts are from.
+    None except at T = 1, unfiltered, on a task that these texts are from, for a method that the theorem is about.
     """
-    if method.traits.flops != "sprinter" or method.options.get("threshold") != 0.5:
+    if not method.traits.predicts_distance:
         return None
     head, decoding = spec.pair.heads[method.traits.heads[0]], spec.decoding
     plain = (decoding.temperature, decoding.top_k, decoding.top_p) == (1.0, 0, 1.0)

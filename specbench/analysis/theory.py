@@ -251,7 +251,7 @@ def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) 
     return n * f_q + (n + bonus) * f_p
 
 
-def sprinter(drafted: float, accepted: float, *, bonus: bool = True) -> RoundCounts:
+def untested_run(drafted: float, accepted: float, *, bonus: bool = True) -> RoundCounts:
     """Return the counts of SPRINTER per forward of the target.
 
     Model 0 drafts, and model 1 is the target. `drafted` is the measured number of drafted tokens per forward of the target.

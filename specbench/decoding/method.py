@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.session import Concurrent, Counted, InstrumentedModel, Session, TrainedHead
 from specbench.decoding.targets import Last, Target
-from specbench.decoding.traits import Theory, Traits
+from specbench.decoding.traits import Positions, Theory, Traits
 
 H = TypeVar("H", bound=TrainedHead)
 Propose = Callable[[list[int], int], Draft]  # (ids, room) -> a draft of at most room tokens
@@ -181,9 +181,14 @@ class Method(Named):
         return None
 
     @property
-    def flops(self) -> Literal["", "speculation", "sprinter"]:
-        """Which of SPRINTER's formulas counts the FLOPs; empty if neither applies."""
+    def flops(self) -> Positions:
+        """The positions of a round that SPRINTER's count of FLOPs has for the target; empty if the count does not apply."""
         return ""
+
+    @property
+    def predicts_distance(self) -> bool:
+        """Whether Theorem 1 of SPRINTER gives the distance of the output from the target's distribution."""
+        return False
 
     def traits(self) -> Traits:
         """Return everything that reports need from the method, as plain data."""
@@ -194,6 +199,7 @@ class Method(Named):
             adaptive=self.adaptive,
             theory=self.theory(),
             flops=self.flops,
+            predicts_distance=self.predicts_distance,
             published_rule=self.published_rule,
         )
 

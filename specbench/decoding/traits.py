@@ -24,13 +24,18 @@ class Theory:
     parameters: dict[str, float] | None = None
 
 
+Positions = Literal["", "drafted", "tested"]  # of a round
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """The properties of a method that are stored with its results.
 
     `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `adaptive` says
-    that a stop rule decides how long a draft is. `flops` names the paper's formula for the FLOPs per generation, which
-    takes the first and the last of `roles`. `published_rule` names a rejection whose tokens follow no declared distribution.
+    that a stop rule decides how long a draft is. `flops` says which positions of a round SPRINTER's count of FLOPs has for
+    the target, the last of `roles`: the drafted or the tested ones; empty if the count does not apply. `published_rule` names
+    a rejection whose tokens follow no declared distribution. `predicts_distance` says that Theorem 1 of SPRINTER holds for
+    the method, `is_reference` that other methods are compared with it.
     """
 
     roles: tuple[str, ...]
@@ -38,5 +43,7 @@ class Traits:
     draft_length: str = ""
     adaptive: bool = False
     theory: Theory | None = None
-    flops: Literal["", "speculation", "sprinter"] = ""
+    flops: Positions = ""
+    predicts_distance: bool = False
+    is_reference: bool = False
     published_rule: str | None = None

@@ -16,6 +16,8 @@ from specbench.decoding.speculation import draw_token
 from specbench.decoding.targets import Last, Mixture, Target
 from specbench.decoding.traits import Theory
 
+PRESET = "ar"  # of plain decoding with the target, the baseline of most methods
+
 
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Method, name="autoregressive"):

@@ -13,7 +13,7 @@ from specbench.decoding.rejection import BY_TOKEN, Rejection, require_trees, wit
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.speculation import Observed, Speculation, counters_of, draw_token
 from specbench.decoding.targets import Last, Target
-from specbench.decoding.traits import Theory
+from specbench.decoding.traits import Positions, Theory
 from specbench.methods.proposers import DraftModel
 
 Bonus = Literal["deferred", "exact", "none", "paper"]
@@ -80,8 +80,8 @@ class Speculative(Method, name="speculative"):
         return isinstance(self.proposer, DraftModel) and self.proposer.stop is not None
 
     @property
-    def flops(self) -> Literal["", "speculation"]:
-        return "speculation" if isinstance(self.proposer, DraftModel) else ""
+    def flops(self) -> Positions:
+        return "drafted" if isinstance(self.proposer, DraftModel) else ""
 
     def theory(self) -> Theory | None:
         drafting, levels = self.proposer.innermost, self.proposer.levels

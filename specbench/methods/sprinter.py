@@ -6,14 +6,13 @@ The target is called only if not.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from specbench.config.construct import within
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.rejection import verify
 from specbench.decoding.sampling import Draft, Sampler, read_tokens
 from specbench.decoding.targets.deferral import confidence
-from specbench.decoding.traits import Theory
+from specbench.decoding.traits import Positions, Theory
 from specbench.models.heads import Verifier
 from specbench.models.heads.classifiers import read_probability
 
@@ -53,11 +52,15 @@ class Sprinter(Method, name="sprinter"):
         return f"up to {self.max_run}"
 
     @property
-    def flops(self) -> Literal["sprinter"]:
-        return "sprinter"
+    def flops(self) -> Positions:
+        return "tested"
+
+    @property
+    def predicts_distance(self) -> bool:
+        return self.threshold == 0.5
 
     def theory(self) -> Theory:
-        return Theory(formula="sprinter", models=self.roles(), bonus="exact" if self.bonus else "none")
+        return Theory(formula="untested run", models=self.roles(), bonus="exact" if self.bonus else "none")
 
     def rounds(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Iterator[Round]:
         ids, draft, target = list(models.ids), models[self.draft], models[self.target]

@@ -11,7 +11,7 @@ from specbench.machine.hardware import bandwidth_of
 from specbench.runs.run_spec import MethodSpec
 
 RUN_TABLES = (
-    "speed", "theory", "steps", "acceptance", "cascades", "sprinter", "chains", "time", "conventions", "quality",
+    "speed", "theory", "steps", "acceptance", "cascades", "drafted runs", "chains", "time", "conventions", "quality",
     "score groups", "speed groups",
 )  # fmt: skip
 SPEED, THEORY, STEPS, ACCEPTANCE, CASCADES, SPRINTER, CHAINS, TIME, CONVENTIONS, QUALITY, SCORE_GROUPS, SPEED_GROUPS = (
@@ -77,7 +77,7 @@ class Column:
         """Return the value of one method."""
         if self.value:
             return self.value(run, row)
-        over = {Over.nothing: None, Over.baseline: run.baseline, Over.reference: str(Over.reference)}[self.metric.over]
+        over = {Over.nothing: None, Over.baseline: run.baseline, Over.reference: run.spec.reference}[self.metric.over]
         if row.method == over:
             return 1.0 if run.is_timed or not self.metric.is_timed else None
         return row.value(self.key)

@@ -32,7 +32,8 @@ SAME_DISTRIBUTION = ", with the same output distribution"
 class _MethodKey(NamedTuple):
     """A method of several runs: the pair, the method, the baseline, the temperature, and its relation to the baseline.
 
-    `lossless` is as in `RunSummary.lossless`, and False too for a method whose greedy tokens contradict its declaration.
+    `is_over_one_model` says whether the baseline is one model. `lossless` is as in `RunSummary.lossless`, and False too for a
+    method whose greedy tokens contradict its declaration.
     """
 
     pair: str
@@ -40,6 +41,7 @@ class _MethodKey(NamedTuple):
     baseline: str
     temperature: float
     lossless: bool | None
+    is_over_one_model: bool
 
 
 class _MeasuredSpeedup(NamedTuple):
@@ -82,7 +84,7 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[Note]:
     temperatures = {line.temperature for line in measured}
     names_pair = len({line.pair for line in measured}) > 1
     ordered = sorted(
-        measured, key=lambda line: (line.baseline != "ar", not line.lossless, -_geometric_mean(measured[line]))
+        measured, key=lambda line: (not line.is_over_one_model, not line.lossless, -_geometric_mean(measured[line]))
     )
     named = ordered if len(ordered) <= MOST_NAMED + 1 else _winners(measured)
     sentences = []
@@ -91,7 +93,7 @@ def _over_all(summaries: Sequence[RunSummary]) -> list[Note]:
         if len(temperatures) > 1:
             name += f" at T = {line.temperature:g}"
         kind = "lossless method" if line.lossless else "method that is not lossless"
-        kind += "" if line.baseline == "ar" else f" over {line.baseline}"
+        kind += "" if line.is_over_one_model else f" over {line.baseline}"
         average = " on average" if len(measured[line]) > 1 else ""
         standing = f"the fastest {kind}{average}" if len(ordered) > len(named) else ""
         sentences.append(Note("speed", _over_runs(name, standing, line, measured[line]), subject=line.method))
@@ -145,7 +147,10 @@ def _lines(summaries: Sequence[RunSummary]) -> dict[_MethodKey, list[_MeasuredSp
             speedup = row.value(SPEEDUPS[clock])
             if isinstance(speedup, Estimate):
                 lossless = False if summary.contradicted(row) else summary.lossless(row)
-                line = _MethodKey(summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless)
+                is_over_one = len(summary.spec.methods[summary.baseline].traits.roles) == 1
+                line = _MethodKey(
+                    summary.pair, row.label, summary.baseline, summary.decoding.temperature, lossless, is_over_one
+                )
                 measured[line].append(_MeasuredSpeedup(summary, row, speedup, clock))
     return measured
 
@@ -165,13 +170,13 @@ def _alike_in_all(line: _MethodKey, measured: dict[_MethodKey, list[_MeasuredSpe
 
 
 def _winners(measured: dict[_MethodKey, list[_MeasuredSpeedup]]) -> list[_MethodKey]:
-    """Return the fastest lossless and the fastest other method of each pair over each baseline, `ar` first.
+    """Return the fastest lossless and the fastest other method of each pair over each baseline, those of one model first.
 
     Methods are compared at one temperature: the one that most of them have, or the lowest of several.
     """
     groups: dict[tuple[bool, str, str, bool], dict[float, list[_MethodKey]]] = defaultdict(lambda: defaultdict(list))
     for line in measured:
-        key = line.baseline != "ar", line.baseline, line.pair, not line.lossless
+        key = not line.is_over_one_model, line.baseline, line.pair, not line.lossless
         groups[key][line.temperature].append(line)
     compared = (
         max(groups[key].items(), key=lambda at_one: (len(at_one[1]), -at_one[0]))[1]  # (temperature, lines)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from specbench.analysis.metric import metric_of
 from specbench.analysis.number_format import PERCENT
 from specbench.analysis.run_summary import RunSummary
+from specbench.config.pair import HeadKind
 from specbench.errors import short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
@@ -117,7 +118,7 @@ def _methods(summary: RunSummary) -> Iterator[Note]:
     if any(row.value("predicted_distance") is not None for row in rows):
         text = "predicted distance from target: Theorem 1 over the head's own test texts (docs/heads.md)."
         yield Note("predicted distance", text)
-    if any(head.kind == "eagle" for head in summary.heads.values()):
+    if any(head.kind == HeadKind.eagle for head in summary.heads.values()):
         yield Note(
             "theory of heads",
             "Theory leaves out the tokens that an EAGLE head reads again, and the forwards in which a middle model catches up"

@@ -33,6 +33,7 @@ class ResolvedMethod:
     clock: Clock = "decoding"
     lossless: bool | None = None  # whether it declares its baseline's distribution; None if it declares none
     settings: Table = field(default_factory=dict)  # the values of swept keys, by path
+    is_reference: bool = False  # whether other methods are compared with it besides the baseline
 
     @property
     def label(self) -> str:
@@ -50,7 +51,7 @@ class ResolvedMethod:
         return MethodSpec(
             preset=self.preset,
             options=to_table(self.method),
-            traits=self.method.traits(),
+            traits=replace(self.method.traits(), is_reference=self.is_reference),
             lossless=self.lossless,
             settings=self.settings,
         )
@@ -143,7 +144,10 @@ class Methods:
             raise ConfigError(f"{source.name} is not defined at T = {temperature:g}: {why}")
         baseline = source.table.get("baseline")
         settings = variant.settings(method)
-        resolved = ResolvedMethod(source.name, baseline, temperature, method, clock, settings=settings)
+        is_reference = bool(source.table.get("reference")) and not settings
+        resolved = ResolvedMethod(
+            source.name, baseline, temperature, method, clock, settings=settings, is_reference=is_reference
+        )
         if not baseline:
             return resolved, resolved
         alone = Method.build(self._baseline(source, partial).table, f"baseline {baseline}")

@@ -23,7 +23,16 @@ from specbench.methods.stopping import Stop
 from specbench.methods.tree_drafts import HeadTree
 from specbench.resolution.default_length import default_length
 
-BESIDES = ("description", "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
+BESIDES = (
+    "description",
+    "baseline",
+    "temperature",
+    "clock",
+    "sweep",
+    "style",
+    "advise",
+    "reference",
+)  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a part
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 FAMILIES: dict[str, type[Named]] = {  # by key

@@ -23,6 +23,7 @@ from specbench.decoding.method import Method, Proposer
 from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
 from specbench.errors import ConfigError, PluginError, Terminated
+from specbench.methods.autoregressive import PRESET
 from specbench.methods.stopping import Stop
 
 DRAFT = {"name": "model", "model": "draft"}
@@ -127,7 +128,7 @@ def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dic
     The preset of a target, stop rule or proposer is speculative decoding with it. Methods and tasks keep their defaults. A
     rejection rule, an engine, and a proposer with parameters without a default have no preset.
     """
-    speculative = {"name": "speculative", "baseline": "ar"}
+    speculative = {"name": "speculative", "baseline": PRESET}
     named = {"name": name, **_defaults(member)}
     if family is Target:
         both = {"scorers": ["draft", "target"], "target": named, "proposer": DRAFT}
@@ -136,7 +137,7 @@ def _preset(family: type[Named], name: str, member: type[Any]) -> tuple[str, dic
         stopped = {"proposer": {**DRAFT, "stop": named}, "scorers": "target", "target": {"name": "last"}}
         return "method", {**speculative, **stopped}
     if family is Method:
-        return "method", {**named, "baseline": "ar"}
+        return "method", {**named, "baseline": PRESET}
     if family is Task:
         return "task", {"name": name}
     if family is not Proposer:

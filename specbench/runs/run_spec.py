@@ -233,6 +233,11 @@ class RunSpec:
         return f"<RunSpec {self.words}: {self.generations} generations, {self.key}>"
 
     @property
+    def reference(self) -> str:
+        """The method that others are compared with besides the baseline: plain speculative decoding; empty without one."""
+        return next((label for label, method in self.methods.items() if method.traits.is_reference), "")
+
+    @property
     def presets(self) -> dict[str, str]:
         """The preset of each method, by label."""
         return {label: method.preset for label, method in self.methods.items()}
@@ -252,7 +257,7 @@ class RunSpec:
     @classmethod
     def from_toml(cls, table: Table, where: str = "run.toml") -> Self:
         """Read what `to_toml` wrote. Raises ConfigError, naming the key, for a table that is no run spec."""
-        return construct(cls, with_settings(table), where)
+        return construct(cls, with_traits(with_settings(table)), where)
 
     @cached_property
     def sha256(self) -> str:
@@ -276,11 +281,8 @@ class RunSpec:
 
     @property
     def checksum(self) -> str:
-        """A hash of all of run.toml but the settings, which labels have too, used to detect changes to the file."""
-        methods = {
-            label: {key: value for key, value in to_table(method).items() if key != "settings"}
-            for label, method in self.methods.items()
-        }
+        """A hash of run.toml in the words of the first revision that stored one, used to detect changes to the file."""
+        methods = {label: _as_first_stored(to_table(method)) for label, method in self.methods.items()}
         return _sha256({**self.to_toml(), "methods": methods})
 
     @property
@@ -323,6 +325,47 @@ def with_settings(table: Table) -> Table:
             for label, method in methods.items()
         }
     }
+
+
+# Words of traits that earlier revisions stored, with today's
+COUNTED = {"speculation": "drafted", "sprinter": "tested"}
+FORMULAS = {"sprinter": "untested run"}
+REFERENCE = "sd"
+
+
+def with_traits(table: Table) -> Table:
+    """Return the table of a run.toml with the traits that earlier revisions stored in other words, or not at all."""
+    methods = table.get("methods")
+    if not isinstance(methods, dict):
+        return table
+    return table | {"methods": {label: _with_traits(method) for label, method in methods.items()}}
+
+
+def _with_traits(method: object) -> object:
+    """Return the table of a method with today's traits; anything else as it is."""
+    if not isinstance(method, dict) or not isinstance(traits := method.get("traits"), dict):
+        return method
+    counted, theory = traits.get("flops", ""), traits.get("theory")
+    new = {**traits, "flops": COUNTED.get(counted, counted)}
+    if isinstance(theory, dict) and theory.get("formula") in FORMULAS:
+        new["theory"] = {**theory, "formula": FORMULAS[theory["formula"]]}
+    options = method.get("options", {})
+    new.setdefault("is_reference", method.get("preset") == REFERENCE and not method.get("settings"))
+    new.setdefault("predicts_distance", new["flops"] == "tested" and options.get("threshold") == 0.5)
+    return {**method, "traits": new}
+
+
+def _as_first_stored(method: Table) -> Table:
+    """Return the table of a method as the first revision stored it, of which checksums of runs are."""
+    stored = method["traits"]
+    assert isinstance(stored, dict)
+    traits = {key: value for key, value in stored.items() if key not in ("is_reference", "predicts_distance")}
+    traits["flops"] = {new: old for old, new in COUNTED.items()}.get(traits["flops"], traits["flops"])
+    theory = traits.get("theory")
+    if isinstance(theory, dict):
+        names = {new: old for old, new in FORMULAS.items()}
+        traits["theory"] = {**theory, "formula": names.get(theory["formula"], theory["formula"])}
+    return {**{key: value for key, value in method.items() if key != "settings"}, "traits": traits}
 
 
 def _sha256(table: Table) -> str:

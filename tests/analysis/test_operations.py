@@ -45,7 +45,7 @@ def context(pair: str, method: Traits, baseline=(), sd=()) -> Context:
         for role, shape in SHAPES[pair].items()
     }  # fmt: skip
     spec = MethodSpec(preset="x", options={}, traits=method)
-    of_sd = replace(spec, traits=replace(ROLES, flops="speculation"))
+    of_sd = replace(spec, traits=replace(ROLES, flops="drafted"))
     return Context(baseline=baseline, sd=sd, sd_method=of_sd if sd else None, method=spec, models=models,
                    bandwidth=Bandwidth(1.0, "read"))  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_sprinters_saving_is_counted_as_in_the_paper_and_by_all_positions_that_w
     run = replace(run, tested=1, accepted=1, proposers=["draft"], untested=19)
     ours = [record("sprinter", "0", 20, rounds=[run], prompt_tokens=PROMPT,
                    models={"draft": usage(1, {1: 19}), "target": usage(21, {})})]  # fmt: skip
-    of = context("gpt-neo", replace(ROLES, flops="sprinter"), sd=sd)
+    of = context("gpt-neo", replace(ROLES, flops="tested"), sd=sd)
     q, p = (forward_flops(s=1, **vars(SHAPES["gpt-neo"][role])) for role in ("draft", "target"))
     papers = METRICS["papers_flops_ratio_sd"].compute(ours, of)
     assert papers == pytest.approx((20 * q + 20 * p) / (20 * q + p))

@@ -24,13 +24,12 @@ PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
-CHAINS = ("polybasic", "polybasic-model")  # presets: the first whose models and heads the pair has
-LOOKUPS = ("pld", "suffix")  # presets without a draft model
-MORE_LOOKUPS = ("ngram-cache", "ngram-mod")  # for a target without a draft model and without a head
-LOSSY = (  # presets
-    "lossy", "cascade-chow", "cascade-diff", "cascade-opt", "cascade-token", "typical-published", "relaxed-published",
-    "thresholds-published", "bild", "sprinter",
-)  # fmt: skip
+LOOKUP, OTHER_LOOKUP, CHAIN, LOSSY = "lookup", "other lookup", "chain", "lossy"  # values of the key `advise` of presets
+
+
+def presets_for(kind: str) -> list[str]:
+    """Return the presets that are candidates of a kind. Other lookups are for a target without a draft model and a head."""
+    return [name for name in names("method") if preset("method", name).table.get("advise") == kind]
 
 
 def drafters_of(pair: Pair) -> list[str]:
@@ -53,7 +52,7 @@ def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
 
 def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     """Return the candidates of a pair that change the output's distribution: presets whose models and heads it has."""
-    built = {name: method_on(name, pair, options) for name in LOSSY}
+    built = {name: method_on(name, pair, options) for name in presets_for(LOSSY)}
     return [
         Candidate(
             name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table), lossless=False
@@ -147,9 +146,10 @@ def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
             continue
         for gamma in LENGTHS_OF_HEADS:
             yield candidate_of(f"{label}-{gamma}", {"name": "eagle", "head": name, "base": TARGET, "gamma": gamma})
-    for name in [name for name in CHAINS if _is_lossless(name, pair)][:1]:
+    for name in [name for name in presets_for(CHAIN) if _is_lossless(name, pair)][:1]:
         yield Candidate(name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table))
-    for name in LOOKUPS if first or heads else (*LOOKUPS, *MORE_LOOKUPS):
+    others = [] if first or heads else presets_for(OTHER_LOOKUP)
+    for name in (*presets_for(LOOKUP), *others):
         yield candidate_of(name, deepcopy(preset("method", name).table["proposer"]))
 
 

@@ -13,7 +13,7 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.number_format import HUNDREDTHS, TENTHS
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.config.pair import folder
+from specbench.config.pair import HeadKind, folder
 from specbench.errors import ConfigError
 from specbench.files import read_json
 from specbench.reporting.differences import distinct_titles
@@ -353,7 +353,7 @@ def _roc_panel(summary: RunSummary, title: str) -> Panel | None:
 
 def _roc_of(head: HeadSource) -> Roc | None:
     """Return the ROC of a verifier. None for other heads, and if its report is missing or damaged."""
-    location = folder(head.source, Path()) if head.kind == "sprinter" else None
+    location = folder(head.source, Path()) if head.kind == HeadKind.sprinter else None
     report = location / "report.json" if location else None
     try:
         return read_json(report, Roc) if report and report.exists() else None

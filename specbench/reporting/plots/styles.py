@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
+from specbench.config.presets import preset
+from specbench.errors import ConfigError
+
 # Okabe and Ito's palette, readable with color vision deficiencies, without black and yellow, and with Tol's olive. All are
 # readable on white and on a dark page.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, OLIVE = (
@@ -34,25 +37,11 @@ class Style:
     dashes: str = "-"
 
 
-METHODS = {
-    "ar": Style(NEUTRAL, "o"), "ar-draft": Style(NEUTRAL, "v"), "we": Style(NEUTRAL, "s"), "cd": Style(NEUTRAL, "D"),
-    "dtr": Style(NEUTRAL, "P"), "we-p": Style(NEUTRAL, ">"), "cd-p": Style(NEUTRAL, "<"),
-    "hf-generate": Style(NEUTRAL, "X"), "hf-static": Style(NEUTRAL, "d"), "hf-assisted": Style(NEUTRAL, "^"),
-    "sd": Style(BLUE, "o"), "pld": Style(PURPLE, "D"), "eagle": Style(ORANGE, "s"), "sprinter": Style(RED, "^"),
-    "adaedl": Style(SKY, "v"), "confidence": Style(GREEN, "v"), "dsl": Style(OLIVE, "X"),
-    "specdec++": Style(PURPLE, "s"),
-    "polybasic": Style(GREEN, "P"), "polybasic-model": Style(GREEN, "X"), "polybasic-pld": Style(GREEN, "d"),
-    "we-sd": Style(ORANGE, "v"), "we-se": Style(RED, "o"), "se": Style(RED, "o"), "cd-sd": Style(SKY, "D"),
-    "cd-se": Style(BLUE, "s"), "dtr-sd": Style(PURPLE, "X"), "dtr-se": Style(GREEN, "D"),
-    "se-small-large": Style(RED, "<"), "me": Style(PURPLE, "o"),
-    "cascade-chow": Style(ORANGE, "o"), "cascade-chow-log": Style(ORANGE, "^"), "cascade-diff": Style(GREEN, "s"),
-    "cascade-diff-log": Style(GREEN, "<"), "cascade-opt": Style(RED, "D"), "cascade-opt-log": Style(RED, "d"),
-    "cascade-token": Style(PURPLE, "P"), "lossy": Style(BLUE, "X"), "lossy-star": Style(BLUE, ">"),
-    "lossy-star-budget": Style(BLUE, "^"), "bild": Style(OLIVE, "v"), "bild-star": Style(OLIVE, "^"),
-    "token-cascade": Style(SKY, "o"), "seq-cascade": Style(SKY, "s"), "seq-cascade-threshold": Style(SKY, "X"),
-    "oracle-diff": Style(GREEN, "*"),
+NAMED = {
+    "blue": BLUE, "sky": SKY, "green": GREEN, "orange": ORANGE, "red": RED, "purple": PURPLE, "olive": OLIVE,
+    "gray": NEUTRAL,
 }  # fmt: skip
-PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL, "eagle": ORANGE, "sprinter": RED}
+PARTS = {"draft": SKY, "middle": GREEN, "target": BLUE, "host": NEUTRAL}
 
 
 def text_color(color: str) -> str:
@@ -77,11 +66,28 @@ def _on_dark(color: str) -> str:
 def style_of(method: str, setting: int = 0) -> Style:
     """Return the style of a method. `setting` counts its settings in one plot.
 
-    A method that is not in METHODS, such as a plugin's, gets a color and a marker by a checksum of its name.
+    A method whose preset has no style, such as a plugin's, gets a color and a marker by a checksum of its name.
     """
     number = crc32(method.encode("utf-8", "replace"))
-    plain = METHODS.get(method) or Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
+    by_name = Style(COLORS[number % len(COLORS)], MARKERS[number // len(COLORS) % len(MARKERS)])
+    plain = preset_style(method) or by_name
     return Style(shade(plain.color, setting), plain.marker, DASHES[setting % len(DASHES)])
+
+
+def preset_style(method: str) -> Style | None:
+    """Return the style that the preset of a method has; None without one, or if the preset no longer exists.
+
+    Raises ConfigError for an unknown color.
+    """
+    try:
+        table = preset("method", method).table.get("style")
+    except ConfigError:
+        return None
+    if table is None:
+        return None
+    if table.get("color") not in NAMED:
+        raise ConfigError(f"{method}: style.color = {table.get('color')!r} is one of {', '.join(NAMED)}")
+    return Style(NAMED[table["color"]], str(table.get("marker", MARKERS[0])))
 
 
 def styles_of(presets: Mapping[str, str]) -> dict[str, Style]:

@@ -24,6 +24,7 @@ from specbench.features.suites.suite import Suite
 from specbench.files import parse_json
 
 LEDGER = "expectations.json"  # in configs/
+UNMEASURED = ("description", "style", "advise", "reference")  # keys of methods that results do not depend on
 MEASURED_OF_PAIRS = (
     "models",
     "heads",
@@ -113,7 +114,7 @@ def measured_hash(suite: Suite) -> str:
         "rule of stand-ins": RULE,
         "pairs": {name: {key: each[key] for key in MEASURED_OF_PAIRS if key in each} for name, each in pairs.items()},
         "methods": {
-            name: {key: value for key, value in each.items() if key != "description"} for name, each in methods.items()
+            name: {key: value for key, value in each.items() if key not in UNMEASURED} for name, each in methods.items()
         },
     }
     return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()[:16]
